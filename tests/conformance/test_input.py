@@ -574,16 +574,21 @@ def test_a_data_set_is_distributed_once(strategy):
         strategy.experimental_distribute_dataset(dataset)
 
 
-def test_placing_the_pipeline_on_a_device_needs_two_more_options():
-    mode = rx.InputReplicationMode.PER_REPLICA
-    with pytest.raises(ValueError, match="Fetching again would copy twice"):  # 52
-        rx.InputOptions(
-            experimental_place_dataset_on_device=True, experimental_replication_mode=mode
-        )
-    with pytest.raises(ValueError, match="Only a pipeline per replica can be placed"):  # 52
-        rx.InputOptions(
-            experimental_place_dataset_on_device=True, experimental_fetch_to_device=False
-        )
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"experimental_replication_mode": rx.InputReplicationMode.PER_REPLICA},
+        {"experimental_fetch_to_device": False},
+    ],
+)
+def test_placing_the_pipeline_on_a_device_needs_two_more_options(mirrored, others):
+    options = rx.InputOptions(experimental_place_dataset_on_device=True, **others)
+    with pytest.raises(ValueError, match="experimental_place_dataset_on_device"):  # 52
+        mirrored.distribute_datasets_from_function(lambda context: chunks(4, 2), options)
+    # Of a data set, whose one pipeline stays on the host, TensorFlow asks nothing.
+    if "experimental_fetch_to_device" in others:
+        dataset = mirrored.experimental_distribute_dataset(chunks(4, 4), options)
+        assert epoch(mirrored, dataset) == [[[0, 1], [2, 3]]]
 
 
 # Batches that are none.

@@ -8,6 +8,7 @@ names that TensorFlow exports (`names`, which the run in TensorFlow finds out) a
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import importlib.abc
 import importlib.util
@@ -95,6 +96,8 @@ class Never:
 class Named:
     """A strategy that is made when a case begins."""
 
+    replicas = 0  # of the last one
+
     def __init__(self, tf: Any, kind: str) -> None:
         self.tf, self.kind = tf, kind
 
@@ -113,7 +116,9 @@ class Named:
         }
         if self.kind not in make:
             raise unittest.SkipTest(f"no {self.kind} here")
-        return make[self.kind]()
+        made = make[self.kind]()
+        Named.replicas = made.num_replicas_in_sync
+        return made
 
 
 class NamedObject:
@@ -328,16 +333,28 @@ class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def per_replica_class(tf: Any) -> type:
+    import jax
+
     from replicax._core.values import PerReplica
+
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Slices:
+        """Sparse updates for each replica, which become those of one in `run`."""
+
+        values: Any
+        indices: Any
 
     class Of(type):
         def __instancecheck__(cls, value: Any) -> bool:
             return isinstance(value, PerReplica)
 
         def __call__(cls, values: Any) -> Any:
+            if 2 < Named.replicas:  # where TensorFlow has one or two: of all CPUs of a worker
+                values = [values[min(i, len(values) - 1)] for i in range(Named.replicas)]
             if isinstance(values[0], tf.IndexedSlices):
                 parts = ([one.values for one in values], [one.indices for one in values])
-                return tf.IndexedSlices(*map(cls, parts), values[0].dense_shape)
+                return Slices(*map(cls, parts))
             return PerReplica(parts=tuple(map(tf.convert_to_tensor, values)))
 
     return Of("PerReplica", (), {})

@@ -403,6 +403,70 @@ CTC = {
     "beams": lambda tf: tf.nn.ctc_beam_search_decoder(LOGITS, LENGTHS),
     "beams_of_three": lambda tf: tf.nn.ctc_beam_search_decoder(LOGITS, LENGTHS, 60, 3),
 }
+
+
+def slices(tf):
+    """A data set of the rows of an array, a ragged and a sparse tensor."""
+    ragged = rows(tf)
+    parts = {"dense": ragged.to_tensor(), "ragged": ragged, "sparse": ragged.to_sparse()}
+    return tf.data.Dataset.from_tensor_slices(parts)
+
+
+def elements(dataset):
+    return [dataset.element_spec, list(dataset)]
+
+
+def pieces(tf, dataset, fn=None):
+    """The pieces of two replicas, and what a function gives of them."""
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    results = strategy.experimental_local_results
+    found = []
+    for batch in strategy.experimental_distribute_dataset(dataset):
+        found.append([results(batch[key]) for key in sorted(batch)])
+        if fn is not None:
+            values = strategy.run(fn, args=(batch,))
+            found.append([results(value) for value in values])
+            found.append(strategy.reduce("SUM", values[0], axis=None))
+    return found
+
+
+def sums(tf):
+    def of(batch):
+        doubled = tf.reduce_sum(batch["ragged"] * 2), tf.reduce_sum(batch["ragged"], axis=1)
+        return (*doubled, tf.sparse.reduce_sum(batch["sparse"], axis=1), batch["dense"])
+
+    return of
+
+
+DATA = {
+    "rows": lambda tf: elements(slices(tf)),
+    "batches": lambda tf: elements(slices(tf).batch(2)),
+    "whole_batches": lambda tf: elements(slices(tf).batch(2, drop_remainder=True)),
+    "rows_in_order": lambda tf: elements(slices(tf).skip(1).take(3).repeat(2).batch(4)),
+    "some_rows": lambda tf: elements(slices(tf).filter(lambda x: x["dense"][0] > 0).batch(2)),
+    "shards": lambda tf: elements(slices(tf).shard(2, 1).batch(2)),
+    "unbatched": lambda tf: elements(slices(tf).batch(2).unbatch().batch(3)),
+    "rebatched": lambda tf: elements(slices(tf).batch(2).rebatch(3)),
+    "mapped": lambda tf: [
+        one.to_list() for one in slices(tf).batch(2).map(lambda x: x["ragged"] * 2)
+    ],
+    "texts": lambda tf: elements(
+        tf.data.Dataset.from_tensor_slices(tf.strings.split(WORDS)).batch(2)
+    ),
+    "words": lambda tf: elements(
+        tf.data.Dataset.from_tensor_slices(WORDS).batch(2).map(tf.strings.split).unbatch().batch(3)
+    ),
+    "inner_axes": lambda tf: elements(tf.data.Dataset.from_tensor_slices(pairs(tf)).batch(2)),
+    "whole": lambda tf: elements(tf.data.Dataset.from_tensors(rows(tf))),
+    "zipped": lambda tf: elements(tf.data.Dataset.zip((slices(tf), slices(tf))).batch(2)),
+    "concatenated": lambda tf: elements(slices(tf).concatenate(slices(tf)).batch(3)),
+    "arrays_of_rows": lambda tf: list(
+        tf.data.Dataset.from_tensor_slices(rows(tf)).map(lambda x: x + 1).batch(2)
+    ),
+    "pieces": lambda tf: pieces(tf, slices(tf).batch(4).take(1)),
+    "pieces_of_replicas": lambda tf: pieces(tf, slices(tf).batch(4).take(1), sums(tf)),
+    "unequal_pieces": lambda tf: pieces(tf, slices(tf).skip(2).batch(4), sums(tf)),
+}
 CASES = {
     f"{group}.{name}": case
     for group, cases in (
@@ -410,6 +474,7 @@ CASES = {
         ("ragged", RAGGED),
         ("records", RECORDS),
         ("ctc", CTC),
+        ("data", DATA),
     )
     for name, case in cases.items()
 }
@@ -423,6 +488,9 @@ def described(tf, found):
     if isinstance(found, tf.RaggedTensor):
         rows = {"ragged": [described(tf, row) for row in found]}
         return rows | {"shape": list(found.shape)}
+    if hasattr(found, "is_compatible_with"):  # a spec
+        kind, shape = type(found).__name__, found.shape
+        return [kind.replace("Array", "Tensor"), list(shape), found.dtype in (bytes, tf.string)]
     if isinstance(found, dict):
         return {key: described(tf, found[key]) for key in sorted(found)}
     if isinstance(found, list | tuple):

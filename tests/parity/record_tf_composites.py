@@ -17,6 +17,9 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 import composite_cases
 import tensorflow as tf
 
+CPU = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(CPU, [tf.config.LogicalDeviceConfiguration()] * 2)
+
 RECORDED = Path(__file__).with_name("recorded_composites.json")
 
 

@@ -100,33 +100,15 @@ class InputOptions:
             the pieces in host memory.
         experimental_replication_mode: PER_REPLICA calls a data set function once per replica.
         experimental_place_dataset_on_device: Whether the pipeline itself runs on the device;
-            needs PER_REPLICA and `experimental_fetch_to_device=False`, as in TensorFlow.
+            `distribute_datasets_from_function` needs PER_REPLICA and
+            `experimental_fetch_to_device=False` then, as in TensorFlow.
         experimental_per_replica_buffer_size: How many batches are placed ahead; 0 for none.
-
-    Raises:
-        UsageError: If `experimental_place_dataset_on_device` contradicts the others.
     """
 
     experimental_fetch_to_device: bool = True
     experimental_replication_mode: InputReplicationMode = InputReplicationMode.PER_WORKER
     experimental_place_dataset_on_device: bool = False
     experimental_per_replica_buffer_size: int = 1
-
-    def __post_init__(self) -> None:
-        if not self.experimental_place_dataset_on_device:
-            return
-        if self.experimental_fetch_to_device:
-            raise UsageError(
-                "A pipeline placed on a device delivers there itself. Received: "
-                "experimental_place_dataset_on_device=True with experimental_fetch_to_device=True. "
-                "Fetching again would copy twice. Set experimental_fetch_to_device=False."
-            )
-        if self.experimental_replication_mode is not InputReplicationMode.PER_REPLICA:
-            raise UsageError(
-                "Only a pipeline per replica can be placed on its replica's device. Received: "
-                "experimental_place_dataset_on_device=True with PER_WORKER. One pipeline feeds "
-                "many devices. Set experimental_replication_mode=InputReplicationMode.PER_REPLICA."
-            )
 
 
 class VariableAggregation(enum.StrEnum):

@@ -110,6 +110,9 @@ def _fitted_leaf(spec: Any, value: Any, name: str) -> Any:
         )
     if spec.dtype is None:
         return value
+    own = getattr(value, "spec", None)  # of a sparse or ragged tensor
+    if is_spec(own) or getattr(spec, "value_type", jax.Array) is not jax.Array:
+        return _fitted_composite(spec, own, value, name)
     dtype = numpy_dtype(spec.dtype)
     if dtype is None:
         return _fitted_text(spec, value, name)
@@ -134,6 +137,16 @@ def _fitted_leaf(spec: Any, value: Any, name: str) -> Any:
                 "Cast or reshape it, or change `input_signature`; "
                 "None stands for an axis of any size."
             )
+    return value
+
+
+def _fitted_composite(spec: Any, own: Any, value: Any, name: str) -> Any:
+    if own is None or not getattr(spec, "is_compatible_with", spec.__eq__)(own):
+        raise SignatureMismatch(
+            "An argument has the kind, shape and type of its spec. Received: for "
+            f"'{name}' {own or value!r}, where {spec} is wanted. The function was promised other "
+            "arguments. Convert it, or change `input_signature`."
+        )
     return value
 
 

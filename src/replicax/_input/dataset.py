@@ -26,7 +26,7 @@ from replicax._input.source import has_scalars
 from replicax.data import AutoShardPolicy
 from replicax.data._node import Feed
 from replicax.data._nodes.ahead import read_ahead
-from replicax.data._spec import own_copy
+from replicax.data._spec import own_copy, refuse_composites
 
 if TYPE_CHECKING:
     from replicax._core.options import InputOptions
@@ -191,7 +191,7 @@ class DistributedDataset:
         steps = self.steps()
         next_batch = self._reader(feed, steps)
         if steps is None:
-            return read_ahead(lambda: own_copy(next_batch().batch()), max(1, self.ahead))
+            return read_ahead(lambda: _whole(next_batch()), max(1, self.ahead))
         return _rows_in_step(steps, read_ahead(next_batch, max(1, self.ahead)))
 
     def _reader(self, feed: Feed, steps: InStep | None) -> Callable[[], WorkerBatch]:
@@ -202,6 +202,7 @@ class DistributedDataset:
             if not found:
                 raise StopIteration
             if steps is not None:
+                refuse_composites(found[0].pieces)  # whose sizes the others do not know
                 steps.announce(found[0])
             return found[0]
 
@@ -224,7 +225,7 @@ class DistributedDataset:
         spec = self._shares.spec
         if has_scalars(spec):
             return spec
-        return jax.tree.map(lambda leaf: type(leaf)((None, *leaf.shape[1:]), leaf.dtype), spec)
+        return jax.tree.map(lambda leaf: leaf.unbatched().batched(None), spec)
 
     def plan(self) -> ShardPlan:
         """The data that each worker reads; print it.
@@ -288,7 +289,13 @@ def _rows_in_step(steps: InStep, batches: Iterator[WorkerBatch]) -> Iterator[Wor
         while True:
             step = steps.next(next(batches, None))
             counts = tuple(map(sum, step.sizes))
-            yield WorkerRows(own_copy(step.batch.batch()), counts)
+            yield WorkerRows(_whole(step.batch), counts)
+
+
+def _whole(batch: WorkerBatch) -> Any:
+    """The rows of a worker, in memory of their own, for `fit`."""
+    refuse_composites(batch.pieces)
+    return own_copy(batch.batch())
 
 
 def _is_undistributed(state: Any) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from replicax._core.errors import UsageError, WorkersDiffer, by_worker
 from replicax._core.options import InputOptions, InputReplicationMode
 from replicax._core.values import PerReplica
+from replicax._input.composites import placed
 from replicax._input.context import InputContext
 from replicax._input.dataset import DistributedDataset
 from replicax._input.policy import plan_shards
@@ -20,6 +21,7 @@ from replicax._input.sharing import PerReplicaSource, ShardedSource
 from replicax._input.source import as_dataset
 from replicax.data import AutoShardPolicy
 from replicax.data._seeds import drawn_seeds
+from replicax.data._yielded import yielded
 
 if TYPE_CHECKING:
     from replicax._input.in_step import Offer, Pending
@@ -84,6 +86,8 @@ def distribute_from_function(
     """Distribute the per-replica batches of `dataset_fn` to the replicas of `target`."""
     replicas = target.topology.num_replicas
     per_replica = options.experimental_replication_mode is InputReplicationMode.PER_REPLICA
+    if options.experimental_place_dataset_on_device:
+        _check_placed(options, per_replica=per_replica)
     workers, worker = target.topology.num_processes, target.topology.process_index
     own = replicas // workers
     pipelines = own if per_replica else 1
@@ -96,6 +100,21 @@ def distribute_from_function(
     in_step = _offer_and_name(target)
     remote = target.hands_out
     return DistributedDataset(sources, shares, put, options, None, *in_step, is_for_workers=remote)
+
+
+def _check_placed(options: InputOptions, *, per_replica: bool) -> None:
+    if options.experimental_fetch_to_device:
+        raise UsageError(
+            "A pipeline placed on a device delivers there itself. Received: "
+            "experimental_place_dataset_on_device=True with experimental_fetch_to_device=True. "
+            "Fetching again would copy twice. Set experimental_fetch_to_device=False."
+        )
+    if not per_replica:
+        raise UsageError(
+            "Only a pipeline per replica can be placed on its replica's device. Received: "
+            "experimental_place_dataset_on_device=True with PER_WORKER. One pipeline feeds "
+            "many devices. Set experimental_replication_mode=InputReplicationMode.PER_REPLICA."
+        )
 
 
 def _offer_and_name(target: Target) -> tuple[Offer | None, str]:
@@ -116,8 +135,10 @@ def _take_seeds_of_chief(source: Any, target: Target) -> None:
 
 def _placing(target: Target, options: InputOptions) -> Callable[..., Any]:
     if options.experimental_fetch_to_device:
-        return target.put
-    return functools.partial(on_host, alone=target.topology.num_replicas == 1)
+        put = target.put
+    else:
+        put = functools.partial(on_host, alone=target.topology.num_replicas == 1)
+    return functools.partial(placed, put)
 
 
 def on_host(
@@ -129,11 +150,11 @@ def on_host(
     """
     del sizes
     if alone:
-        return jax.tree.map(np.array, pieces[0])
+        return yielded(jax.tree.map(np.array, pieces[0]))
     return jax.tree.map(lambda *leaves: _stacked(leaves), *pieces)
 
 
 def _stacked(leaves: Sequence[Any]) -> PerReplica:
     if len({np.shape(leaf) for leaf in leaves}) > 1:
-        return PerReplica(parts=tuple(np.array(leaf) for leaf in leaves))
-    return PerReplica(np.stack(leaves))
+        return PerReplica(parts=tuple(yielded(np.array(leaf)) for leaf in leaves))
+    return PerReplica(yielded(np.stack(leaves)))

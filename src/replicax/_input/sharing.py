@@ -19,7 +19,7 @@ from replicax.data import AutoShardPolicy
 from replicax.data._node import Cursor, Feed, Node, OneByOne, Path
 from replicax.data._nodes.unfetched import Unfetched, ends_of, in_parts
 from replicax.data._rewrite import with_file_shard, with_hinted_shard
-from replicax.data._spec import RowBuffer, joined, rows_of
+from replicax.data._spec import ArraySpec, RowBuffer, joined, parts_of, rows_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class WorkerBatch:
 
     def without_rows(self) -> WorkerBatch:
         """An equal batch without rows, for a step in which only other workers have rows."""
-        empty = jax.tree.map(lambda leaf: leaf[:0], self.pieces[0])
+        empty = rows_of(self.pieces[0], 0, 0)
         return WorkerBatch((empty,) * len(self.pieces), empty)
 
 
@@ -253,7 +253,7 @@ class ShardedCursor(OneByOne, Cursor):
 def _rows(batch: Any) -> int:
     if isinstance(batch, Unfetched):
         return len(batch)
-    leaves = jax.tree.leaves(batch)
+    leaves = parts_of(batch)
     return leaves[0].shape[0] if leaves else 0
 
 
@@ -367,13 +367,13 @@ def _without_rows(batch: Any, given: int, replicas: int) -> Any:
             f"step of {given} for {replicas} replicas. "
             "Batch the data set, or `take` a multiple of the replicas."
         )
-    return jax.tree.map(lambda leaf: leaf[:0], batch)
+    return rows_of(batch, 0, 0)
 
 
 def zero_batch(node: Any, sizes: Sequence[int]) -> WorkerBatch:
     """A batch of zeros from the spec of a data set, with `sizes` rows for the replicas."""
     specs = jax.tree.leaves(node.spec)
-    if any(None in spec.shape[1:] for spec in specs):
+    if any(type(spec) is not ArraySpec or None in (spec.shape or ())[1:] for spec in specs):
         raise UsageError(
             "The shape of a batch is known before it is read if all rows have one shape. "
             f"Received: a data set of shapes {[spec.shape for spec in specs]}, where None varies "

@@ -15,9 +15,10 @@ import numpy as np
 
 from replicax._core.errors import BatchStructureChanged, ExhaustedInput, UnbatchedInput, UsageError
 from replicax.data import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Dataset
+from replicax.data._composite import is_composite
 from replicax.data._formatted import formatted_iterator, has_formats
 from replicax.data._node import Cursor, Node, OneByOne, Path
-from replicax.data._spec import refuse_composites, spec_of
+from replicax.data._spec import parts_of, spec_of
 
 
 def as_dataset(value: Any) -> Dataset:
@@ -171,9 +172,8 @@ def check_batch(batch: Any, number: int, structure: Any) -> Any:
 
     `structure` is the structure of the batches before, None for the first batch.
     """
-    refuse_composites(batch)
     tree = check_structure(batch, number, structure)
-    leaves = jax.tree.leaves(batch)
+    leaves = parts_of(batch)
     if has_scalars(batch):
         raise UnbatchedInput(
             "A distributed data set yields batches. Received: an element with a scalar leaf. "
@@ -196,7 +196,7 @@ def has_scalars(batch: Any) -> bool:
 
 def check_structure(batch: Any, number: int, structure: Any) -> Any:
     """Refuse a batch whose structure differs from the batches before; return its structure."""
-    tree = jax.tree.structure(batch)
+    tree = jax.tree.structure(batch, is_leaf=is_composite)
     if structure is not None and tree != structure:
         raise BatchStructureChanged(
             "All batches of a data set have one structure. "

@@ -17,6 +17,24 @@ class Composite:
     dense: ClassVar[str]
     """How an array is made of it, in a sentence of advice."""
 
+    @property
+    def spec(self) -> Any:
+        """What describes it: an `ArraySpec`, or one of a class of its own."""
+        raise NotImplementedError  # each kind has its own
+
+    def take_rows(self, numbers: Any) -> Any:
+        """The rows with these numbers."""
+        raise self.refused("cut into rows")
+
+    def unstacked(self) -> list[Any]:
+        """Its rows, of which `stacked` makes it again."""
+        raise self.refused("cut into rows")
+
+    @classmethod
+    def joined(cls, batches: Sequence[Any]) -> Any:
+        """One of the rows of these."""
+        raise cls.refused("cut into rows")
+
     @classmethod
     def stacked(cls, rows: Sequence[Any]) -> Any:
         """A batch of these.

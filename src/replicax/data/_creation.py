@@ -307,6 +307,8 @@ def _looks_like_a_spec(part: Any) -> bool:
 
 
 def _as_spec(spec: Any) -> ArraySpec:
+    if isinstance(spec, ArraySpec):
+        return spec
     return ArraySpec(_shape(spec.shape), _dtype(spec.dtype))
 
 

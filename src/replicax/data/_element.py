@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from replicax._core.errors import UsageError
-from replicax.data._host import HostTensor
+from replicax.data._host import HostTensor, Unchanging
 
 _INT32 = range(-(2**31), 2**31)
 # The kind of a dtype of fixed-width text → the type of its values here.
@@ -98,7 +98,7 @@ def _text_of(values: Sequence[Any]) -> np.ndarray:
 
 
 def _plain(leaf: Any) -> Any:
-    return leaf.view(np.ndarray)[()] if isinstance(leaf, HostTensor) else leaf
+    return leaf.view(np.ndarray)[()] if isinstance(leaf, Unchanging) else leaf
 
 
 def _dtype_of(leaves: Sequence[Any]) -> np.dtype:

@@ -67,6 +67,11 @@ class HostTensor(Unchanging):
         """The shape, as a `TensorShape`."""
         return TensorShape(self.shape)
 
+    @property
+    def backing_device(self) -> str:
+        """Where the values are."""
+        return "CPU:0"
+
     def __getitem__(self, key: Any) -> Any:
         found = super().__getitem__(key)
         return found if isinstance(found, np.ndarray) else HostTensor.of(found)

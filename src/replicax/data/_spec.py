@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -54,11 +54,26 @@ class ArraySpec:
     def is_compatible_with(self, spec_or_value: Any) -> bool:
         """Whether an array, or another spec, fits this one."""
         other = _leaf_spec(spec_or_value)
+        if type(self) is not type(other):
+            return False
         return self.dtype == other.dtype and TensorShape(self.shape).is_compatible_with(other.shape)
+
+    @property
+    def value_type(self) -> type:
+        """The class of what it describes."""
+        return jax.Array
+
+    def batched(self, rows: int | None) -> Self:
+        """The spec of so many of these in a batch."""
+        return replace(self, shape=None if self.shape is None else (rows, *self.shape), name=None)
+
+    def unbatched(self) -> Self:
+        """The spec of a row."""
+        return replace(self, shape=self.shape and self.shape[1:], name=None)
 
     def __repr__(self) -> str:
         name = self.dtype.__name__ if isinstance(self.dtype, type) else self.dtype.name
-        return f"ArraySpec(shape={self.shape}, dtype={name})"
+        return f"{type(self).__name__}(shape={self.shape}, dtype={name})"
 
 
 def spec_of(element: Any) -> Any:
@@ -71,6 +86,8 @@ def _leaf_spec(leaf: Any) -> Any:
         return leaf
     if isinstance(leaf, str | bytes):
         return ArraySpec((), _kind_of(leaf))
+    if isinstance(leaf, Composite):
+        return leaf.spec
     if hasattr(leaf, "element_spec"):  # a window: a data set in a data set
         return leaf.element_spec
     array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
@@ -97,16 +114,13 @@ def _common(specs: Sequence[ArraySpec]) -> ArraySpec:
     if None in shapes or len({len(shape or ()) for shape in shapes}) > 1:
         return ArraySpec(None, dtype)
     axes = zip(*[shape or () for shape in shapes], strict=True)
-    return ArraySpec(tuple(axis[0] if len(set(axis)) == 1 else None for axis in axes), dtype)
+    shape = tuple(axis[0] if len(set(axis)) == 1 else None for axis in axes)
+    return replace(specs[0], shape=shape, dtype=dtype, name=None)
 
 
 def batched(spec: Any, rows: int | None) -> Any:
     """The spec of a batch of elements of this spec."""
-
-    def with_rows(leaf: ArraySpec) -> ArraySpec:
-        return ArraySpec(None if leaf.shape is None else (rows, *leaf.shape), leaf.dtype)
-
-    return jax.tree.map(with_rows, spec)
+    return jax.tree.map(lambda leaf: leaf.batched(rows), spec)
 
 
 def stack(elements: Sequence[Any]) -> Any:
@@ -149,9 +163,8 @@ def _combined(elements: Sequence[Any], combine: Callable[[Sequence[Any]], Any]) 
 def _stacked(leaves: Sequence[Any], combine: Callable[[Sequence[Any]], Any]) -> Any:
     if not isinstance(leaves[0], Composite):
         return combine(leaves)
-    if combine is not _stack_leaves:
-        raise leaves[0].refused("cut into rows")
-    return leaves[0].stacked(leaves)
+    whole = leaves[0]
+    return whole.stacked(leaves) if combine is _stack_leaves else whole.joined(leaves)
 
 
 def _unlike(elements: Sequence[Any]) -> UsageError:
@@ -197,8 +210,7 @@ def _stack_leaves(leaves: Sequence[Any]) -> np.ndarray:
 
 def num_rows(batch: Any) -> int:
     """The rows of a batch: the size of the first axis of its arrays."""
-    refuse_composites(batch)
-    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(batch)]
+    shapes = [np.shape(leaf) for leaf in parts_of(batch)]
     if not shapes or any(not shape for shape in shapes) or len({s[0] for s in shapes}) > 1:
         raise UsageError(
             "Each array of what is cut has rows, as many as the others. Received: shapes "
@@ -206,6 +218,11 @@ def num_rows(batch: Any) -> int:
             "batches, with rows on the first axis, can be cut."
         )
     return shapes[0][0]
+
+
+def parts_of(batch: Any) -> list[Any]:
+    """The arrays of a batch, and the sparse and ragged tensors, each as one."""
+    return jax.tree.leaves(batch, is_leaf=is_composite)
 
 
 def refuse_composites(batch: Any) -> None:
@@ -221,7 +238,8 @@ def own_copy(batch: Any) -> Any:
 
 def split_rows(batch: Any) -> list[Any]:
     """The rows of a batch, as views of it in host memory."""
-    leaves, tree = jax.tree.flatten(jax.tree.map(np.asarray, batch))
+    leaves, tree = jax.tree.flatten(batch, is_leaf=is_composite)
+    leaves = [leaf.unstacked() if is_composite(leaf) else np.asarray(leaf) for leaf in leaves]
     num_rows(batch)
     if tree == jax.tree.structure(0):
         return list(leaves[0])
@@ -265,8 +283,24 @@ class RowBuffer:
 
 
 def rows_of(batch: Any, start: int, stop: int) -> Any:
-    """Some rows of a batch, as views of it."""
-    return jax.tree.map(lambda leaf: leaf[start:stop], batch)
+    """Some rows of a batch; of arrays as views of them."""
+
+    def rows(leaf: Any) -> Any:
+        return leaf.take_rows(range(start, stop)) if is_composite(leaf) else leaf[start:stop]
+
+    return jax.tree.map(rows, batch, is_leaf=is_composite)
+
+
+def rows_at(batch: Any, numbers: np.ndarray) -> Any:
+    """The rows of a batch with these numbers."""
+
+    def rows(leaf: Any) -> Any:
+        if is_composite(leaf):
+            return leaf.take_rows(numbers)
+        # `take` is quicker, but copies the whole of a non-contiguous array.
+        return leaf.take(numbers, axis=0) if leaf.flags.c_contiguous else leaf[numbers]
+
+    return jax.tree.map(rows, batch, is_leaf=is_composite)
 
 
 def read_only(element: Any) -> Any:

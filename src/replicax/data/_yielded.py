@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from replicax._core import seams
+from replicax.data._composite import is_composite
 from replicax.data._host import HostTensor
 
 _NESTS = frozenset({tuple, dict, list})
@@ -33,6 +34,8 @@ def _tensor(leaf: Any) -> Any:
         return leaf.view(HostTensor)
     if isinstance(leaf, np.generic):
         return np.asarray(leaf).view(HostTensor)
+    if is_composite(leaf):
+        return jax.tree.map(_tensor, leaf)
     return HostTensor.of(leaf) if type(leaf) in (str, bytes) else leaf
 
 

@@ -69,7 +69,6 @@ ABSENT = {
     "tf.AggregationMethod": "Gradients are added up; leave it out.",
     "tf.ConfigProto": "Sessions are gone; see `tf.config` for the devices.",
     "tf.CriticalSection": "A step runs at once on its device; leave it out.",
-    "tf.DeviceSpec": "A device is its text, such as 'GPU:0'.",
     "tf.Graph": "Programs have no graph: `tf.function` compiles what it traces with JAX.",
     "tf.GraphDef": "Programs have no graph; `jax.export` keeps a compiled function.",
     "tf.IndexedSlicesSpec": "Gradients are dense arrays.",
@@ -78,12 +77,9 @@ ABSENT = {
     "tf.RaggedTensor.from_nested_row_splits": "One axis is ragged: fill the inner rows up.",
     "tf.RaggedTensor.from_uniform_row_length": "Use `tf.reshape`: such rows are alike.",
     "tf.RaggedTensor.merge_dims": "One axis is ragged: `values` are all of them.",
-    "tf.RaggedTensorSpec": "Leave it out: functions are compiled for what they are called with.",
     "tf.RegisterGradient": "Use `tf.custom_gradient`.",
     "tf.Session": "Sessions are gone since TensorFlow 2: call the function itself.",
-    "tf.SparseTensorSpec": "Leave it out: functions are compiled for what they are called with.",
     "tf.Tensor.eval": "Sessions are gone since TensorFlow 2: use `.numpy()`.",
-    "tf.TypeSpec": "Use `tf.TensorSpec`.",
     "tf.Variable.count_up_to": "Use `assign_add`, or `tf.data.Dataset.range`.",
     "tf.Variable.eval": "Sessions are gone since TensorFlow 2: use `.numpy()`.",
     "tf.Variable.load": "Use `assign`.",
@@ -240,8 +236,6 @@ ABSENT = {
     "up what replicas give it.",
     "tf.keras.optimizers.Optimizer.compute_gradients": "Use `tf.GradientTape`.",
     "tf.keras.optimizers.Optimizer.get_gradients": "Use `tf.GradientTape`.",
-    "tf.keras.optimizers.Optimizer.get_slot": "Keep the variables that `build` makes.",
-    "tf.keras.optimizers.Optimizer.get_slot_names": "Use the names of `variables`.",
     "tf.keras.optimizers.Optimizer.get_unscaled_gradients": "Leave it out: gradients are scaled "
     "back when they are applied.",
     "tf.keras.optimizers.Optimizer.get_updates": "Use `apply_gradients`.",
@@ -425,8 +419,7 @@ CHANGES = {
     "tf.random.set_seed": "The numbers are JAX's, in functions of pipelines NumPy's.",
     "tf.saved_model.load": "Reads what `tf.saved_model.save` here has written.",
     "tf.saved_model.save": "A folder that `load` here reads, and `TFSMLayer`; TensorFlow does not.",
-    "tf.sparse": "Data sets cut no sparse tensors into rows; results of unknown size are computed "
-    "outside of compiled code.",
+    "tf.sparse": "Results of unknown size are computed outside of compiled code.",
     "tf.train.Checkpoint": "Restores TensorFlow's, writes another format; checked at once when it "
     "is restored; with several workers the chief writes, and all call the same methods.",
     "tf.train.CheckpointManager": "The latest is the one with the highest number; all workers call "

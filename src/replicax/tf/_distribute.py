@@ -1,8 +1,8 @@
-"""Spellings of `tf.distribute.experimental` that TensorFlow itself calls deprecated."""
+"""Spellings of `tf.distribute.experimental` that TensorFlow calls deprecated, and `XLAOptions`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, final
 
 from replicax import strategies
 from replicax.experimental import CommunicationImplementation, CommunicationOptions
@@ -23,6 +23,33 @@ def CollectiveHints(
         timeout_seconds: As there.
     """
     return CommunicationOptions(bytes_per_pack, timeout_seconds)
+
+
+@final
+class XLAOptions(dict[str, Any]):
+    """How a TPU's compiler divides a step and pads its shapes; without effect, as XLA does it.
+
+    **Differs from TF:** every program has static shapes, and there is nothing to pad.
+
+    Args:
+        use_spmd_for_xla_partitioning: Kept.
+        enable_xla_dynamic_padder: Kept.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> options = tf.tpu.XLAOptions(enable_xla_dynamic_padder=False)
+        >>> options.enable_xla_dynamic_padder, tf.distribute.RunOptions(
+        ...     experimental_xla_options=options
+        ... ).experimental_xla_options  # options of the compiler: none
+        (False, {})
+    """
+
+    def __init__(
+        self, use_spmd_for_xla_partitioning: bool = True, enable_xla_dynamic_padder: bool = True
+    ) -> None:
+        super().__init__()
+        self.use_spmd_for_xla_partitioning = use_spmd_for_xla_partitioning
+        self.enable_xla_dynamic_padder = enable_xla_dynamic_padder
 
 
 class MultiWorkerMirroredStrategy(strategies.MultiWorkerMirroredStrategy):

@@ -88,6 +88,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "IndexedSlices", "Tensor", "TensorShape", "TensorSpec", "constant", "convert_to_tensor",
             "ensure_shape", "get_static_value", "identity", "identity_n", "is_tensor",
         ),
+        {"DeviceSpec": "._device_spec", "TypeSpec": "._tensors:TensorSpec"},
         _of(
             "._arrays",
             "broadcast_dynamic_shape", "broadcast_static_shape", "broadcast_to", "concat",
@@ -126,7 +127,8 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         _of("._flow.loops", "foldl", "foldr", "map_fn", "scan", "vectorized_map", "while_loop"),
         _of("._flow.ranges", "range"),
         _of("._flow.tensor_array", "TensorArray"),
-        {"RaggedTensor": "._ragged", "SparseTensor": "._sparse"},
+        _of("._ragged", "RaggedTensor", "RaggedTensorSpec"),
+        _of("._sparse", "SparseTensor", "SparseTensorSpec"),
         {"__version__": "._services:VERSION"},
     ),
     "tf.autograph": (
@@ -777,7 +779,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "is_built_with_rocm", "is_built_with_xla", "is_gpu_available", "main",
         ),
     ),
-    "tf.tpu": ("the names of `rx.tpu`",),
+    "tf.tpu": ("the names of `rx.tpu`", {"XLAOptions": "._distribute"}),
     "tf.tpu.experimental": (
         "the names of `rx.tpu.experimental`",
         _of(

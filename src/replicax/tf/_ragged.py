@@ -7,6 +7,7 @@ a part of the shape: code is compiled for them, as it is for any shape.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Self, final
 
 import jax
@@ -14,14 +15,75 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
-from replicax.data._host import HostTensor
+from replicax.data._composite import Composite
+from replicax.data._host import HostTensor, Unchanging
 from replicax.data._shape import TensorShape
+from replicax.data._spec import ArraySpec, spec_of
 from replicax.tf import _elementwise as elementwise
 from replicax.tf._calls import array, concrete, static_shape, static_size
 from replicax.tf._composite import CompositeTensor, elements, filling, invalid, put
 from replicax.tf._sparse import SparseTensor, sparse
 
+RAGGED_ADVICE = "Make an array of it with `to_tensor()`, which fills rows up."
 Operator = Callable[[Any, Any], Any]
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class RaggedTensorSpec(ArraySpec):
+    """The shape and type of a `tf.RaggedTensor`, or of a row of one.
+
+    Args:
+        shape: The axes; None for a ragged one.
+        dtype: The type of the elements.
+        name: Kept, and of no consequence.
+        ragged_rank: 1 for a ragged tensor, 0 for a row of one, which is an array.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1, 2], []])).element_spec
+        RaggedTensorSpec(shape=(None,), dtype=int32)
+    """
+
+    ragged_rank: int = field(default=1, kw_only=True)
+    row_splits_dtype: Any = field(default=np.int64, kw_only=True)
+
+    @property
+    def value_type(self) -> type:
+        """The class of what it describes."""
+        return RaggedTensor if self.ragged_rank else jax.Array
+
+    def batched(self, rows: int | None) -> Self:
+        """The spec of so many of these in a batch."""
+        return replace(super().batched(rows), ragged_rank=self.ragged_rank + 1)
+
+    def unbatched(self) -> Self:
+        """The spec of a row."""
+        return replace(super().unbatched(), ragged_rank=self.ragged_rank - 1)
+
+
+@final
+class RaggedRow(Composite, Unchanging):
+    """A row of a ragged tensor as an element of a data set: an array that is batched as a row."""
+
+    dense = RAGGED_ADVICE
+
+    @property
+    def spec(self) -> RaggedTensorSpec:
+        """What describes it."""
+        return RaggedTensorSpec(
+            (None, *self.shape[1:]), spec_of(np.asarray(self)).dtype, ragged_rank=0
+        )
+
+    @classmethod
+    def stacked(cls, rows: Sequence[Any]) -> RaggedTensor:
+        """The ragged tensor of these rows."""
+        return _of_rows([np.asarray(row) for row in rows])
+
+
+def _of_rows(rows: Sequence[np.ndarray]) -> RaggedTensor:
+    values = HostTensor.of(np.concatenate(rows))
+    return RaggedTensor.from_row_lengths(values, [len(row) for row in rows])
 
 
 def _operators(function: Operator) -> tuple[Operator, Operator]:
@@ -54,7 +116,7 @@ class RaggedTensor(CompositeTensor):
         [[1, 2], [-1, -1], [3, -1]]
     """
 
-    dense = "Make an array of it with `to_tensor()`, which fills rows up."
+    dense = RAGGED_ADVICE
     ragged_rank = 1
     uniform_row_length = None
 
@@ -192,6 +254,11 @@ class RaggedTensor(CompositeTensor):
         """The shape of the whole, with None for the ragged axis."""
         return TensorShape((len(self._splits) - 1, None, *self.values.shape[1:]))
 
+    @property
+    def spec(self) -> RaggedTensorSpec:
+        """What describes it."""
+        return RaggedTensorSpec(self.shape, spec_of(self.values).dtype)
+
     def nrows(self, out_type: Any = None, name: str | None = None) -> HostTensor:
         """How many rows there are."""
         return HostTensor.of(np.int64(len(self._splits) - 1))
@@ -253,20 +320,33 @@ class RaggedTensor(CompositeTensor):
 
     def to_list(self) -> list[Any]:
         """The rows as Python's lists; texts as bytes."""
-        return [np.asarray(row.numpy()).tolist() for row in self]
+        return [np.asarray(HostTensor.of(row).numpy()).tolist() for row in self]
 
     def numpy(self) -> np.ndarray:
         """An array of the rows, each an array; one array of all, if they are alike."""
-        rows = [np.asarray(row.numpy()) for row in self]
+        rows = [np.asarray(HostTensor.of(row).numpy()) for row in self]
         if len({len(row) for row in rows}) == 1:
             return np.stack(rows)
         found = np.empty(len(rows), object)
         found[:] = rows
         return found
 
-    def take_rows(self, numbers: np.ndarray) -> RaggedTensor:
+    def take_rows(self, numbers: Any) -> RaggedTensor:
         """The rows with these numbers."""
         return self._taken([np.arange(*self._splits[row : row + 2]) for row in numbers])
+
+    def unstacked(self) -> list[RaggedRow]:
+        """Its rows, as elements of a data set."""
+        values = np.asarray(self.values)
+        ends = zip(self._splits[:-1], self._splits[1:], strict=True)
+        return [values[start:end].view(RaggedRow) for start, end in ends]
+
+    @classmethod
+    def joined(cls, batches: Sequence[Any]) -> RaggedTensor:
+        """One of the rows of these."""
+        values = HostTensor.of(np.concatenate([np.asarray(batch.values) for batch in batches]))
+        lengths = [batch.row_lengths() for batch in batches]
+        return cls.from_row_lengths(values, np.concatenate(lengths))
 
     def _taken(self, rows: Sequence[np.ndarray]) -> RaggedTensor:
         """Rows of the elements at these places."""

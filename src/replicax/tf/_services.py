@@ -71,7 +71,9 @@ def device(device_name: Any) -> contextlib.AbstractContextManager[Any]:
     if not named:
         return contextlib.nullcontext()
     try:
-        return jax.default_device(parse_device(named))
+        return jax.default_device(
+            parse_device(named if is_device else f"{named}".removesuffix(":*"))
+        )
     except UnknownDevice:
         if not get_soft_device_placement():
             raise

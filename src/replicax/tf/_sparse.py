@@ -6,6 +6,7 @@ The shape is known when code is compiled. Functions of them are in `_sparse_func
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Self, final
 
 import jax
@@ -14,8 +15,28 @@ from jax.core import Tracer
 
 from replicax.data._host import HostTensor
 from replicax.data._shape import TensorShape
+from replicax.data._spec import ArraySpec, spec_of
 from replicax.tf._calls import array, static_shape
 from replicax.tf._composite import CompositeTensor, elements, invalid, places
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class SparseTensorSpec(ArraySpec):
+    """The shape and type of a `tf.SparseTensor`.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> tensor = tf.sparse.from_dense([[0, 1], [2, 0]])
+        >>> tf.data.Dataset.from_tensor_slices(tensor).batch(2).element_spec
+        SparseTensorSpec(shape=(None, 2), dtype=int32)
+    """
+
+    @property
+    def value_type(self) -> type:
+        """The class of what it describes."""
+        return SparseTensor
+
 
 # Functions of each element that give 0 for 0, so that what is not held stays 0.
 _OF_ELEMENTS = {"abs", "cast", "erf", "identity", "negative", "sign", "sqrt", "square", "tanh"}
@@ -82,9 +103,57 @@ class SparseTensor(CompositeTensor):
         """The shape of the whole."""
         return TensorShape(self._shape)
 
+    @property
+    def spec(self) -> SparseTensorSpec:
+        """What describes it."""
+        return SparseTensorSpec(self.shape, spec_of(self.values).dtype)
+
     def with_values(self, new_values: Any) -> SparseTensor:
         """Other elements at the same places."""
         return SparseTensor(self.indices, new_values, self._shape)
+
+    def take_rows(self, numbers: Any) -> SparseTensor:
+        """The rows with these numbers."""
+        where = np.asarray(self.indices)
+        order = np.argsort(where[:, 0], kind="stable")
+        starts, ends = (
+            np.searchsorted(where[order, 0], np.asarray(numbers, np.int64), side)
+            for side in ("left", "right")
+        )
+        taken = np.concatenate(
+            [np.zeros(0, np.int64), *(order[a:b] for a, b in zip(starts, ends, strict=True))]
+        )
+        rows = np.repeat(np.arange(len(starts)), ends - starts)
+        return SparseTensor(
+            np.column_stack([rows, where[taken, 1:]]),
+            HostTensor.of(np.asarray(self.values)[taken]),
+            (len(starts), *self._shape[1:]),
+        )
+
+    def unstacked(self) -> list[SparseTensor]:
+        """Its rows.
+
+        Raises:
+            UsageError: If these are single elements.
+        """
+        if len(self._shape) < 2:
+            raise self.refused("cut into rows of no axes")
+        rows = (self.take_rows([number]) for number in range(self._shape[0]))
+        return [SparseTensor(row.indices[:, 1:], row.values, self._shape[1:]) for row in rows]
+
+    @classmethod
+    def joined(cls, batches: Sequence[Any]) -> SparseTensor:
+        """One of the rows of these; its shape has room for the largest."""
+        starts = np.cumsum([0, *(batch.dense_shape[0] for batch in batches)])
+        where = [np.array(batch.indices) for batch in batches]
+        for indices, start in zip(where, starts, strict=False):
+            indices[:, 0] += start
+        shape = np.max([batch.dense_shape for batch in batches], axis=0)
+        return cls(
+            np.concatenate(where),
+            HostTensor.of(np.concatenate([np.asarray(batch.values) for batch in batches])),
+            (int(starts[-1]), *shape[1:].tolist()),
+        )
 
     @classmethod
     def stacked(cls, rows: Sequence[Any]) -> SparseTensor:

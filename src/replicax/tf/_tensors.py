@@ -17,6 +17,7 @@ from jax.dtypes import canonicalize_dtype
 
 from replicax._core.errors import LeakedTracer, UsageError
 from replicax._core.host_calls import is_compiling
+from replicax._core.topology import device_name
 from replicax._core.tracing import is_inside
 from replicax.data import ArraySpec
 from replicax.data._composite import Composite
@@ -200,6 +201,11 @@ def _get_shape(self: Any) -> TensorShape:
     return TensorShape(self.shape)
 
 
+def _backing_device(self: Any) -> str:
+    """The name of the device that holds the values, or of the first of those that do."""
+    return device_name(min(self.sharding.device_set, key=lambda device: device.id))
+
+
 @final
 class NoNumpy(LeakedTracer, AttributeError):
     """A `LeakedTracer` as TensorFlow raises it, whose tensors in functions have no `numpy`."""
@@ -237,6 +243,7 @@ def _give_methods() -> None:
         give_shape(kind)
     for kind, method in ((jax.Array, _numpy), (Tracer, _no_numpy)):
         setattr(kind, "numpy", method)  # noqa: B010
+    setattr(class_of_arrays(), "backing_device", property(_backing_device))  # noqa: B010
 
 
 _give_methods()

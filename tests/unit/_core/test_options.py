@@ -32,20 +32,6 @@ def test_options_do_not_change(options):
         setattr(options, name, None)
 
 
-def test_a_pipeline_on_a_device_is_not_fetched_again():
-    # Pair 52.
-    with pytest.raises(ValueError, match="A pipeline placed on a device delivers there itself"):
-        InputOptions(
-            experimental_place_dataset_on_device=True, experimental_replication_mode=PER_REPLICA
-        )
-
-
-def test_a_pipeline_on_a_device_feeds_its_replica_only():
-    # Pair 52.
-    with pytest.raises(ValueError, match="Only a pipeline per replica can be placed"):
-        InputOptions(experimental_place_dataset_on_device=True, experimental_fetch_to_device=False)
-
-
 def test_a_pipeline_per_replica_may_be_on_its_device():
     options = InputOptions(
         experimental_fetch_to_device=False,

@@ -162,7 +162,7 @@ class TestRefusals:
         with pytest.raises(UsageError, match=message):
             call(np.ones(4, np.float32))
 
-    @pytest.mark.parametrize("name", ["RaggedTensorSpec", "math.igamma", "sparse.split"])
+    @pytest.mark.parametrize("name", ["OptionalSpec", "math.igamma", "sparse.split"])
     def test_what_is_not_there_names_something_else(self, name):
         found = tf
         with pytest.raises(AttributeError, match="Use|Leave"):

@@ -119,21 +119,96 @@ def test_data_sets_batch_sparse_tensors():
         [[0, 3, 0, 0, 0]],
     ]
     whole = tf.data.Dataset.from_tensors(tf.SparseTensor([[1]], [5], [3]))
-    assert whole.element_spec == tf.TensorSpec([3], tf.int32)
+    assert whole.element_spec == tf.SparseTensorSpec([3], tf.int32)
     assert [tf.sparse.to_dense(one).tolist() for one in whole] == [[0, 5, 0]]
 
 
-def test_nothing_cuts_them_into_rows(sparse, ragged):
-    made, strategy = tf.data.Dataset, tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
+def test_specs_say_what_they_describe(sparse, ragged):
+    of_rows = tf.data.Dataset.from_tensor_slices((sparse, ragged)).batch(2, drop_remainder=True)
+    specs = (tf.SparseTensorSpec([2, 4]), tf.RaggedTensorSpec([2, None]))
+    assert of_rows.element_spec == specs
+    assert specs[1].ragged_rank == 1 and specs[1].value_type is tf.RaggedTensor
+    assert specs[0].value_type is tf.SparseTensor
+    assert tf.RaggedTensorSpec([None, None]).is_compatible_with(ragged)
+    assert not tf.TensorSpec([3, None]).is_compatible_with(ragged)
+    generated = tf.data.Dataset.from_generator(
+        lambda: iter([ragged]), output_signature=tf.RaggedTensorSpec([None, None])
+    )
+    assert [one.to_list() for one in generated] == [[[3, 1, 4], [], [5, 9]]]
+    wrong = tf.data.Dataset.from_generator(
+        lambda: iter([ragged]), output_signature=tf.RaggedTensorSpec([None, None], tf.int32)
+    )
+    with pytest.raises(rx.errors.UsageError):
+        next(iter(wrong))
+
+
+def test_an_input_signature_describes_them(sparse, ragged):
+    strategy = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
+    dataset = tf.data.Dataset.from_tensor_slices({"r": ragged, "s": sparse}).batch(3)
+    distributed = strategy.experimental_distribute_dataset(dataset)
+
+    @tf.function(input_signature=[distributed.element_spec])
+    def sums(batch):
+        def of(one):
+            return tf.reduce_sum(one["r"]) + tf.sparse.reduce_sum(one["s"])
+
+        return strategy.reduce("SUM", strategy.run(of, args=(batch,)), axis=None)
+
+    assert [float(sums(batch)) for batch in distributed] == [26]
+    total = tf.function(tf.reduce_sum, input_signature=[tf.RaggedTensorSpec([None, None])])
+    assert float(total(ragged)) == 22
+    for wrong in (sparse, ragged.to_tensor(), tf.cast(ragged, tf.int32)):
+        with pytest.raises(rx.errors.SignatureMismatch):
+            total(wrong)
+
+
+def test_a_position_is_taken_among_rows(sparse, ragged):
+    rows = tf.data.Dataset.from_tensor_slices({"r": ragged, "s": sparse}).batch(2).rebatch(1)
+    iterator = iter(rows)
+    next(iterator)
+    again = iter(rows)
+    again.set_state(iterator.get_state())
+    left = [[one["r"].to_list(), tf.sparse.to_dense(one["s"]).tolist()] for one in again]
+    assert left == [[[[]], [[-1, 0, 0, 0]]], [[[5, 9]], [[0, 2, 0, 0]]]]
+
+
+def test_each_replica_gets_its_rows(ragged):
+    strategy = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
+    with strategy.scope():
+        weight = tf.Variable(2.0)
+    lengths = []
+
+    @tf.function
+    def step(iterator):
+        def of(rows):
+            lengths.append(rows.row_lengths().tolist())
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(rows * weight)
+            return tape.gradient(loss, weight)
+
+        return strategy.reduce("SUM", strategy.run(of, args=(next(iterator),)), axis=None)
+
+    dataset = tf.data.Dataset.from_tensor_slices(ragged).batch(3)
+    iterator = iter(strategy.experimental_distribute_dataset(dataset))
+    assert float(step(iterator)) == 22
+    assert [3, 0] in lengths and [2] in lengths
+    pieces = next(iter(strategy.experimental_distribute_dataset(dataset)))
+    assert [piece.to_list() for piece in pieces.values] == [[[3, 1, 4], []], [[5, 9]]]
+
+
+def test_nothing_else_cuts_them_into_rows(sparse, ragged):
+    made = tf.data.Dataset
     batches = made.range(4).map(lambda i: tf.SparseTensor([[0]], [i], [2])).batch(2)
+    model = tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    strategy = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
+    pairs = made.zip((batches, made.range(4).batch(2)))
     refused = [
-        lambda: made.from_tensor_slices(sparse),
-        lambda: made.from_tensor_slices({"x": ragged}),
-        lambda: list(batches.unbatch()),
-        lambda: list(batches.rebatch(1)),
+        lambda: model.fit(pairs, verbose=0),
+        lambda: model.fit(strategy.experimental_distribute_dataset(pairs), verbose=0),
+        lambda: list(made.from_tensor_slices(tf.SparseTensor([[0]], [1], [2]))),
         lambda: list(batches.padded_batch(1)),
         lambda: list(made.from_tensors(ragged).repeat(2).batch(2)),
-        lambda: list(strategy.experimental_distribute_dataset(batches)),
         lambda: tf.map_fn(lambda row: row, ragged),
         lambda: tf.vectorized_map(lambda row: row, sparse),
         lambda: jax.vmap(lambda row: row.values)(ragged),

@@ -85,3 +85,25 @@ def test_what_is_missing_says_what_to_use():
         _ = tf.distribute.experimental.rpc
     with pytest.raises(ImportError, match="NoSuchStrategy"):
         from replicax.tf.distribute import NoSuchStrategy  # noqa: F401
+
+
+@pytest.mark.parametrize("fetch", [True, False])
+def test_pieces_are_tensors_and_say_where_they_are(fetch):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    options = tf.distribute.InputOptions(experimental_fetch_to_device=fetch)
+    dataset = tf.data.Dataset.range(3).batch(3)
+    batch = next(iter(strategy.experimental_distribute_dataset(dataset, options)))
+    pieces = strategy.experimental_local_results(batch)
+    assert [piece.numpy().tolist() for piece in pieces] == [[0, 1], [2]]
+    even = next(iter(strategy.experimental_distribute_dataset(dataset.take(1).rebatch(2), options)))
+    devices = [piece.backing_device for piece in strategy.experimental_local_results(even)]
+    assert devices == (["CPU:0", "CPU:1"] if fetch else ["CPU:0", "CPU:0"])
+
+
+def test_options_of_xla_are_accepted():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    options = tf.distribute.RunOptions(
+        experimental_xla_options=tf.tpu.XLAOptions(enable_xla_dynamic_padder=False)
+    )
+    total = strategy.run(lambda: tf.reduce_sum(tf.ones([3])), options=options)
+    assert float(strategy.reduce("SUM", total, axis=None)) == 6

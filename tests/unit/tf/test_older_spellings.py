@@ -86,6 +86,27 @@ def test_a_loss_that_nobody_recorded_is_refused():
         keras.optimizers.SGD(0.5).minimize(np.float32(3.0), [keras.Variable(2.0)])
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "slots"),
+    [  # after one step of gradients of 2, by hand
+        (keras.optimizers.SGD(0.1), {}),
+        (keras.optimizers.SGD(0.1, momentum=0.9), {"momentum": -0.2}),
+        (keras.optimizers.Adam(0.1), {"m": 0.2, "v": 0.004}),
+        (keras.optimizers.RMSprop(0.1, momentum=0.5), {"rms": 0.4, "momentum": 0.316228}),
+        (keras.optimizers.Adagrad(0.1), {"accumulator": 4.1}),
+    ],
+)
+def test_slots_have_names(optimizer, slots):
+    one, other = tf.Variable([1.0], name="one"), tf.Variable([1.0], name="other")
+    optimizer.apply_gradients([(tf.constant([2.0]), one), (tf.constant([0.0]), other)])
+    assert sorted(optimizer.get_slot_names()) == sorted(slots)
+    for name, value in slots.items():
+        np.testing.assert_allclose(optimizer.get_slot(one, name), [value], rtol=1e-4)
+        assert optimizer.get_slot(one, name) is not optimizer.get_slot(other, name)
+    with pytest.raises(UsageError):
+        optimizer.get_slot(one, "none")
+
+
 def test_weights_of_an_optimizer_are_taken_and_given():
     one, two = small_model(), small_model()
     one.fit(X, X[:, :1], verbose=0)

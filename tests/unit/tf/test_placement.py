@@ -63,3 +63,24 @@ def test_what_has_no_effect():
 def test_the_version_can_be_compared():
     assert [int(part) for part in tf.__version__.split(".")] >= [2, 16, 0]
     assert tf.__version__ == tf.version.VERSION
+
+
+def test_the_parts_of_a_devices_name():
+    # As TensorFlow gives them.
+    spec, found = tf.DeviceSpec, tf.DeviceSpec.from_string("/job:worker/task:1/gpu:0")
+    named = spec(job="ps", device_type="CPU", device_index=0)
+    assert named.to_string() == "/job:ps/device:CPU:0"
+    assert spec(device_type="gpu").to_string() == "/device:GPU:*" and spec().to_string() == ""
+    assert found == spec(job="worker", task=1, device_type="GPU", device_index=0)
+    assert spec.from_string("/device:GPU:*") == spec(device_type="GPU")
+    assert spec.from_string("GPU:0").to_string() == "/device:GPU:0"
+    assert named.make_merged_spec(found).to_string() == "/job:worker/task:1/device:GPU:0"
+    assert named.replace(task=3).to_string() == "/job:ps/task:3/device:CPU:0"
+    with pytest.raises(ValueError):
+        spec.from_string("/job:worker/foo:1")
+
+
+@pytest.mark.parametrize("index", [None, 1])
+def test_a_spec_is_taken_like_the_name(index):
+    with tf.device(tf.DeviceSpec(device_type="CPU", device_index=index)):
+        assert tf.constant(1.0).device == jax.devices("cpu")[index or 0]

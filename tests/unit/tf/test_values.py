@@ -203,3 +203,19 @@ def test_numpys_functions_are_jaxs():
     weights = tf.Variable([[1.0], [2.0]])
     product = tf.function(lambda x: tnp.matmul(x, weights))(tf.constant([[3.0, 4.0]]))
     assert product.numpy().tolist() == [[11.0]]
+
+
+@several_replicas
+def test_what_layers_make_has_the_methods_of_variables(strategy):
+    with strategy.scope():
+        layer = keras.layers.Dense(2, use_bias=False, kernel_initializer="ones")
+        layer.build((None, 3))
+        generator = tf.random.Generator.from_seed(1)
+    kernel = layer.kernel
+    assert kernel.read_value().tolist() == [[1, 1]] * 3 and kernel.initializer is None
+    kernel.scatter_sub(tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), (3, 2)))
+    assert kernel.sparse_read([1, 2]).tolist() == [[0, 0], [1, 1]]
+    assert {kernel.ref(): 1}[kernel.ref()] == 1
+    before = generator.state.read_value()
+    generator.normal([3])
+    assert generator.state.read_value().tolist() != before.tolist()

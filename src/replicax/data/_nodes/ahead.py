@@ -13,7 +13,7 @@ from typing import Any, final
 
 from replicax.data._node import Cursor, Feed, Handles, Node, Path, open_elements
 from replicax.data._nodes.select import SelectionOfElements
-from replicax.data._spec import num_rows, own_copy
+from replicax.data._spec import num_rows, own_copy, refuse_composites
 
 _EXIT_PATIENCE = 2.0  # seconds that the program's end waits for a read in progress
 
@@ -218,6 +218,7 @@ def batches_of(feed: Feed) -> Callable[[], Any]:
 
     def produce() -> Any:
         for batch in feed.elements(1):
+            refuse_composites(batch)
             num_rows(batch)
             return own_copy(batch)
         raise StopIteration

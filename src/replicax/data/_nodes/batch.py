@@ -232,9 +232,7 @@ class Unbatch(Node):
 
     @property
     def spec(self) -> Any:
-        return jax.tree.map(
-            lambda leaf: ArraySpec(leaf.shape and leaf.shape[1:], leaf.dtype), self.input.spec
-        )
+        return jax.tree.map(lambda leaf: leaf.unbatched(), self.input.spec)
 
     def open(self, path: Path) -> Cursor:
         return UnbatchCursor(self, path)

@@ -24,7 +24,7 @@ from replicax.data._element import as_returned
 from replicax.data._node import Cursor, Feed, Handles, Node, OneByOne, Path
 from replicax.data._nodes.sources import first_spec
 from replicax.data._options import AUTOTUNE
-from replicax.data._spec import ArraySpec, own_copy
+from replicax.data._spec import own_copy
 
 # Seconds: a thread costs about 30 µs a call, so AUTOTUNE calls inline below this median.
 _WORTH_A_THREAD = 2e-4
@@ -105,9 +105,7 @@ class Map(Node):
 
 def _with_free_rows(spec: Any) -> Any:
     """A spec taken from one batch, whose number of rows does not bind the next."""
-    return jax.tree.map(
-        lambda leaf: ArraySpec((None, *leaf.shape[1:]), leaf.dtype) if leaf.shape else leaf, spec
-    )
+    return jax.tree.map(lambda leaf: leaf.unbatched().batched(None) if leaf.shape else leaf, spec)
 
 
 @final

@@ -13,6 +13,7 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._core.tracing import may_read
 from replicax.data._cardinality import UNKNOWN_CARDINALITY
+from replicax.data._composite import is_composite
 from replicax.data._element import as_element
 from replicax.data._node import Cursor, Handles, Node, OneByOne, Path, open_elements
 from replicax.data._nodes.tables import ArrayTable, FetchTable, RangeTable
@@ -21,7 +22,7 @@ from replicax.data._spec import (
     common_spec,
     num_rows,
     own_copy,
-    refuse_composites,
+    parts_of,
     spec_of,
 )
 
@@ -59,8 +60,7 @@ class Slices(Node):
     arrays: Any
 
     def __post_init__(self) -> None:
-        refuse_composites(self.arrays)
-        shapes = [np.shape(leaf) for leaf in jax.tree.leaves(self.arrays)]
+        shapes = [np.shape(leaf) for leaf in parts_of(self.arrays)]
         if not shapes or any(not s for s in shapes) or len({s[0] for s in shapes}) > 1:
             raise UsageError(
                 "The arrays of a data set have the same first dimension. Received: shapes "
@@ -74,7 +74,7 @@ class Slices(Node):
 
     @property
     def spec(self) -> Any:
-        return jax.tree.map(_row_spec, self.arrays)
+        return jax.tree.map(_row_spec, self.arrays, is_leaf=is_composite)
 
     @property
     def table(self) -> ArrayTable:
@@ -85,6 +85,8 @@ class Slices(Node):
 
 
 def _row_spec(array: Any) -> ArraySpec:
+    if is_composite(array):
+        return array.spec.unbatched()
     if array.dtype == object and len(array):
         return spec_of(array[0])
     return ArraySpec(array.shape[1:], array.dtype)
@@ -210,6 +212,10 @@ class Generated(Node):
 
 
 def _conform(spec: ArraySpec, leaf: Any) -> Any:
+    if is_composite(leaf):
+        if not spec.is_compatible_with(leaf):
+            raise ValueError(f"{spec_of(leaf)} where {spec} is expected")
+        return leaf
     array = np.asarray(leaf, object if spec.dtype in (str, bytes) else spec.dtype)
     expected = spec.shape
     if expected is not None and (

@@ -11,7 +11,7 @@ import numpy as np
 
 from replicax.data._element import as_element
 from replicax.data._formatted import formatted_rows, has_formats
-from replicax.data._spec import joined, own_copy, rows_of, split_rows, stack
+from replicax.data._spec import joined, num_rows, own_copy, rows_at, rows_of, split_rows, stack
 
 if TYPE_CHECKING:
     from replicax.data._node import Table
@@ -25,7 +25,7 @@ class ArrayTable:
 
     @property
     def row_bytes(self) -> int:
-        return sum(a.nbytes // max(len(a), 1) for a in jax.tree.leaves(self.arrays))
+        return sum(a.nbytes for a in jax.tree.leaves(self.arrays)) // max(num_rows(self.arrays), 1)
 
     def rows(self, handles: np.ndarray) -> Any:
         # A copy: a batch that shared memory with the data set would change with it.
@@ -36,7 +36,7 @@ class ArrayTable:
         """These rows; for a range, in the memory of the data set."""
         if isinstance(numbers, range):
             return rows_of(self.arrays, numbers.start, numbers.stop)
-        return jax.tree.map(lambda array: _gathered(array, numbers), self.arrays)
+        return rows_at(self.arrays, numbers)
 
     def elements(self, handles: np.ndarray) -> list[Any]:
         return split_rows(self.rows(handles))
@@ -57,11 +57,6 @@ def _in_a_row(handles: np.ndarray) -> np.ndarray | range:
     if handles[-1] - first == count - 1 and (count < 3 or (np.diff(handles) == 1).all()):
         return range(first, first + count)
     return handles
-
-
-def _gathered(array: np.ndarray, handles: np.ndarray) -> np.ndarray:
-    # `take` is quicker, but copies the whole of a non-contiguous array.
-    return array.take(handles, axis=0) if array.flags.c_contiguous else array[handles]
 
 
 @dataclass(frozen=True)
@@ -167,7 +162,7 @@ class UnionTable:
         if len(groups) == 1:
             return batch
         order = np.argsort(np.concatenate([places for _, places, _ in groups]))
-        return jax.tree.map(lambda array: array[order], batch)
+        return rows_at(batch, order)
 
     def elements(self, handles: np.ndarray) -> list[Any]:
         found: list[Any] = [None] * len(handles)

@@ -62,6 +62,8 @@ def install() -> None:
     _add(optimizer, "get_weights", _get_weights)
     _add(optimizer, "set_weights", _set_weights)
     _add(optimizer, "weights", property(lambda self: self.variables))
+    _add(optimizer, "get_slot", _get_slot)
+    _add(optimizer, "get_slot_names", _get_slot_names)
     _add(_compat.LossScaleOptimizer, "get_scaled_loss", _scaled_loss)
     _add(_compat.LossScaleOptimizer, "get_unscaled_gradients", _unscaled_gradients)
     around(optimizer, "apply_gradients", _summed_already)
@@ -190,6 +192,44 @@ def _set_weights(self: Any, weights: Sequence[Any]) -> None:
     """Give the optimizer's variables values, as `get_weights` gave them."""
     for variable, value in zip(self.variables, weights, strict=True):
         variable.assign(value)
+
+
+def _get_slot_names(self: Any) -> list[str]:
+    """Keras 2's names of what the optimizer keeps for each variable."""
+    paths = [variable.path for variable in self.variables]
+    return [n for n, end in _slots(self).items() if any(p.endswith(end) for p in paths)]
+
+
+def _get_slot(self: Any, var: Any, slot_name: str) -> Any:
+    """The variable that the optimizer keeps for another one, by the name of Keras 2."""
+    path = var.path.replace("/", "_") + _slots(self).get(slot_name, f"_{slot_name}")
+    found = [one for one in self.variables if one.path.rpartition("/")[2] == path]
+    if len(found) != 1:
+        raise UsageError(
+            "An optimizer keeps slots for the variables that it was built for. Received: "
+            f"{slot_name!r} of '{var.path}', of which it has {len(found)}. It has the names "
+            f"{self.get_slot_names()}. Call `build(variables)` first, and name variables apart."
+        )
+    return found[0]
+
+
+def _slots(optimizer: Any) -> dict[str, str]:
+    """Keras 2's names of slots, and how the paths of those of Keras 3 end."""
+    names = (kind.__name__ for kind in type(optimizer).__mro__)
+    return next((_SLOTS[name] for name in names if name in _SLOTS), {})
+
+
+_OF_ADAM = {"m": "_momentum", "v": "_velocity", "vhat": "_velocity_hat"}
+_SLOTS = {
+    "Adadelta": {"accum_grad": "_accumulated_grad", "accum_var": "_accumulated_delta_var"},
+    "Adagrad": {"accumulator": "_accumulator"},
+    "Adam": _OF_ADAM,
+    "Adamax": {**_OF_ADAM, "v": "_norm"},
+    "Ftrl": {"accumulator": "_accumulator", "linear": "_linear"},
+    "Nadam": _OF_ADAM,
+    "RMSprop": {"rms": "_velocity", "momentum": "_momentum", "mg": "_average_gradient"},
+    "SGD": {"momentum": "_momentum"},
+}
 
 
 def _scaled_loss(self: Any, loss: Any) -> Any:

@@ -1,4 +1,4 @@
-"""On import, variables and inputs of models get shapes and types with TensorFlow's properties."""
+"""On import, variables and inputs of models get TensorFlow's properties and methods."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from typing import Any
 import keras
 
 from replicax._keras import _compat
+from replicax._keras.variable_methods import VariableMethods
 from replicax.tf._dtypes import give_kind
 from replicax.tf._tensors import give_shape
 
 for _owner in (_compat.KerasVariable, keras.KerasTensor):
     give_shape(_owner)
     give_kind(_owner)
+
+# What layers, metrics and generators make has the methods of a `tf.Variable`, too.
+for _name, _method in vars(VariableMethods).items():
+    if not hasattr(_compat.KerasVariable, _name):
+        setattr(_compat.KerasVariable, _name, _method)
 
 _getitem = keras.KerasTensor.__getitem__
 

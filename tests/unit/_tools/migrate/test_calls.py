@@ -120,8 +120,8 @@ WRONG = {
     "of a result": ("tf.abs(1).eval()", "use `.numpy()`"),
     "what compile is given": (
         ("class G(keras.Model):\n  def compile(self, o):\n    super().compile()\n    self.o = o\n"
-        "  def train_step(self, x):\n    self.o.get_slot(1, 2)\nG().compile(tf.optimizers.SGD())"),
-        "Keep the variables",
+        "  def train_step(self, x):\n    self.o.add_slot(1, 2)\nG().compile(tf.optimizers.SGD())"),
+        "Use `add_variable_from_reference`",
     ),
     "what Keras refuses": (
         "class L(keras.layers.Layer):\n  def call(self, x):\n    self.add_update(x)",
@@ -132,7 +132,7 @@ WRONG = {
     ),
     "a graph's attribute": ("keras.layers.Dense(1).get_output_at(0)", "Use `layer.output`"),
     "a metric that was a layer": ("keras.metrics.Mean().weights", "Use `variables`"),
-    "an optimizer's slots": ("keras.optimizers.Adam().get_slot_names()", "Use the names"),
+    "an optimizer's slots": ("keras.optimizers.Adam().add_slot(1, 2)", "Use `add_var"),
     "in a comprehension": ("[m.predict_proba(1) for m in [keras.Model()]]", "Use `predict`"),
 }  # fmt: skip
 
