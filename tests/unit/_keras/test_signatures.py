@@ -41,7 +41,7 @@ def test_arguments_become_arrays_of_the_signature():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((np.ones((2, 2)), {"scale": 1}), r"for 'x' float32\[2, 2\], where ArraySpec"),
+        ((np.ones((2, 2)), {"scale": 1}), r"for 'x' float32\[2, 2\] instead of ArraySpec"),
         ((jnp.ones(2, "int32"), {"scale": 1}), r"for 'x' int32\[2\]"),
         ((np.ones(2), {"other": 1}), "has the structure of its spec. Received: for 'options'"),
         ((np.ones(2),), "gets an argument for each of its specs"),
