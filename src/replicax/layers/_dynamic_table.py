@@ -163,7 +163,7 @@ class DynamicTable(keras.layers.Layer):
         """All `ids`, the `values` of their rows, and their optimizer slots."""
         return self._table.export()
 
-    def mean_initial_value(self) -> float:
+    def mean_of_new(self) -> float:
         """The mean of the initial values of rows."""
         numbers = _plain_config(self.embeddings_initializer)
         if "minval" in numbers:

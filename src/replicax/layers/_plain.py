@@ -91,10 +91,10 @@ def _vocabulary(layer: DynamicTable) -> tuple[Any, list[np.ndarray]]:
     if not len(ids):
         ids, rows = (
             np.zeros(1, np.int64),
-            np.full((1, layer.output_dim), layer.mean_initial_value()),
+            np.full((1, layer.output_dim), layer.mean_of_new()),
         )
     order = np.argsort(ids)
-    unknown = np.full((1, layer.output_dim), layer.mean_initial_value(), rows.dtype)
+    unknown = np.full((1, layer.output_dim), layer.mean_of_new(), rows.dtype)
     plain = VocabularyEmbedding(
         len(ids),
         layer.output_dim,
