@@ -1,7 +1,7 @@
-"""The line between workers that is not the devices': agreement, barriers, and who is still there.
+"""The workers' channel: agreement, barriers and the watchdog, apart from the devices' network.
 
-Small values travel over TCP by way of the chief, as JSON, never as code. Arrays of a step do not:
-they are the devices' business, see `_mesh`.
+Small values travel over TCP through the chief, as JSON, never as code. The arrays of a step travel
+between the devices, see `_mesh`.
 """
 
 from replicax._control._cluster_channel import ClusterChannel as ClusterChannel

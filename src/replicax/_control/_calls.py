@@ -1,4 +1,4 @@
-"""The calls that wait for an answer of the hub: each has a name, a number, and a box."""
+"""The calls that wait for an answer of the hub, by name and number."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Key = tuple[str, int]
 
 @final
 class Calls:
-    """Numbers the calls of each name, and brings answers to those who wait, in any thread."""
+    """Numbers the calls of each name, and delivers answers to waiting threads."""
 
     def __init__(self) -> None:
         self.completed = 0
-        self.waited = 0.0  # seconds in which others were waited for
+        self.waited = 0.0  # seconds of waiting for other workers
         self._lock = threading.Lock()
         self._numbers: Counter[str] = Counter()
         self._boxes: dict[Key, SimpleQueue[Any]] = {}
         self._refused: Exception | None = None
 
     def begin(self, name: str, *, has_answer: bool = True) -> Key:
-        """Give the next call of this name. Raises what `refuse` was given."""
+        """Begin the next call of this name. Raises the error of `refuse`."""
         with self._lock:
             if self._refused:
                 raise self._refused
@@ -35,7 +35,7 @@ class Calls:
             return key
 
     def wait(self, key: Key) -> Any:
-        """Wait for the answer to a call. Raises what `refuse` was given."""
+        """Wait for the answer to a call. Raises the error of `refuse`."""
         with self._lock:
             box = self._box(key)
             if self._refused:
@@ -51,16 +51,16 @@ class Calls:
         return answer
 
     def answer(self, key: Key, answer: Any, *, may_be_early: bool = False) -> None:
-        """Give the answer to a call, unless that was forgotten.
+        """Deliver the answer to a call, unless the call was forgotten.
 
-        It `may_be_early`: the call may not have begun here.
+        With `may_be_early`, the answer is kept for a call that has not begun here.
         """
         with self._lock:
             if may_be_early or key in self._boxes:
                 self._box(key).put(answer)
 
     def is_answered(self, key: Key) -> bool:
-        """Whether the answer to a call is there."""
+        """Whether the answer to a call has arrived."""
         with self._lock:
             return key in self._boxes and not self._boxes[key].empty()
 
@@ -68,12 +68,12 @@ class Calls:
         return self._boxes.setdefault(key, SimpleQueue())
 
     def forget(self, key: Key) -> None:
-        """Drop the answer to a call that nobody waits for, now or when it comes."""
+        """Drop the answer to a call, now or when it arrives."""
         with self._lock:
             self._boxes.pop(key, None)
 
     def refuse(self, error: Exception) -> None:
-        """From now on, let all calls raise this, also those that wait; the first one counts."""
+        """Let all calls raise `error` from now on, also waiting ones; the first error counts."""
         with self._lock:
             self._refused = self._refused or error
             for box in self._boxes.values():

@@ -1,6 +1,6 @@
-"""A worker's line to the others, by way of the chief: it exchanges, and it tells that it lives.
+"""A worker's channel to the others, through the chief: exchanges and the heartbeat.
 
-What the chief does with it is in `_hub.py`; what ends a process in `_ending.py`.
+The chief's side is in `_hub.py`; `_ending.py` ends a process.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _HEARING_SECONDS = 2.0
 class ClusterChannel:
     """The `Channel` of a worker in a cluster; `open_channel` makes one.
 
-    `on_failure` is called once with who is to blame, from a thread. `lateness` says for how many
-    seconds the others have waited for each worker; only the chief has it.
+    `on_failure` is called once, from a thread, when a worker is lost. `lateness` returns the
+    seconds that the others have waited for each worker; only the chief has it.
     """
 
     def __init__(
@@ -63,15 +63,15 @@ class ClusterChannel:
         self._judged, self._acted = threading.Event(), threading.Event()
 
     def exchange(self, name: str, value: Any) -> list[Any]:
-        """Give a value of JSON; wait until all have; get those of all, in worker order.
+        """Wait for the JSON values of all workers; returns them in worker order.
 
-        `ClusterError` if this worker has left; `WorkerLost` if somebody is lost, and `on_failure`
+        `ClusterError` if this worker has left; `WorkerLost` if a worker is lost, and `on_failure`
         has not ended this process.
         """
         return self._offers.exchange(name, value)
 
     def offer(self, name: str, value: Any) -> Offer:
-        """Give a value of JSON, and do not wait; the offer gets those of all."""
+        """Begin an exchange of JSON values without waiting."""
         return self._offers.offer(name, value)
 
     def any(self, name: str, holds: bool) -> bool:
@@ -83,7 +83,7 @@ class ClusterChannel:
         self.exchange(name, None)
 
     def from_chief(self, name: str, payload: bytes) -> bytes:
-        """The bytes that the chief gives; what others give is ignored. The chief does not wait."""
+        """Send the chief's bytes to all workers. The chief does not wait."""
         name = f"{name} of the chief"  # counted by itself
         if not self.is_chief:
             return self._offers.ask(name)
@@ -93,26 +93,25 @@ class ClusterChannel:
     def install_exit_hooks(
         self, of_others: Callable[[BaseException], bool] = lambda error: False
     ) -> None:
-        """Leave when this process ends; tell the others if it ends by an exception.
+        """Leave when this process ends; notify the others if it ends by an exception.
 
-        Call it after `jax.distributed.initialize`: what is registered last runs first, and JAX
-        waits at its end for all workers. `of_others` says whether an exception may have its cause
-        in another worker.
+        Call it after `jax.distributed.initialize`: exit hooks run in reverse order, and JAX's waits
+        for all workers. `of_others` returns whether another worker may have caused an exception.
         """
         install_exit_hooks(self, of_others)
 
     def bound(self, timeout: float | None) -> None:
-        """Let nobody wait longer than these seconds from now on. Only what the chief says counts.
+        """Set the longest time that a worker waits; only the chief's call counts.
 
-        None is for `RX_WAIT_LIMIT_SECONDS`.
+        None stands for `RX_WAIT_LIMIT_SECONDS`.
         """
         self._link.send(encode({"kind": "timeout", "seconds": timeout}))
 
     def leave(self, *, preempted: bool = False) -> bool:
-        """Say that this worker needs the others no more, and wait until all have said so.
+        """Announce that this worker needs the others no more, and wait until all have done so.
 
-        If it was `preempted`, it has saved its state, to be started again: the others have longer.
-        False if the others needed it: they have ended, and this one ends in its own way.
+        A `preempted` worker has saved its state and will be restarted: the others get more time.
+        Returns False if the others still needed this worker, and so have ended.
         """
         with self._lock:
             first, self._has_left = not self._has_left, True
@@ -124,7 +123,7 @@ class ClusterChannel:
         return not self._judged.is_set()
 
     def fail(self, error: str) -> None:
-        """Say that this worker ends by an exception, and wait until the others have heard.
+        """Announce that this worker ends by an exception, and wait until the others know.
 
         `error` is the end of its traceback.
         """
@@ -152,11 +151,11 @@ class ClusterChannel:
         self._link.close()
 
     def start(self) -> None:
-        """Begin to tell that this worker lives."""
+        """Start the heartbeat."""
         self._heartbeat.start()
 
     def take(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
-        """Do what the hub says."""
+        """Handle a message of the hub."""
         match header:
             case {"kind": "all", "name": name, "number": number, "values": values}:
                 self._calls.answer((name, number), values)
@@ -170,11 +169,11 @@ class ClusterChannel:
             case {"kind": "done"}:
                 self._done.set()
             case _:
-                pass  # of a later version
+                pass  # a message of a later version
 
     def lose_chief(self, reason: Reason) -> None:
-        """Note that the chief is not heard any more; after a farewell it need not be."""
-        culprit = self.index if reason == "altered" else 0  # whose connection it is
+        """Handle the loss of the connection to the chief, which is regular after the end."""
+        culprit = self.index if reason == "altered" else 0  # the end of the connection to blame
         if not self._done.is_set():
             self._give_up(worker_lost(Verdict(reason, (culprit,)), self._table, self._limits))
 
@@ -183,7 +182,7 @@ class ClusterChannel:
             if self._judged.is_set() or self._closed.is_set():
                 return
             self._judged.set()
-        # Who ends by its own error, or has ended before the others, keeps its exit code.
+        # A worker that has failed itself, or has left before the others, keeps its exit code.
         if not self._has_failed and not (self._has_left and self.index in lost.workers):
             self._on_failure(lost)
         self._calls.refuse(lost)
@@ -194,6 +193,6 @@ class ClusterChannel:
 def _has_left() -> ClusterError:
     return ClusterError(
         "A worker that has left its cluster cannot exchange anything with it. "
-        "Received: a call after `leave` or `close`. The others do not wait for it any more. "
-        "Do what needs all workers before the program ends."
+        "Received: a call after `leave` or `close`. "
+        "Exchange values before the program ends."
     )

@@ -1,4 +1,4 @@
-"""What a channel can do, and the one that this process has."""
+"""The methods of a channel, and the channel of this process."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 class Channel(Protocol):
-    """A worker's line to the other workers; all of them call the same methods with the same names.
+    """A worker's channel to the others; all workers call the same methods with the same names.
 
-    Calls of one name are counted, so that a name may be used again; calls of different names may
-    come in any order and from any thread. A worker that never comes ends all: see the watchdog.
+    Calls of one name are counted, so that a name may be used again. Calls of different names may
+    come in any order and from any thread. If a worker never calls, the watchdog ends all workers.
     """
 
     @property
@@ -22,28 +22,28 @@ class Channel(Protocol):
 
     @property
     def size(self) -> int:
-        """How many workers there are."""
+        """The number of workers."""
         ...
 
     @property
     def is_chief(self) -> bool:
-        """Whether this worker does what is done once."""
+        """Whether this worker is the chief, which does work that is done once."""
         ...
 
     def waited(self) -> float:
-        """For how many seconds this worker has waited for the others, in calls of these methods."""
+        """The seconds that this worker has waited for the others, in these methods."""
         ...
 
     def lateness(self) -> list[float]:
-        """For how many seconds the others have waited for each worker; only the chief knows."""
+        """The seconds that the others have waited for each worker; empty but on the chief."""
         ...
 
     def exchange(self, name: str, value: Any) -> list[Any]:
-        """Give a value of JSON; wait until all have; get those of all, in worker order."""
+        """Wait for the JSON values of all workers; returns them in worker order."""
         ...
 
     def offer(self, name: str, value: Any) -> Offer:
-        """Give a value of JSON to an exchange whose answers are needed later."""
+        """Begin an exchange of JSON values without waiting."""
         ...
 
     def any(self, name: str, holds: bool) -> bool:
@@ -55,24 +55,24 @@ class Channel(Protocol):
         ...
 
     def bound(self, timeout: float | None) -> None:
-        """Let nobody wait longer than this for the others; what the chief says counts."""
+        """Set the longest time, in seconds, that a worker waits; only the chief's call counts."""
         ...
 
     def explain(self, error: BaseException) -> None:
-        """Wait a little whether an error of the devices has its cause in another worker.
+        """Wait some seconds for the diagnosis that another worker caused an error of the devices.
 
-        If so, this process ends with a message that names it.
+        If so, this process ends with a message that names the worker.
         """
         ...
 
     def from_chief(self, name: str, payload: bytes) -> bytes:
-        """The bytes that the chief gives; what others give is ignored."""
+        """Send the chief's bytes to all workers; the payloads of the others are ignored."""
         ...
 
 
 @final
 class Alone:
-    """One worker; every question is answered at once."""
+    """The channel of a process without other workers, which agrees with itself."""
 
     index = 0
     size = 1
@@ -88,9 +88,9 @@ class Alone:
         del name
         return [value]
 
-    def offer(self, name: str, value: Any) -> _Kept:
+    def offer(self, name: str, value: Any) -> _OwnOffer:
         del name
-        return _Kept(value)
+        return _OwnOffer(value)
 
     def any(self, name: str, holds: bool) -> bool:
         del name
@@ -111,8 +111,8 @@ class Alone:
 
 
 @final
-class _Kept:
-    """The `Offer` of a worker to itself."""
+class _OwnOffer:
+    """The `Offer` of a process without other workers."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -128,7 +128,7 @@ _current: list[Channel] = [Alone()]
 
 
 def current() -> Channel:
-    """The channel of this process; without a cluster, that of a worker alone."""
+    """The channel of this process; `Alone` without a cluster."""
     return _current[0]
 
 

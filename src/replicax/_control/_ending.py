@@ -1,4 +1,4 @@
-"""How a worker ends: as it should, by an exception that it tells of, or by another one's end."""
+"""The end of a worker: regular, by an exception, or because another worker is lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _noted: list[int] = []
 
 
 class Leaver(Protocol):
-    """What has to be told of the end of this process."""
+    """The channel that is notified of the end of this process."""
 
     def explain(self, error: BaseException) -> None: ...
     def leave(self, *, preempted: bool = False) -> bool: ...
@@ -41,22 +41,22 @@ class Leaver(Protocol):
 
 
 def end_process(lost: WorkerLost) -> None:
-    """Say which worker is lost, and end this process with `EXIT_CODE`, from any thread.
+    """Print which worker is lost, and end this process with `EXIT_CODE`, from any thread.
 
-    The main thread may be in a collective that never ends, so nothing can be raised or cleaned up.
+    The main thread may be in a collective that never returns, so nothing can be raised there.
     """
     _end(EXIT_CODE, f"\nreplicax: {type(lost).__name__}: {lost}\n")
 
 
 def print_notice(text: str) -> None:
-    """Tell people something while all goes on."""
+    """Print a notice while training continues."""
     _in_time(lambda: _write(f"\nreplicax: {text}\n"))
 
 
 def note_exit(code: object) -> None:
-    """Note the exit code of this process, which Python tells nobody: its other workers need it.
+    """Note the exit code of this process for the exit hooks, to which Python does not pass it.
 
-    That is the value of the `SystemExit`, None if the program has come to its end.
+    `code` is the value of the `SystemExit`, None at the regular end of the program.
     """
     _noted[:] = [code & 0xFF if isinstance(code, int) else int(code is not None)]
 
@@ -69,9 +69,9 @@ def install_exit_hooks(channel: Leaver, of_others: Callable[[BaseException], boo
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
         if of_others(error):
-            channel.explain(error)  # then this process ends there, with one message
+            channel.explain(error)  # ends this process if another worker is the cause
         before(kind, error, trace)
-        if os.getpid() != process:  # a fork of ours, which is no worker
+        if os.getpid() != process:  # a fork of this process, which is not a worker
             return
         text = "".join(traceback.format_exception(kind, error, trace)).rstrip()
         channel.fail("\n".join(text.splitlines()[-_LINES_TOLD:]))
@@ -80,13 +80,13 @@ def install_exit_hooks(channel: Leaver, of_others: Callable[[BaseException], boo
     def at_exit() -> None:
         if os.getpid() != process:
             return
-        if codes:  # what runs after this, such as JAX's end, would wait for the others
+        if codes:  # later exit hooks, such as JAX's, would wait for the others
             _end(codes[0])
         together = channel.leave(preempted=_noted == [_PREEMPTED])
         channel.close()
         if together:
             return
-        # JAX's own end would take that of the others for a fault, and abort.
+        # JAX's exit hook would take the end of the others for a fault, and abort.
         _end(_noted[0] if _noted else EXIT_CODE, "" if _noted == [_PREEMPTED] else _NEEDED)
 
     sys.excepthook = on_exception
@@ -94,14 +94,14 @@ def install_exit_hooks(channel: Leaver, of_others: Callable[[BaseException], boo
 
 
 def _end(code: int, text: str = "") -> None:
-    """End this process now, with what it has written so far, and with a last word."""
+    """End this process now, after flushing its files and printing `text`."""
     _in_time(lambda: _write(text))
     _in_time(_flush_files)
     end_at_once(code)
 
 
 def _flush_files() -> None:
-    """Let files have what the program has written; Python would do that in its own end."""
+    """Flush open files, as Python does at a regular exit."""
     with suppress(Exception):
         logging.shutdown()
     found = [each for each in gc.get_objects() if issubclass(type(each), io.IOBase)]
@@ -112,10 +112,10 @@ def _flush_files() -> None:
 
 
 def _may_block(stream: io.IOBase) -> bool:
-    """Whether it writes to something that somebody has to read, as far as that can be known."""
+    """Whether a write may wait for a reader, as for a pipe; True if unknown."""
     try:
         return not stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
-    except Exception:  # closed, or somebody's own stream
+    except Exception:  # closed, or a stream without a file
         return True
 
 
@@ -129,7 +129,7 @@ def _write(text: str) -> None:
 
 
 def _in_time(write: Callable[[], None]) -> None:
-    """Write, unless nobody reads: a full pipe, or a stream that a stuck thread holds."""
+    """Write, but give up after some seconds: a pipe may be full, or a stream be locked."""
 
     def try_to() -> None:
         with suppress(OSError, ValueError):  # closed
@@ -138,7 +138,7 @@ def _in_time(write: Callable[[], None]) -> None:
     thread = threading.Thread(target=try_to, daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # Python is ending and starts no threads any more
+    except RuntimeError:  # Python starts no threads during shutdown
         try_to()
     else:
         thread.join(_WRITING_SECONDS)

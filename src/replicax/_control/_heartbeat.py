@@ -1,4 +1,4 @@
-"""The thread by which a worker says that it lives, and hears whether the chief does."""
+"""The thread that sends a worker's heartbeat, and checks the chief's; the clock for both."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 
 
 class Link(Protocol):
-    """What a worker reaches the hub by: a connection, or for the chief itself, calls."""
+    """A worker's link to the hub: a connection, or direct calls on the chief."""
 
     @property
     def received(self) -> int:
-        """How many bytes have come: that it grows is a sign of life."""
+        """The number of bytes received, which grows while the chief lives."""
         ...
 
     def send(self, frame: bytes, payload: bytes = b"") -> None:
-        """Tell the hub something, without waiting."""
+        """Send a frame to the hub, without waiting."""
         ...
 
     def close(self) -> None:
-        """End it."""
+        """Close the link."""
         ...
 
 
 @final
 class Heartbeat:
-    """Tells the hub at each tick how this worker is.
+    """Reports the state of this worker to the hub at each tick.
 
-    To go through one of `calls` is to move. `on_silence` is called when the hub has been silent for
-    too long.
+    A completed call of `calls` counts as progress. `on_silence` is called when the hub has been
+    silent for too long.
     """
 
     def __init__(
@@ -52,16 +52,16 @@ class Heartbeat:
         self._stop = threading.Event()
 
     def start(self) -> None:
-        """Begin, in a thread of its own."""
+        """Start the heartbeat in a thread of its own."""
         self.beat(0.0)
         threading.Thread(target=self._run, name="replicax-heartbeat", daemon=True).start()
 
     def stop(self) -> None:
-        """Say nothing any more."""
+        """Stop the heartbeat."""
         self._stop.set()
 
     def beat(self, passed: float = 0.0) -> None:
-        """Tell how this worker is now, so many seconds after the last time."""
+        """Report the state of this worker, `passed` seconds after the last report."""
         with self._lock:
             report = self._sampler.look(passed, self._calls.completed)
             self._link.send(encode({"kind": "beat", **report}))
@@ -79,11 +79,10 @@ class Heartbeat:
 
 @final
 class Ticks:
-    """Seconds as a thread that ticks regularly has lived through them.
+    """A clock that stands still while its process is stopped.
 
     After `SIGSTOP` and `SIGCONT`, or when a laptop was closed, the others seem to have been silent
-    for long. So one tick counts for two intervals at most. Between ticks are about `interval`
-    seconds.
+    for long. So a tick, which is due every `interval` seconds, counts for two intervals at most.
     """
 
     def __init__(self, interval: float) -> None:
@@ -92,7 +91,7 @@ class Ticks:
         self._last = time.monotonic()
 
     def tick(self) -> float:
-        """Let time pass; only one thread does. Give the seconds that have passed."""
+        """Advance the clock, from one thread only; returns the seconds that have passed."""
         now = time.monotonic()
         passed = min(now - self._last, self._most)
         self._last = now

@@ -1,4 +1,4 @@
-"""The chief's end of all lines: it brings together what workers exchange, and it watches them."""
+"""The chief's side of the workers' channel: it collects exchanges, and watches the workers."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 HUB = "the hub of the workers"  # its place in the cluster
 _HEARING_SECONDS = 2.0
-_BACK = 5.0  # seconds in which a worker whose connection broke comes again, if it lives
+_BACK = 5.0  # seconds in which a live worker reconnects after its connection broke
 _LOOK = 0.1
 _LEAVING_SECONDS = 15.0  # to end what needs the chief's process, on a busy machine
 
 
 class Recipient(Protocol):
-    """What the hub can tell a worker by."""
+    """The hub's link to a worker."""
 
     def send(self, frame: bytes, payload: bytes = b"") -> None:
-        """Tell it something, without waiting."""
+        """Send a frame to the worker, without waiting."""
         ...
 
 
@@ -41,7 +41,7 @@ class Recipient(Protocol):
 class Hub:
     """All workers' connections to the chief.
 
-    The chief itself takes part by calls, not by a connection: see `take` and `join_chief`.
+    The chief itself takes part by direct calls, not by a connection: see `take` and `join_chief`.
     """
 
     def __init__(
@@ -56,25 +56,25 @@ class Hub:
         self._lock = threading.Lock()
         self._recipients: dict[int, Recipient] = {}
         self._wires: dict[int, Wire] = {}
-        self._processes: dict[int, tuple[str, int]] = {}  # the host and pid of each that came
-        self._confirmed: set[int] = set()  # who has confirmed a verdict
-        self._open = threading.Condition(self._lock)  # the wires that are still open: who is there
+        self._processes: dict[int, tuple[str, int]] = {}  # host and pid of each worker
+        self._confirmed: set[int] = set()  # workers that have confirmed a verdict
+        self._open = threading.Condition(self._lock)  # notified when the open wires change
         self._wake = threading.Event()
         self._port = 0
-        self._lost: dict[int, float] = {}  # since when workers are, unless they come again
+        self._lost: dict[int, float] = {}  # when workers count as lost, unless they reconnect
         self._complete = False
         self._closing = self._over = False
 
     def listen(self, host: str, port: int) -> int:
-        """Open the door on an interface; give the port."""
+        """Listen on an interface; returns the port."""
         self._port = self._listener.listen(host, port).getsockname()[1]
         self._listener.open()
         return self._port
 
     def join_chief(self, recipient: Recipient, *, host: str, pid: int) -> str:
-        """Let the chief take part, wait for the others, and begin to watch.
+        """Connect the chief, wait for the other workers, and start the watchdog.
 
-        Returns who is missing, in words; if anybody is, nothing begins.
+        Returns which workers are missing, in words; then nothing starts.
         """
         deadline = time.monotonic() + self._limits.connecting
         with self._open:
@@ -92,16 +92,16 @@ class Hub:
         return ""
 
     def lose(self, index: int) -> None:
-        """Note that a worker has left the meeting, which it does when all are here."""
+        """Note that a worker has left the meeting before all were connected."""
         with self._open:
             self._lost[index] = time.monotonic()
 
     def lateness(self) -> list[float]:
-        """For how many seconds the others have waited for each worker."""
+        """The seconds that the others have waited for each worker."""
         return self._workers.lateness()
 
     def take(self, index: int, header: Mapping[str, Any], payload: bytes = b"") -> None:
-        """Do what a worker asks for; see `_line.py` for the kinds."""
+        """Handle a message of a worker; `_offers.py` and `_cluster_channel.py` send them."""
         if "at" in header:
             self._workers.set_position(index, *header["at"])
         match header:
@@ -138,10 +138,10 @@ class Hub:
                     self._confirmed.add(index)
                     self._open.notify_all()
             case _:
-                pass  # of a later version
+                pass  # a message of a later version
 
     def close(self) -> None:
-        """End all connections, once the others have hung up if all is over."""
+        """Close all connections; after a regular end, once the workers have closed theirs."""
         self._closing = True
         self._wake.set()
         self._listener.shut()
@@ -154,13 +154,13 @@ class Hub:
         index, process = number_of(caller, self._size), process_of(caller)
         with self._lock:
             there = self._processes.get(index, process)
-            is_taken = index in self._wires and there != process  # else it tries again
+            is_taken = index in self._wires and there != process  # the same process may reconnect
             if self._complete or is_taken:
                 raise is_double(index, there, process)
         return {}
 
     def _serve(self, connection: Connection) -> None:
-        """Hear what a worker says until it hangs up."""
+        """Handle the messages of a worker until it hangs up."""
         sock, session, caller = connection
         index, wire = caller.hello["index"], Wire(sock, session)
         wire.start()
@@ -177,7 +177,7 @@ class Hub:
     def _add(self, index: int, recipient: Recipient, *, host: str, pid: int) -> None:
         self._recipients[index] = recipient
         self._workers.join(index, host=host, pid=pid)
-        if len(self._recipients) == self._size:  # all have come: nobody begins before
+        if len(self._recipients) == self._size:  # workers start when all are connected
             table = to_json(self._workers.states(), set())
             for wire in self._wires.values():
                 wire.send(encode({"kind": "welcome", "workers": table}))
@@ -191,15 +191,15 @@ class Hub:
                 self.take(index, header, payload)
         except Forged:
             self._end(index, "altered")
-            wire.drain()  # it still has to hear the verdict
+            wire.drain()  # keep the connection until the verdict is sent
         except BROKEN:
             pass
-        finally:  # also if it says what cannot be understood
+        finally:  # also after a message that `take` cannot handle
             self._part(index, wire)
             wire.close()
 
     def _part(self, index: int, wire: Wire) -> None:
-        """Do without a wire that has ended."""
+        """Remove a wire that has ended."""
         with self._open:
             if self._wires.get(index) is not wire:
                 return
@@ -216,12 +216,12 @@ class Hub:
         return [index for index, since in lost if since <= now and index not in self._wires]
 
     def _end(self, index: int, phase: Phase, error: str = "", *, preempted: bool = False) -> None:
-        """Note that a worker has ended, and look at once what that means."""
+        """Note that a worker has ended, and wake the watchdog."""
         self._workers.end(index, phase, error, preempted=preempted)
         self._wake.set()
 
     def _watch(self) -> None:
-        """Look around at each tick, and at once when a worker ends."""
+        """Judge the workers at each tick, and at once when a worker ends."""
         notices, last_table, received = Notices(self._limits), 0.0, {0: -1}
         while True:
             self._wake.wait(self._limits.beat)
@@ -247,10 +247,10 @@ class Hub:
                     self._on_notice(notice)
 
     def _pronounce(self, verdict: Verdict, states: list[WorkerState]) -> None:
-        """Tell all who is to blame; the chief last, because its end is the end of the line.
+        """Send a verdict to all workers; to the chief last, because it hosts the hub.
 
-        JAX's service lives in the chief's process, too: whoever outlives it is aborted, and what
-        it is about to say, and its exit code, are gone.
+        JAX's service is in the chief's process, too: it aborts workers that outlive the chief,
+        and their messages and exit codes are lost.
         """
         self._over = True
         lost = worker_lost(verdict, states, self._limits)
@@ -271,7 +271,7 @@ class Hub:
 
 
 def _absence(lost: list[int], missing: list[int], port: int) -> str:
-    """Who is missing, in words."""
+    """Which workers are missing, in words."""
     if lost:
         return f"{listed(lost)} met the others, and then died before all were connected"
     return (

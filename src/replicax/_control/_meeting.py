@@ -1,6 +1,6 @@
-"""Where workers first meet: at the chief's address, the one thing that all of them know.
+"""The rendezvous of workers at the chief's address, which all of them know.
 
-The chief says how to reach its channel, and gives the port free again, for JAX's own service.
+The chief announces the address of its channel, and then frees the port for JAX's service.
 """
 
 from __future__ import annotations
@@ -50,28 +50,15 @@ def meet(
     secret: Secret | None = None,
     on_leaving: Callable[[int], None] = lambda index: None,
 ) -> Generator[dict[str, Any], None, None]:
-    """Wait until all workers of a cluster are there; give them what the chief offers.
+    """Wait until all workers of a cluster are connected; yields the chief's `offer` to all.
 
-    The connections stay until the context ends, and workers end theirs last: who has hung up in it
-    is lost.
+    Connections last until the context ends: a worker that hangs up within it is lost, and
+    `on_leaving` is called on the chief with its number. `address` is `host:port` of the chief.
+    `cluster` is a name that all processes prove to each other, because several clusters of a user
+    may have one `secret`.
 
-    Args:
-        address: `host:port` of the chief.
-        index: The number of this worker; 0 is the chief.
-        size: How many workers there are.
-        offer: What the chief tells all; the others' is ignored.
-        seconds: How long to wait.
-        cluster: What its processes call the cluster; each proves it to the others. Several
-            clusters of one user may have one secret.
-        secret: What the cluster's processes know; None if it has none.
-        on_leaving: Called on the chief with each worker that leaves after that.
-
-    Yields:
-        The chief's offer.
-
-    Raises:
-        ClusterError: If not all come in time, or they were started for different clusters.
-        Refused: If one has another secret, or belongs to another cluster.
+    Raises `ClusterError` if not all workers come within `seconds`, or were started for different
+    clusters, and `Refused` if one has another secret or belongs to another cluster.
     """
     host, port = split(address)
     check_host(host)
@@ -90,7 +77,7 @@ def meet(
 
 
 def number_of(caller: Caller, size: int) -> int:
-    """The number that a worker says it has."""
+    """The number that a caller claims; `Denied` if there is no such worker."""
     index = caller.hello.get("index")
     if type(index) is not int or not 0 < index < size:
         raise Denied(
@@ -101,12 +88,12 @@ def number_of(caller: Caller, size: int) -> int:
 
 
 def hello(index: int) -> dict[str, Any]:
-    """What a worker says of itself."""
+    """The fields that a worker sends about itself."""
     return {"index": index, "host": socket.gethostname(), "pid": os.getpid()}
 
 
 def process_of(caller: Caller) -> tuple[str, int]:
-    """The host and the process id that a worker says it has; only for messages."""
+    """The host and process id that a caller claims; only for messages."""
     host, pid = caller.hello.get("host"), caller.hello.get("pid")
     return printable(host, 80), pid if type(pid) is int else 0
 
@@ -116,13 +103,13 @@ def is_double(index: int, there: tuple[str, int], new: tuple[str, int]) -> Denie
     (host, pid), (its_host, its_pid) = there, new
     return Denied(
         f"worker {index} on host {its_host}, pid {its_pid}, and this one is there already: host "
-        f"{host}, pid {pid}. Two would do the work of one. Give each worker a number of its own; "
-        "if the first is of an earlier start, end it."
+        f"{host}, pid {pid}. Give each worker a number of its own; if the first one is left from "
+        "an earlier start, end it."
     )
 
 
 def incomplete(missing: str, index: int) -> ClusterError:
-    """The error where not all workers come."""
+    """The error if not all workers come."""
     return ClusterError(
         "All workers of a cluster must start. "
         f"Received: {missing}; this is {f'worker {index}' if index else 'the chief'}. Nobody can "
@@ -135,10 +122,12 @@ def incomplete(missing: str, index: int) -> ClusterError:
 class _Arrival:
     """A worker that waits at the chief."""
 
+    # The chief pings it before all begin: a host that lost its power does not hang up.
+
     def __init__(self, caller: Caller) -> None:
         self.process = process_of(caller)
         self.wire: Wire | None = None
-        self.is_doubted = False  # another has come with its number: it may be dead
+        self.is_doubted = False  # another process came with the same number: this may be dead
         self._is_connected, self._has_answered = threading.Event(), threading.Event()
 
     def connect(self, wire: Wire) -> None:
@@ -146,7 +135,7 @@ class _Arrival:
         self._is_connected.set()
 
     def listen(self) -> None:
-        """Hear what it says until it hangs up."""
+        """Read its messages until it hangs up."""
         assert self.wire
         with suppress(*BROKEN):
             while True:
@@ -155,17 +144,17 @@ class _Arrival:
         self.wire.close()
 
     def ask(self) -> None:
-        """Ask for a sign of life."""
+        """Send a ping."""
         self._has_answered.clear()
         if self.wire:
             self.wire.send(encode({"kind": "ping"}))
 
     def has_answered(self) -> bool:
-        """Whether it does: a host that lost its power does not say that it is gone."""
+        """Whether it answers the ping in time."""
         return self._has_answered.wait(_SIGN_OF_LIFE)
 
     def is_alive(self) -> bool:
-        """Ask it, as soon as it is connected."""
+        """Ping it as soon as it is connected, and wait for the answer."""
         if not self._is_connected.wait(_SIGN_OF_LIFE):
             return False
         self.ask()
@@ -174,7 +163,7 @@ class _Arrival:
 
 @final
 class _Rendezvous:
-    """The chief's end: who has come so far. A worker that hangs up has not come."""
+    """The chief's side of the meeting: the workers that are connected."""
 
     def __init__(
         self, size: int, secret: Secret | None, place: str, on_leaving: Callable[[int], None]
@@ -191,15 +180,14 @@ class _Rendezvous:
     def gathered(
         self, host: str, port: int, deadline: float, offer: dict[str, Any]
     ) -> Generator[None, None, None]:
-        """Wait until all are there, and tell them the offer; they may leave in the end."""
+        """Wait until all workers are connected, and send them the offer."""
         try:
             self._listener.listen(interface_of(host), port)
         except OSError as error:
             raise ClusterError(
                 "The chief listens at its own address. "
-                f"Received: port {port}: {error.strerror}. Another program, or another run, uses "
-                "it. End that one, or give the chief another port in the description of the "
-                "cluster."
+                f"Received: port {port}: {error.strerror}. End the program, or the earlier run, "
+                "that uses it, or give the chief another port in the description of the cluster."
             ) from error
         try:
             self._listener.open()
@@ -213,7 +201,7 @@ class _Rendezvous:
             yield
         finally:
             self._listener.shut()
-            with self._changed:  # whoever hangs up has read all
+            with self._changed:  # a worker hangs up after it has read the offer
                 self._changed.wait_for(lambda: not self._arrivals, _HANGING_UP)
             self._listener.close()
 
@@ -243,7 +231,7 @@ class _Rendezvous:
         return ", ".join([*([f"nothing from {listed(never)}"] if never else []), *lost])
 
     def _silent(self) -> list[tuple[int, _Arrival]]:
-        """Those that do not answer any more, though their connections stand."""
+        """The workers that do not answer a ping, though they are connected."""
         with self._changed:
             arrivals = list(self._arrivals.items())
         for _, arrival in arrivals:
@@ -253,7 +241,7 @@ class _Rendezvous:
     def _begin(self, offer: dict[str, Any]) -> None:
         with self._changed:
             self._has_begun = True
-            missing = self._missing()  # since they were asked
+            missing = self._missing()  # left since the ping
             self._tell({"kind": "offer", "offer": offer})
         for index in missing:
             self._on_leaving(index)
@@ -305,7 +293,7 @@ class _Rendezvous:
             self._lost[index] = arrival
             self._changed.notify_all()
         if arrival.wire:
-            arrival.wire.close()  # if it lives, it comes again
+            arrival.wire.close()  # a live worker connects again
         if self._has_begun:
             self._on_leaving(index)
 
@@ -313,7 +301,7 @@ class _Rendezvous:
 def _ask_chief(
     address: tuple[str, int], index: int, chief: str, deadline: float, secret: Secret | None
 ) -> tuple[Wire, dict[str, Any]]:
-    """The chief's offer, and the connection; a chief that ends meanwhile may come again."""
+    """Connect to the chief and wait for its offer; reconnects if the chief is restarted."""
     began = time.monotonic()
     while True:
         wire = reach(
@@ -339,7 +327,7 @@ def _ask_chief(
 
 
 def _heard(wire: Wire) -> dict[str, Any]:
-    """What the chief says in the end; until then it may ask whether this worker lives."""
+    """The chief's answer; pings before it are answered."""
     while (answer := wire.receive().header).get("kind") == "ping":
         wire.send(encode({"kind": "here"}))
     return answer

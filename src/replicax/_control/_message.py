@@ -1,4 +1,4 @@
-"""The words of a verdict, for people: which worker, where it was, who waits, and what to do."""
+"""The text of a verdict: the lost worker, its position, the workers that wait, and the fix."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SAME = (
 _FIXES: dict[Reason, str] = {
     "altered": "Something between the machines changes messages, or sends its own: look for a "
     "proxy, a faulty network card, or somebody who should not be there; see docs/security.md.",
-    "failed": "Mend that error.",
+    "failed": "Fix that error.",
     "died": "Its own output may say why. If it has none, look in the log of its machine whether "
     "memory ran out or somebody killed it.",
     "silent": "Look whether the process is stopped (SIGSTOP, a debugger), or its machine or its "
@@ -51,7 +51,7 @@ _FIXES: dict[Reason, str] = {
 
 
 def worker_lost(verdict: Verdict, states: Sequence[WorkerState], limits: Limits) -> WorkerLost:
-    """Put a verdict into words."""
+    """The error of a verdict, with its text."""
     culprits = [states[index] for index in verdict.culprits]
     observed = _OBSERVED[verdict.reason].format(silence=limits.silence, timeout=limits.timeout or 0)
     lines = [
@@ -59,14 +59,14 @@ def worker_lost(verdict: Verdict, states: Sequence[WorkerState], limits: Limits)
         *(text for state in culprits for text in _of_culprit(state, verdict.reason)),
         *_of_waiters(waiters(verdict, states)),
         f"{_WHY} {_FIXES[verdict.reason]}",
-        # Again, because `replicax run` and many logs show the last lines only.
+        # Repeated, because `replicax run` and many logs show only the last lines.
         f"Lost: {_who(culprits)}: {observed.partition(':')[0]}.",
     ]
     return WorkerLost("\n".join(lines), verdict.culprits)
 
 
 def waiters(verdict: Verdict, states: Sequence[WorkerState]) -> list[WorkerState]:
-    """Those who are known to wait for a culprit: in an exchange, or in a later step."""
+    """The workers that wait for a culprit, in an exchange or in a later step."""
     culprits = [states[index] for index in verdict.culprits]
     return [
         state
@@ -86,7 +86,7 @@ def listed(indices: Sequence[int]) -> str:
 
 
 def whereabouts(state: WorkerState) -> str:
-    """What a worker is at, without its name: step and exchange."""
+    """The step and the exchange that a worker is in, in words."""
     step = f"at step {state.step} ({state.doing})" if state.step else "before its first step"
     waits = [
         f"for {wait.seconds:.0f} s in exchange {wait.name!r} (call {wait.number}), "
@@ -104,7 +104,7 @@ def named(state: WorkerState) -> str:
 
 
 def stack_of(state: WorkerState) -> str:
-    """Its stack, or that there is none, as the end of a sentence."""
+    """A sentence with the Python stack of a worker, or the reason why there is none."""
     if state.stack is None:
         return "Its Python stack is not known."
     if not state.stack:

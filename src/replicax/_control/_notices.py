@@ -1,4 +1,4 @@
-"""What is worth a line on the standard error while nobody is to blame: no hang is a silent one."""
+"""Notices on standard error about long waits, before any worker is judged lost."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _AGAIN_AFTER = 60.0
 
 @final
 class Notices:
-    """Remembers what was said, so that each thing is said once a minute."""
+    """Remembers the notices, so that each is printed once a minute."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._said: dict[str, float] = {}
 
     def due(self, states: Sequence[WorkerState], now: float) -> list[str]:
-        """What has to be said."""
+        """The notices that are due now."""
         found = dict(_observe(states, self._limits))
         self._said = {about: when for about, when in self._said.items() if about in found}
         due = [a for a in found if now - self._said.get(a, -_AGAIN_AFTER) >= _AGAIN_AFTER]
@@ -33,7 +33,7 @@ class Notices:
 
 
 def _observe(states: Sequence[WorkerState], limits: Limits) -> Iterator[tuple[str, str]]:
-    """What there is to say, each with what it is about."""
+    """All notices, each with a key of its subject."""
     silence = limits.silence
     here = [state for state in states if state.is_here]
     ended = [state for state in states if state.phase == "left" and state.ended >= silence]

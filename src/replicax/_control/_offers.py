@@ -1,7 +1,7 @@
-"""Exchanges of a worker: all at once, or a value first, and later those of all.
+"""Exchanges of a worker, in one call or in two: offer a value early, get all values later.
 
-What is offered early is there when it is asked for, so nobody waits for the network. Until a
-worker asks it does not wait, whoever is missing: the watchdog counts from then on.
+Answers to an early offer have usually arrived when they are needed, so nobody waits for the
+network. The watchdog counts a worker as waiting only from the moment it asks for the answers.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 
 class Offer(Protocol):
-    """A value that was given to an exchange before the others' are needed."""
+    """An exchange that has begun, and whose answers are needed later."""
 
     def answers(self) -> list[Any]:
-        """Wait until all have given theirs; get those of all, in worker order. Once."""
+        """Wait for the values of all workers, in worker order; may be called once."""
         ...
 
     def withdraw(self) -> None:
-        """Say that nobody will ask for the answers. It may be said anywhere, at any time."""
+        """Drop the answers; may be called in any thread, at any time."""
         ...
 
 
 @final
 class Offers:
-    """What a worker tells the hub, and asks it."""
+    """A worker's side of exchanges with the hub."""
 
     def __init__(self, link: Link, calls: Calls) -> None:
         self._link = link
@@ -41,44 +41,44 @@ class Offers:
         self._withdrawn: deque[Key] = deque()
 
     def offer(self, name: str, value: Any) -> Offer:
-        """Give a value of JSON to an exchange."""
+        """Begin an exchange with a JSON value."""
         encoded = _json(name, value)
         key = self._begin(name)
         self._give(key, encoded, early=True)
         return _Offer(self, key)
 
     def exchange(self, name: str, value: Any) -> list[Any]:
-        """Give a value of JSON to an exchange, and wait for what all gave."""
+        """Exchange a JSON value, and wait for the values of all workers."""
         encoded = _json(name, value)
         key = self._begin(name)
         self._give(key, encoded, main=_is_main())
         return timed(WORKERS, self._calls.wait, key)
 
     def ask(self, name: str) -> Any:
-        """Ask for what the chief tells, and wait for it."""
+        """Wait for the chief's bytes."""
         key = self._begin(name)
         self.tell("ask", key, main=_is_main())
         return timed(WORKERS, self._calls.wait, key)
 
     def answers(self, key: Key) -> list[Any]:
-        """Wait for what all gave to an exchange."""
+        """Wait for the values of all workers."""
         if not self._calls.is_answered(key):
             self.tell("wait", key, main=_is_main())
         return timed(WORKERS, self._calls.wait, key)
 
     def withdraw(self, key: Key) -> None:
-        """Note that nobody will ask for the answers."""
+        """Note that the answers will not be needed; the hub is notified at the next call."""
         self._withdrawn.append(key)
 
     def tell(self, kind: str, key: Key, payload: bytes = b"", **more: Any) -> None:
-        """Tell the hub something of a call."""
+        """Send the hub a message about a call."""
         self._link.send(encode(_header(kind, key, **more)), payload)
 
     def _give(self, key: Key, value: bytes, **how: bool) -> None:
         self._link.send(with_value(_header("give", key, **how), value))
 
     def _begin(self, name: str) -> Key:
-        # Garbage is collected in the midst of anything: what that withdraws is told here.
+        # `withdraw` may run during garbage collection, inside any other code, so it sends nothing.
         while self._withdrawn:
             key = self._withdrawn.popleft()
             self._calls.forget(key)
@@ -107,12 +107,12 @@ class _Offer:
 
 
 def _json(name: str, value: Any) -> bytes:
-    """Encode a value before its call has a number, which a refused call must not use up."""
+    """Encode a value before its call gets a number, which an invalid call must not use up."""
     try:
         return encode(value)
     except (TypeError, ValueError) as error:
         raise UsageError(
-            "Workers exchange values of JSON. "
-            f"Received: {value!r} for {name!r}. What travels between machines must not be "
-            "code. Make it of None, bool, int, float, str, list and dict."
+            "Workers exchange JSON values. "
+            f"Received: {value!r} for {name!r}. "
+            "Use only None, bool, int, float, str, list and dict."
         ) from error

@@ -1,4 +1,4 @@
-"""Opening the lines between the workers of a cluster: the chief listens, and all connect to it."""
+"""Opening the channel between the workers of a cluster: the chief listens, and all connect."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ def open_channel(
 
     Args:
         index: The number of this worker; 0 is the chief.
-        size: How many workers there are.
-        host: Where the others reach the chief. Only the chief's counts.
-        announce: Called once by every worker. It takes what the chief has to say, None from the
-            others, and gives that to all: host, port, and a token that nobody else should see.
-            Workers leave its context when all are connected; if the chief hears that one does
-            before, it calls `on_leaving` with its number.
-        limits: What the watchdog goes by.
-        secret: What the cluster's processes know; None if it has none.
-        port: Where the chief listens, beside its address; 0 lets the system choose.
-        on_failure: What is done when a worker is lost; without it, this process ends.
-        on_notice: What is done with notices of the watchdog, on the chief.
+        size: The number of workers.
+        host: The host at which the others reach the chief. Only the chief's counts.
+        announce: Called once by every worker, with the chief's endpoint on the chief and None on
+            the others. Its context yields the endpoint to all: host, port, and a token that nobody
+            else should see. Workers leave the context when all are connected; if one leaves
+            earlier, `on_leaving` is called on the chief with its number.
+        limits: The limits of the watchdog.
+        secret: The secret of the cluster; None without one.
+        port: The port of the chief's channel; 0 lets the system choose.
+        on_failure: Called when a worker is lost; by default this process ends.
+        on_notice: Called with the notices of the watchdog, on the chief.
 
     Returns:
         The channel, once all workers are connected.
@@ -96,14 +96,14 @@ def _listen(hub: Hub, host: str, port: int) -> int:
 
 
 def _of_run(secret: Secret | None, token: str) -> Secret:
-    """What the workers of one run know: who sees only the token, or the secret, does not."""
+    """The secret of one run, made of the cluster's secret and a token; neither alone suffices."""
     value = hmac.digest(secret.value if secret else b"", token.encode(), "sha256")
     return Secret(value, secret.source if secret else "that of its run")
 
 
 @final
 class _LocalLink:
-    """The chief's own connection to the hub, which is no connection."""
+    """The chief's link to the hub in its own process, by direct calls."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -111,25 +111,25 @@ class _LocalLink:
 
     @property
     def received(self) -> int:
-        """Another number each time: it lives as long as we do."""
+        """A new number each time, since the hub lives as long as this process."""
         return next(self._numbers)
 
     def send(self, frame: bytes, payload: bytes = b"") -> None:
-        """Tell the hub something. By way of JSON: the chief's values are like the others'.
+        """Hand a frame to the hub, as JSON, so that the chief's values equal those of the others.
 
-        No signal interrupts it: some would have the answer, and others not.
+        No signal interrupts it: otherwise only some workers would get the answer.
         """
         with uninterrupted:
             self._hub.take(0, decode(frame), payload)
 
     def close(self) -> None:
-        """End the hub, too."""
+        """Close the hub."""
         self._hub.close()
 
 
 @final
 class _ChiefRecipient:
-    """What the hub tells the chief by."""
+    """The hub's link to the chief, by direct calls."""
 
     def __init__(self, channel: ClusterChannel) -> None:
         self._line = channel
@@ -180,7 +180,7 @@ def _join(
 def _connect(
     endpoint: Endpoint, secret: Secret, index: int, limits: Limits
 ) -> tuple[Wire, dict[str, Any]]:
-    """A connection to the hub, and what it says when all have one. If it breaks, another one."""
+    """Connect to the hub, with retries, and wait for its welcome, when all are connected."""
     began, address = time.monotonic(), (str(endpoint["host"]), int(endpoint["port"]))
     deadline = began + limits.connecting
     while True:
@@ -213,7 +213,7 @@ def _hear(channel: ClusterChannel, wire: Wire) -> None:
             header, payload = wire.receive()
             channel.take(header, payload)
     except Forged:
-        wire.send(encode({"kind": "altered"}))  # this direction may be whole
+        wire.send(encode({"kind": "altered"}))  # the other direction may still work
         channel.lose_chief("altered")
     except BROKEN:
         channel.lose_chief("died")

@@ -1,4 +1,4 @@
-"""Reaching the chief, who may not listen yet, or be behind somebody who hangs up until then."""
+"""Connect to the chief, with retries until it listens; a proxy may accept and hang up before."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from replicax._net import introduce, own, tune
 if TYPE_CHECKING:
     from replicax._net import Secret
 
-PATIENCE = 10.0  # seconds to say who one is
+PATIENCE = 10.0  # seconds for the handshake
 _PAUSE = 0.1  # seconds between two tries
 _FIRST_PAUSE = 0.005
-NOTICE = 30.0  # seconds after which somebody who waits says so
-_NAME_NOTICE = 10.0  # the same where the chief's name is not known: a pod's comes with the pod
+NOTICE = 30.0  # seconds of waiting after which a notice is printed
+_NAME_NOTICE = 10.0  # the same if the chief's name does not resolve: a pod's name comes with it
 _OF_SECOND_PORT = (
     " That is the chief's second port. The system chooses it, unless the chief's "
     f"{RX_SECOND_PORT} does: set that to a port that the firewall lets pass."
 )
-_GRACE = 5.0  # seconds that workers give the chief, so that it is the one who says who is missing
+_GRACE = 5.0  # seconds that workers wait longer than the chief, which knows who is missing
 
 
 def split(address: str) -> tuple[str, int]:
@@ -44,11 +44,11 @@ def reach(
     deadline: float,
     has_started: bool = False,
 ) -> Wire:
-    """Try until the chief has let this worker in, or the deadline, by `time.monotonic`, is over.
+    """Connect to the chief, with retries until the deadline, by `time.monotonic`.
 
-    `wanted` is the place that should be at the other end; `hello` is what this worker says of
-    itself. If the chief `has_started`, it listens already, at its second port, so that it is gone
-    if nobody does.
+    `wanted` is the place that the other end must have; `hello` has the fields about this worker.
+    `has_started` means that the chief already listens, at its second port, so that a refused
+    connection means that it is gone.
     """
     began, is_told = time.monotonic(), False
     while True:
@@ -82,7 +82,7 @@ def reach(
 
 
 def dial(sock: socket.socket, secret: Secret | None, *, seconds: float, **who: Any) -> Wire:
-    """Make a wire of a connection, once both ends know who is there; closed if this raises."""
+    """Authenticate a connection, and make a wire of it; closes it on an error."""
     with ExitStack() as kept:
         kept.enter_context(sock)
         session, _ = introduce(tune(own(sock)), secret, **who)
@@ -99,7 +99,7 @@ def unreached(
     *,
     is_second: bool = False,
 ) -> ClusterError:
-    """The error of a worker that the chief does not answer, at its address or its second port."""
+    """The error if the chief does not answer, at its address or its second port."""
     if isinstance(error, socket.gaierror):
         return ClusterError(
             "The chief's address names a machine that its workers can find. "
@@ -125,7 +125,7 @@ def _reason(error: Exception) -> str:
 
 
 def wait_until_open(address: str, seconds: float) -> None:
-    """Wait until somebody listens at `host:port`, or the time is over: then others say so."""
+    """Wait until a process listens at `host:port`; gives up silently after `seconds`."""
     began = time.monotonic()
     while (waited := time.monotonic() - began) < seconds:
         with suppress(OSError):
@@ -137,7 +137,7 @@ def wait_until_open(address: str, seconds: float) -> None:
 def _connected(address: tuple[str, int], seconds: float) -> socket.socket:
     with ExitStack() as kept:
         sock = kept.enter_context(socket.create_connection(address, seconds))
-        # Where nobody listens on this machine, TCP may take that port as its own, and find itself.
+        # On this machine, TCP may choose the port itself as its source, and connect to itself.
         if sock.getsockname() == sock.getpeername():
             raise ConnectionRefusedError("nobody listens there")
         kept.pop_all()
@@ -145,5 +145,5 @@ def _connected(address: tuple[str, int], seconds: float) -> socket.socket:
 
 
 def _pause(waited: float) -> None:
-    """Who was started together with us comes soon; who is late may be later."""
+    """Sleep between two tries, longer after a longer wait."""
     time.sleep(min(_PAUSE, _FIRST_PAUSE + waited / 10))

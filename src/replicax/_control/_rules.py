@@ -1,6 +1,6 @@
-"""Who is to blame when workers do not go on: a pure function of a table and the limits.
+"""The diagnosis of workers that make no progress: a pure function of their states and the limits.
 
-What is said about it is in `_message.py`; what is only worth a notice in `_notices.py`.
+`_message.py` has the text of a verdict; `_notices.py` has notices before one.
 """
 
 from __future__ import annotations
@@ -16,24 +16,21 @@ if TYPE_CHECKING:
 
 Reason = Literal["altered", "failed", "died", "silent", "ended", "diverged", "apart", "timeout"]
 
-# A worker that has ended cannot come any more; this only lets those finish who do not need it.
-_BEATS_TO_TELL = 1.5  # each worker tells its latest steps once a beat
+_BEATS_TO_TELL = 1.5  # each worker reports its latest steps once a beat
+# Seconds after a worker's end, in which workers that do not need it may finish.
 _AFTER_AN_END = 5.0
 _AFTER_A_PREEMPTION = 30.0  # the others may be about to save, too
 
 
 class Verdict(NamedTuple):
-    """Why all have to end: what was observed, and of which workers."""
+    """The reason why all workers have to end, and the workers at fault."""
 
     reason: Reason
     culprits: tuple[int, ...]
 
 
 def judge(states: Sequence[WorkerState], limits: Limits) -> Verdict | None:
-    """Find the workers that keep the others from going on, the surest reason first.
-
-    None if nobody is to blame.
-    """
+    """Find the workers that block the others, by the most certain reason; None without any."""
     found: list[tuple[Reason, list[int]]] = [
         ("altered", [state.index for state in states if state.phase == "altered"]),
         ("died", [state.index for state in states if state.phase == "lost"]),
@@ -50,7 +47,7 @@ def judge(states: Sequence[WorkerState], limits: Limits) -> Verdict | None:
 
 
 def _failed(states: Sequence[WorkerState], limits: Limits) -> list[int]:
-    """Workers with an exception, once the others have told which steps they took."""
+    """Workers with an exception, once the others have reported their latest steps."""
     failed = [state for state in states if state.phase == "failed"]
     told = any(state.ended >= _BEATS_TO_TELL * limits.beat for state in failed)
     return [state.index for state in failed] if told else []
@@ -65,8 +62,8 @@ def _ended_early(states: Sequence[WorkerState], limits: Limits) -> list[int]:
 
 
 def _needs(other: WorkerState, one: WorkerState, limits: Limits) -> bool:
-    """Whether a worker cannot go on because another one has left."""
-    fresh = 2 * limits.beat  # by then it is known where the others wait
+    """Whether a worker is blocked because another one has left."""
+    fresh = 2 * limits.beat  # by then all workers have reported their waits
     grace = min(_AFTER_AN_END, limits.silence)
     if one.preempted:
         fresh = grace = _AFTER_A_PREEMPTION
@@ -78,9 +75,9 @@ def _needs(other: WorkerState, one: WorkerState, limits: Limits) -> bool:
 
 
 def _diverged(states: Sequence[WorkerState]) -> list[int]:
-    """Workers whose steps are not the others': their collectives meet others than they should.
+    """Workers whose latest steps differ, so that their collectives mix.
 
-    If most have done the same, the others; else all.
+    The minority if there is a majority, else all workers.
     """
     steps = [dict(state.history) for state in states]
     common = set(steps[0]).intersection(*steps)
@@ -100,7 +97,7 @@ def _circle(states: Sequence[WorkerState], seconds: float) -> list[int]:
         one.index: {other.index for other in states if one.is_blocked_by(other, seconds)}
         for one in states
     }
-    # Who waits for nobody in the circle, or is waited for by nobody, is not in it.
+    # Remove workers that wait for nobody in the circle, or that nobody in it waits for.
     circle = set(awaited)
     while outside := {
         index
@@ -112,7 +109,7 @@ def _circle(states: Sequence[WorkerState], seconds: float) -> list[int]:
 
 
 def _overdue(states: Sequence[WorkerState], limits: Limits) -> list[int]:
-    """Those that others have waited for too long, whatever they do meanwhile."""
+    """Workers that others have waited for longer than the limit."""
     if limits.timeout is None:
         return []
     missing = {

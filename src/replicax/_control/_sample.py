@@ -1,4 +1,4 @@
-"""What a worker tells of itself: where its main thread is, since when, and whether it works."""
+"""The state that a worker reports: the place of its main thread, its age, and CPU use."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
 
 _IDLE = 0.03  # of the wall clock's time on a CPU; our own threads take about 0.002
 _FRAMES = 8
-# What nobody looks for in a stack: our own threads' frames, and JAX's way to its compiled code.
+# Frames that are never shown: our threads, and JAX's path to compiled code.
 _SKIPPED = ("replicax._control.", "jax.", "jaxlib.", "threading.")
-# What is left out if there are frames of others: whoever calls it is to be found in his own code.
+# Frames that are shown only if the stack has no others: the user looks for his own code.
 _LIBRARIES = ("replicax.", "keras.", "runpy.")
 _WRAPPERS = tuple(os.path.join("launch", name) for name in ("_inside.py", "_called.py"))
 
 
 @final
 class Sampler:
-    """Looks at this process again and again."""
+    """Samples the state of this process."""
 
     def __init__(self) -> None:
         self._place: object = None
         self._unmoved = self._still = 0.0
         self._wall, self._cpu = time.monotonic(), time.process_time()
-        self._told: str | None = None
+        self._reported: str | None = None
         self._step = -1
 
     def look(self, passed: float, calls: int) -> dict[str, Any]:
-        """Say how it is; stack and history only if they are others than at the last look.
+        """The present state; stack and history only if they have changed since the last sample.
 
-        That was `passed` seconds ago. `calls` is how often this process has been through an
-        exchange: that is moving, too.
+        The last sample was `passed` seconds ago. `calls` is the number of completed exchanges,
+        which count as progress.
         """
         frame = current_frames().get(threading.main_thread().ident or 0)
         step, doing = position()
@@ -46,7 +46,7 @@ class Sampler:
         moved, self._place = place != self._place, place
         idle = self._was_idle()
         self._unmoved = 0.0 if moved else self._unmoved + passed
-        # In a long step nobody moves, and the host has nothing to do.
+        # In a long step the main thread stands still, and the host is idle.
         computing = is_on_devices()
         works = moved or not idle or computing
         self._still = 0.0 if works else self._still + passed
@@ -60,8 +60,8 @@ class Sampler:
         if step != self._step:
             self._step = step
             found["history"] = history()
-        if moved and (stack := _stack(frame)) != self._told:
-            self._told = found["stack"] = stack
+        if moved and (stack := _stack(frame)) != self._reported:
+            self._reported = found["stack"] = stack
         return found
 
     def _was_idle(self) -> bool:
@@ -72,12 +72,12 @@ class Sampler:
 
 
 def _signature(frame: FrameType | None) -> tuple[tuple[int, int], ...]:
-    """Where each frame is. The code is not kept alive: another one at its place is a rare luck."""
+    """The place of each frame. A code object's `id` may be reused, but rarely at the same place."""
     return tuple((id(each.f_code), each.f_lasti) for each, _ in traceback.walk_stack(frame))
 
 
 def _stack(frame: FrameType | None) -> str:
-    """The innermost frames as text, the innermost last; none if the program has ended."""
+    """The innermost frames as text, the innermost last; empty if the program has ended."""
     if frame is None:
         return ""
     frames = [
@@ -92,5 +92,5 @@ def _stack(frame: FrameType | None) -> str:
 
 
 def _module(frame: FrameType) -> str:
-    """The name of its module, and a dot, so that it begins with that of each package around it."""
+    """The name of a frame's module, with a dot at the end, to be compared with prefixes."""
     return f"{frame.f_globals.get('__name__', '')}."

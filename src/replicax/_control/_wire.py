@@ -1,8 +1,8 @@
-"""A TCP connection that carries frames: a header of JSON, and bytes behind it if there are any.
+"""A TCP connection that carries frames: a JSON header, and optional bytes after it.
 
     length of the header, length of the payload | seal | header | payload | seal
 
-No byte is believed, and nothing is parsed, before its seal was checked.
+Nothing is parsed before its seal is checked.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ _LENGTHS = struct.Struct("!IQ")
 _LARGEST = 1 << 28  # bytes of JSON
 _SMALL = 4096
 _CHUNK = 1 << 18
-BROKEN = (OSError, EOFError, ValueError, RecursionError)  # what `receive` raises when it is over
+BROKEN = (OSError, EOFError, ValueError, RecursionError)  # raised by `receive` at the end
 
 
 class Frame(NamedTuple):
-    """What was received."""
+    """A received frame."""
 
     header: dict[str, Any]
     payload: bytes = b""
 
 
 def encode(content: Any) -> bytes:
-    """Make JSON that can be sent. Anything else is a TypeError or a ValueError."""
+    """Encode JSON; TypeError or ValueError for other content."""
     return json.dumps(content, separators=(",", ":")).encode()
 
 
 def with_value(header: dict[str, Any], value: bytes) -> bytes:
-    """Encode a header, not empty, whose `"value"` is encoded already."""
+    """Encode a header that is not empty, with a `"value"` that is already encoded."""
     return b'%b,"value":%b}' % (encode(header)[:-1], value)
 
 
 def decode(data: bytes) -> dict[str, Any]:
-    """Read what `encode` made."""
+    """Decode the JSON of `encode`."""
     return json.loads(data)
 
 
 @final
 class Wire:
-    """One end of a connection. Sending never blocks: what the other does not take waits here."""
+    """One end of a connection. Sending never blocks: data that does not fit is queued."""
 
     def __init__(self, sock: socket.socket, session: Session) -> None:
-        self.received = 0  # bytes; that it grows is a sign of life during a large payload
+        self.received = 0  # bytes; a sign of life, also during a large payload
         self._sock = sock
         self._session = session
         self._file = cast("BufferedReader", sock.makefile("rb", _CHUNK // 4))
@@ -67,15 +67,15 @@ class Wire:
         self._closed = False
 
     def start(self) -> None:
-        """Begin to send what had to wait, in a thread: `close` ends it."""
+        """Start the thread that sends queued data, until `close`."""
         self._sock.settimeout(None)
         threading.Thread(target=self._push, name="replicax-wire", daemon=True).start()
 
     def send(self, frame: bytes, payload: bytes = b"") -> None:
-        """Send a frame, now or later. Those of one thread arrive in order.
+        """Send a frame, now or later. Frames of one thread arrive in order.
 
-        No signal interrupts it: the next frame would not fit to what was sent of this one. The
-        frame is a header that `encode` made, the payload the bytes behind it.
+        `frame` is a header from `encode`, `payload` the bytes after it. No signal interrupts it,
+        because the next frame could not follow half a frame.
         """
         lengths, seal = _LENGTHS.pack(len(frame), len(payload)), self._session.outgoing
         with uninterrupted, self._changed:
@@ -94,9 +94,9 @@ class Wire:
                 self._changed.notify_all()
 
     def receive(self, *, small: bool = False) -> Frame:
-        """Wait for a frame. Raises one of `BROKEN` when there is none any more, or it is none.
+        """Wait for a frame. Raises one of `BROKEN` at the end, or for an invalid frame.
 
-        If `small`, what is larger than a page is none, as from somebody unknown.
+        With `small`, frames over 4 KiB are invalid: the peer is not trusted yet.
         """
         seal = self._session.incoming
         lengths, tag = self._read(_LENGTHS.size), self._read(TAG_SIZE)
@@ -112,18 +112,18 @@ class Wire:
         return Frame(cast("dict[str, Any]", header), payload)
 
     def drain(self) -> None:
-        """Take what comes until the other end hangs up, and believe none of it."""
+        """Discard all data until the other end hangs up."""
         with suppress(*BROKEN):
             while self._file.read1(_CHUNK):
                 pass
 
     def hang_up(self) -> None:
-        """End the connection, which wakes who receives; that thread closes it."""
-        with suppress(OSError):  # the other end was faster
+        """End the connection, which wakes the receiving thread; that thread closes it."""
+        with suppress(OSError):  # the other end may have hung up first
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End the connection; what waits is dropped."""
+        """Close the connection, and drop queued data."""
         with self._changed:
             self._closed = True
             self._waiting.clear()
@@ -137,7 +137,7 @@ class Wire:
             return self._sock.send(part, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return 0
-        except OSError:  # broken: who receives finds out
+        except OSError:  # broken: `receive` raises
             return len(part)
 
     def _push(self) -> None:
@@ -164,7 +164,7 @@ class Wire:
                 raise EOFError
             self.received += size
             return data
-        whole = BytesIO()  # it gives its bytes away without a copy
+        whole = BytesIO()  # its `getvalue` does not copy
         while whole.tell() < size:
             whole.write(self._read(min(_CHUNK, size - whole.tell())))
         return whole.getvalue()

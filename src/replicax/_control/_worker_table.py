@@ -1,4 +1,4 @@
-"""What the chief has been told by the workers: exchanges, signs of life. No sockets here."""
+"""The chief's table of the workers: their states and pending exchanges, without sockets."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class _Member:
 @final
 @dataclass
 class _PendingExchange:
-    """An exchange that is not complete: who has given what, and waits for the others since when."""
+    """An exchange that is not complete; all fields are by worker."""
 
     values: dict[int, Any] = field(default_factory=dict)
-    given_at: dict[int, float] = field(default_factory=dict)
-    waited_from: dict[int, float] = field(default_factory=dict)
-    since: dict[int, float] = field(default_factory=dict)
-    main: set[int] = field(default_factory=set)  # whose main thread waits
+    given_at: dict[int, float] = field(default_factory=dict)  # by the wall clock, for lateness
+    waited_from: dict[int, float] = field(default_factory=dict)  # the same
+    since: dict[int, float] = field(default_factory=dict)  # waits, in ticks, for the watchdog
+    main: set[int] = field(default_factory=set)  # workers whose main thread waits
 
     def wait(self, index: int, now: float, *, main: bool) -> None:
         self.since[index] = now
@@ -63,20 +63,20 @@ class WorkerTable:
         self._members = [_Member() for _ in range(size)]
         self._late = [0.0] * size
         self._pending: dict[Key, _PendingExchange] = {}
-        self._asked: dict[Key, _PendingExchange] = {}  # for what the chief has not given yet
-        self._given: dict[str, int] = {}  # the latest call of each name that the chief given_at to
+        self._asked: dict[Key, _PendingExchange] = {}  # waits for the chief's bytes
+        self._given: dict[str, int] = {}  # the chief's latest call of each name
 
     def join(self, index: int, *, host: str, pid: int) -> None:
-        """Note who a worker is."""
+        """Note the process of a worker."""
         self._members[index].host, self._members[index].pid = host, pid
         self.mark_alive(index)
 
     def mark_alive(self, index: int) -> None:
-        """Note that a worker lives."""
+        """Note a sign of life of a worker."""
         self._members[index].heard = self._ticks.now
 
     def beat(self, index: int, report: dict[str, Any]) -> None:
-        """Note what a worker tells of itself, see `_sample.py`."""
+        """Note a worker's report, see `_sample.py`."""
         member = self._members[index]
         self.set_position(index, report["step"], report["doing"])
         member.unmoved, member.still = float(report["unmoved"]), float(report["still"])
@@ -90,7 +90,7 @@ class WorkerTable:
         self._members[index].step, self._members[index].doing = int(step), str(doing)
 
     def end(self, index: int, phase: Phase, error: str = "", *, preempted: bool = False) -> None:
-        """Note that a worker is not there any more; what is noted first stays."""
+        """Note the end of a worker; the first phase counts."""
         with self._lock:
             member = self._members[index]
             if member.phase == "here":
@@ -106,9 +106,9 @@ class WorkerTable:
         early: bool = False,
         main: bool = True,
     ) -> list[Any] | None:
-        """Note what a worker brings to an exchange; give what all have, once all have come.
+        """Add a worker's value to an exchange; returns all values once it is complete.
 
-        If it is `early`, it does not wait for the others yet; if `main`, its main thread waits.
+        With `early`, the worker does not wait yet; with `main`, its main thread waits.
         """
         with self._lock:
             exchange = self._pending.setdefault(key, _PendingExchange())
@@ -120,21 +120,21 @@ class WorkerTable:
             if len(exchange.values) < self._size:
                 return None
             del self._pending[key]
-            # The others wait for who gives when the middle of them waits already.
+            # A worker is late by the time since the median worker began to wait.
             middle = median_low([exchange.waited_from.get(each, now) for each in range(self._size)])
             for each, moment in exchange.given_at.items():
                 self._late[each] += max(moment - middle, 0.0)
         return [exchange.values[each] for each in range(self._size)]
 
     def wait(self, index: int, key: Key, *, main: bool = True) -> None:
-        """Note that a worker waits for the others in an exchange that it has given to early."""
+        """Note that a worker now waits in an exchange to which it gave its value early."""
         with self._lock:
             if key in self._pending:  # it may be complete by now
                 self._pending[key].wait(index, self._ticks.now, main=main)
                 self._pending[key].waited_from[index] = clock()
 
     def withdraw(self, index: int, key: Key) -> None:
-        """Forget what a worker has given early, if it is still there."""
+        """Remove a worker's early value, if the exchange is still pending."""
         with self._lock:
             exchange = self._pending.get(key, _PendingExchange())
             exchange.values.pop(index, None)
@@ -142,12 +142,12 @@ class WorkerTable:
                 self._pending.pop(key, None)
 
     def lateness(self) -> list[float]:
-        """For how many seconds the others have waited for each worker, in all exchanges."""
+        """The seconds that the others have waited for each worker, in all exchanges."""
         with self._lock:
             return list(self._late)
 
     def ask(self, index: int, key: Key, *, main: bool = True) -> None:
-        """Note that a worker waits for bytes of the chief."""
+        """Note that a worker waits for the chief's bytes."""
         name, number = key
         with self._lock:
             if number > self._given.get(name, 0):
@@ -156,19 +156,19 @@ class WorkerTable:
                 )
 
     def answer(self, key: Key) -> None:
-        """Note that the chief has given the bytes."""
+        """Note that the chief has sent the bytes."""
         name, number = key
         with self._lock:
             self._given[name] = max(number, self._given.get(name, 0))
             self._asked.pop(key, None)
 
     def states(self) -> list[WorkerState]:
-        """The table, as of now."""
+        """The present states of all workers."""
         with self._lock:
             return [self._state(index, member) for index, member in enumerate(self._members)]
 
     def all_left(self) -> bool:
-        """Whether every worker has ended as it should."""
+        """Whether every worker has ended regularly."""
         return all(member.phase == "left" for member in self._members)
 
     def _state(self, index: int, member: _Member) -> WorkerState:

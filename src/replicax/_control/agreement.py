@@ -1,7 +1,7 @@
-"""What must be the same on all workers, compared before it is relied on.
+"""Comparison of facts that must be the same on all workers, before they are relied on.
 
-JAX takes it for granted that every process runs the same program on arrays of the same shapes,
-and returns wrong numbers where that does not hold.
+JAX assumes that every process runs the same program on arrays of the same shapes, and returns wrong
+numbers otherwise.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from replicax._core.errors import WorkersDiffer
 
 
 def agree(what: str, facts: Mapping[str, str], *, fix: str = "") -> None:
-    """Compare facts with those of all workers; each calls this at the same point of the program.
+    """Compare facts with all workers; each worker calls this at the same point of the program.
 
-    If some differ, every worker raises `WorkersDiffer`, with a table of who differs in what, and
-    with `fix`, if there is something better to do than the usual advice.
+    If some differ, every worker raises `WorkersDiffer`, with a table of the differences, and with
+    `fix` in place of the usual advice if it is given.
     """
     channel = current()
     if channel.size > 1:
@@ -28,7 +28,7 @@ def agree(what: str, facts: Mapping[str, str], *, fix: str = "") -> None:
 
 @final
 class Agreement:
-    """A comparison of facts, as by `agree`, that is begun at once, looked at when it matters."""
+    """A comparison of facts, as by `agree`, that begins at once and is checked later."""
 
     def __init__(self, what: str, facts: Mapping[str, str], *, fix: str = "") -> None:
         self._what, self._fix = what, fix
@@ -39,12 +39,12 @@ class Agreement:
         _compare(self._what, self._offer.answers(), self._fix)
 
     def withdraw(self) -> None:
-        """Say that it does not matter any more."""
+        """Drop the comparison."""
         self._offer.withdraw()
 
 
 _HOST = "\0host"
-_MOST_FACTS = 8  # in a table; where weights differ, all of them may
+_MOST_FACTS = 8  # in a table: if weights differ, all of them may
 
 
 def _with_host(facts: Mapping[str, str]) -> dict[str, str]:
@@ -62,7 +62,7 @@ def _compare(what: str, found: Sequence[dict[str, str]], fix: str) -> None:
 def _table(
     found: Sequence[Mapping[str, str]], hosts: Sequence[str], differing: Sequence[str]
 ) -> str:
-    """Who differs from most of the others, if that can be said; one line per worker and fact."""
+    """A table with a line per worker and fact, after the minority if there is one."""
     lines = _outvoted([tuple(one.get(name) for name in differing) for one in found])
     for name in differing[:_MOST_FACTS]:
         lines.append(f"    {name}:")
@@ -74,7 +74,7 @@ def _table(
 
 
 def _outvoted(answers: Sequence[tuple[str | None, ...]]) -> list[str]:
-    """A line with the workers that do not answer as more than half of all do."""
+    """A line with the workers that differ from more than half of all."""
     answer, votes = Counter(answers).most_common(1)[0]
     if 2 * votes <= len(answers):
         return []

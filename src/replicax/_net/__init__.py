@@ -1,8 +1,8 @@
-"""Connections between processes of a cluster: who may connect, and that nobody changes messages.
+"""Authenticated connections between the processes of a cluster, with sealed messages.
 
-A `Listener` listens, on no more than the address that the cluster names; a `Session` comes of the
-handshake and seals every message. What is said over a connection is the business of `_control`,
-the workers' channel, and of `_ps`, the parameter servers. The standard library only.
+A `Listener` listens only on the interface of the cluster's address. The handshake makes a
+`Session`, which seals every message. `_control` (the workers' channel) and `_ps` (the parameter
+servers) use the connections. Only the standard library is imported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How two ends find out who the other is, before one byte of what it says is believed.
+"""The handshake, in which both ends authenticate each other before any data is trusted.
 
     client                                      server
       | -- magic, kind, nonce -------------------> |
@@ -56,40 +56,32 @@ class Refused(ClusterError, ConnectionError):
 
 
 class Stranger(Exception):
-    """The client is not of this cluster; says what it did."""
+    """The client does not belong to this cluster; the text says why."""
 
 
 class Denied(Exception):
-    """Raised by a server's `admit` for a client that it does not want, with the reason."""
+    """Raised by a server's `admit` to refuse a client, with the reason."""
 
 
 @final
 @dataclass
 class Caller:
-    """Who has connected, as the server sees it.
+    """A client that has connected, as the server sees it."""
 
-    Attributes:
-        place: Its place in the cluster, as it says and as its keys prove where there is a secret.
-        hello: JSON that it says of itself.
-        peer: Where it comes from.
-        is_local: Whether it came by a Unix socket that only this user can reach.
-        context: Whatever the server's own code wants to keep with it.
-    """
-
-    place: str
-    hello: dict[str, Any]
-    peer: str
-    is_local: bool = False
-    context: Any = field(default=None, repr=False)
+    place: str  # its place in the cluster, which its keys prove if there is a secret
+    hello: dict[str, Any]  # JSON about itself
+    peer: str  # its address
+    is_local: bool = False  # whether it came by a Unix socket that only this user can reach
+    context: Any = field(default=None, repr=False)  # data of the server's own code
 
 
 def in_cluster(place: str, cluster: str) -> str:
-    """A place, and which cluster it is in, as far as that has a name."""
+    """A place together with the name of its cluster, if the cluster has one."""
     return f"{place}{_CLUSTER}{cluster}" if cluster else place
 
 
 def check_secret(secret: bytes) -> None:
-    """Refuse a secret that can be guessed: who knows it can run code in this process."""
+    """Refuse a secret that can be guessed: with it, anybody can run code in this process."""
     if len(secret) < _SHORTEST:
         raise UsageError(
             f"A secret must have at least {_SHORTEST} bytes. Received: {len(secret)}. Who guesses "
@@ -107,23 +99,14 @@ def introduce(
     peer: str,
     deadline: float,
 ) -> tuple[Session, dict[str, Any]]:
-    """The client's part.
+    """The client's side of the handshake; returns the session and the server's JSON.
 
-    Args:
-        sock: The connection.
-        secret: What both ends know; None in a cluster that has none.
-        place: The place of this process in the cluster.
-        wanted: The place of the process that should be at the other end.
-        hello: JSON that this process says of itself.
-        peer: The name of the other end, for messages.
-        deadline: Until when it has to be over, by `time.monotonic`.
+    `place` is this process' place in the cluster, `wanted` the place that the other end must have,
+    `hello` JSON about this process. `peer` names the other end in messages. The `deadline` is by
+    `time.monotonic`.
 
-    Returns:
-        The session, and what the server says.
-
-    Raises:
-        Refused: If one side does not believe the other.
-        OSError: If nobody is there, or it takes too long; or EOFError, if it hangs up.
+    Raises `Refused` if one side does not trust the other, OSError if there is no answer in time,
+    and EOFError if the other end hangs up.
     """
     kind, key = _kind_and_key(secret)
     first = _MAGIC + kind + os.urandom(_NONCE)
@@ -167,19 +150,13 @@ def examine(
     admit: Callable[[Caller], dict[str, Any]],
     deadline: float,
 ) -> Session:
-    """The server's part.
+    """The server's side of the handshake; fills in `caller`, and returns the session.
 
-    Args:
-        sock: The connection.
-        secret: What both ends know; None in a cluster that has none.
-        caller: Who it is, to be filled in.
-        place: The place of this process in the cluster.
-        admit: Called with the caller that has proved itself; gives JSON to tell it.
-        deadline: Until when it has to be over, by `time.monotonic`.
+    `admit` is called with the authenticated caller, and returns JSON for it. The `deadline` is by
+    `time.monotonic`.
 
-    Raises:
-        Stranger: If the client is not of this cluster, or not wanted.
-        OSError: If nobody is there, or it takes too long; or EOFError, if it hangs up.
+    Raises `Stranger` if the client does not belong to this cluster or is refused, OSError if there
+    is no answer in time, and EOFError if the other end hangs up.
     """
     kind, key = _kind_and_key(secret)
     if _receive(sock, len(_MAGIC), deadline) != _MAGIC:
@@ -213,7 +190,7 @@ def examine(
 
 
 def wait_until(sock: socket.socket, deadline: float) -> None:
-    """Let the next call on the socket wait no longer than this."""
+    """Limit the next call on the socket to the deadline."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError
@@ -222,14 +199,14 @@ def wait_until(sock: socket.socket, deadline: float) -> None:
 
 @final
 class _Keys:
-    """What both ends derive from the secret and from what they have said to each other."""
+    """The keys that both ends derive from the secret and the messages of the handshake."""
 
     def __init__(self, secret: bytes, said: bytes) -> None:
         self._said = said
         self._key = hmac.digest(secret, said, "sha256")
 
     def proof(self, role: str, *said: bytes) -> bytes:
-        """What shows that one knows the secret, in this role."""
+        """The proof that an end knows the secret, in its role."""
         return self._derive(f"{role} proves", *said)
 
     def session(self, intent: bytes, *, is_client: bool) -> Session:
@@ -257,7 +234,7 @@ def _judge(
 
 
 def _misplaced(wanted: str, here: str) -> Denied:
-    """The refusal of who looks for another process, or for one of another cluster."""
+    """The refusal of a client that looks for another process or another cluster."""
     (wanted, _, theirs), (here, _, ours) = wanted.partition(_CLUSTER), here.partition(_CLUSTER)
     wanted = printable(wanted or "a process of any place", _SHOWN_PLACE)
     if theirs == ours:
@@ -276,7 +253,7 @@ def _misplaced(wanted: str, here: str) -> Denied:
 
 
 def _fitting(reason: str) -> str:
-    """As much of a reason as the client reads; it may show what the client has said."""
+    """Shorten a reason to the length that a client reads; it may contain the client's own text."""
     reason = reason[:_LONGEST_REASON]
     # JSON has up to 12 bytes for each character that is not ASCII.
     is_long = len(json.dumps(reason)) > LARGEST // 2
@@ -284,7 +261,7 @@ def _fitting(reason: str) -> str:
 
 
 def printable(said: object, longest: int = _LONGEST_REASON) -> str:
-    """What somebody has said, for a log or a terminal: no line breaks, no escape codes."""
+    """Text of a peer for a log or a terminal, without line breaks and escape codes."""
     return "".join(each for each in str(said)[:longest] if each.isprintable())
 
 

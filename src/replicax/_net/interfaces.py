@@ -1,4 +1,4 @@
-"""On which interface a process listens whose address is known: on no more than that one."""
+"""The interface on which a process listens: only the one of its address."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOOPBACK = re.compile(r"(ip6-)?localhost[46]?(\.localdomain[46]?)?|.+\.localhos
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine for sure, and nobody from outside can connect to it there."""
+    """Whether a host is certainly a loopback address, which other machines cannot reach."""
     if address := _numeric(host):
         return address.is_loopback
     return bool(_LOOPBACK.fullmatch(host.rstrip(".")))
@@ -29,12 +29,11 @@ def _numeric(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def interface_of(host: str) -> str:
-    """The interface on which a task listens whose address has this host.
+    """The interface for a task whose address has this host; an empty text for all interfaces.
 
-    If the name does not lead here, as behind a Kubernetes service, all of them: an empty text. So
-    it is too if it has several addresses, of which others may take any; and if it leads to the
-    loopback interface, as Debian's `/etc/hosts` has the machine's own name: it leads others
-    elsewhere.
+    All interfaces are needed in three cases: the name does not resolve to this machine, as behind a
+    Kubernetes service; it has several addresses, of which others may use any; or it resolves to the
+    loopback interface here only, as the machine's own name in Debian's `/etc/hosts`.
     """
     check_host(host)
     if is_loopback(host):

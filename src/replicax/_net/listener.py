@@ -1,7 +1,7 @@
-"""Where connections come in: a TCP socket, perhaps a Unix socket, and who is let in.
+"""A listener on TCP and Unix sockets, which authenticates connections.
 
-Whoever has not proved yet that it is of the cluster is a stranger. There are few of them at a time,
-each for seconds only; one more takes the place of the oldest.
+A connection is a stranger until its handshake is done. The number of strangers and their time are
+limited; a new stranger replaces the oldest.
 """
 
 from __future__ import annotations
@@ -29,35 +29,26 @@ _STRANGERS = 64
 _PAUSE = 0.1  # seconds, when the system has no file or thread left for a connection
 _BETWEEN_WARNINGS = 60.0  # seconds in which it is logged once
 _MOST_PEERS = 1024  # of which a refusal is remembered
-# What a connection raises that broke, or that this end has closed.
+# Errors of a connection that broke, or that this end has closed.
 _GONE = (OSError, EOFError)
 
 
 class Connection(NamedTuple):
-    """A connection to somebody of the cluster.
+    """An authenticated connection to a process of the cluster."""
 
-    Attributes:
-        sock: The socket; the door closes it.
-        session: What seals its messages.
-        caller: Who is at the other end.
-    """
-
-    sock: socket.socket
+    sock: socket.socket  # closed by the listener
     session: Session
-    caller: Caller
+    caller: Caller  # the process at the other end
 
 
 @final
 class Listener:
-    """Listens, and lets in who proves to be of the cluster.
+    """Accepts connections from processes that prove to belong to the cluster.
 
-    Args:
-        secret: What the cluster knows; None if it has none, and anybody is let in.
-        place: The place of this process in the cluster, which callers must have meant.
-        serve: Called with each connection, in a thread of its own, until it returns.
-        admit: Called before with the caller; gives JSON to tell it, or raises `Denied`.
-        tls: How TCP is encrypted.
-        patience: Seconds that a connection has to say who it is.
+    Without a `secret`, every process is accepted. Callers must have meant the `place` of this
+    process. `admit` is called with each caller; it returns JSON for the caller, or raises `Denied`.
+    Then `serve` is called with the connection, in a thread of its own. A handshake may take
+    `patience` seconds.
     """
 
     def __init__(
@@ -88,12 +79,12 @@ class Listener:
         return self.listen_on(listen_at(host, port, _QUEUE))
 
     def listen_on(self, sock: socket.socket) -> socket.socket:
-        """Listen on a socket, which the door closes, too."""
+        """Listen on a socket, which `shut` closes."""
         self._listening.append(own(sock))
         return sock
 
     def open(self) -> None:
-        """Let callers in, from now on."""
+        """Start to accept connections."""
         self._bell, heard = (own(end) for end in socket.socketpair())
         self._accepting = threading.Thread(
             target=self._wait, args=(heard,), name="replicax-listener", daemon=True
@@ -101,7 +92,7 @@ class Listener:
         self._accepting.start()
 
     def shut(self) -> None:
-        """Let nobody in any more; whoever is in stays."""
+        """Stop accepting connections; present ones stay open."""
         if self._bell and self._accepting:
             self._bell.close()
             if self._accepting is not threading.current_thread():
@@ -110,7 +101,7 @@ class Listener:
             sock.close()
 
     def close(self, seconds: float = 0.0) -> None:
-        """End all connections, and give what serves them some seconds to come back."""
+        """End all connections, and wait up to `seconds` for the threads that serve them."""
         with self._lock:
             self._closed = True
             threads = list(self._connections)
@@ -176,7 +167,7 @@ class Listener:
         time.sleep(_PAUSE)
 
     def _have(self, sock: socket.socket) -> None:
-        """Have one connection, from its first byte to its last."""
+        """Handle one connection, from its handshake to its end."""
         caller = Caller("", {}, "this host", is_local=sock.family == socket.AF_UNIX)
         try:
             if not caller.is_local:
@@ -195,7 +186,7 @@ class Listener:
                 self._connections.pop(threading.current_thread()).close()
 
     def _meet(self, sock: socket.socket, caller: Caller) -> Connection:
-        """Find out who it is, in time."""
+        """Do the handshake, within `patience` seconds."""
         deadline = time.monotonic() + self._patience
         try:
             wait_until(tune(sock), deadline)
@@ -226,7 +217,7 @@ class Listener:
         return encrypted
 
     def refuse(self, peer: str, reason: str) -> None:
-        """Log why somebody was hung up on: once for each peer, so that it does not fill the log."""
+        """Log why a connection was refused, once for each peer, to keep the log short."""
         with self._lock:
             if peer in self._refused or len(self._refused) >= _MOST_PEERS:
                 return

@@ -1,4 +1,4 @@
-"""A local address that stands for a remote one, and does not tell when the remote end is gone.
+"""A local address that forwards to a remote one, and hides the loss of the remote end.
 
 JAX's client of the cluster's service aborts its process when the service is gone, with a trace of
 C++. Behind a relay it hears nothing, and the watchdog ends the process with a message.
@@ -39,7 +39,7 @@ class Relay:
             ).start()
 
     def _forward(self, near: socket.socket) -> None:
-        """Forward what comes from here; a connection that was lost beyond stays open here."""
+        """Forward a local connection, which stays open when the remote end is lost."""
         with near:
             try:
                 far = own(socket.create_connection(self._target, _SECONDS_TO_CONNECT))

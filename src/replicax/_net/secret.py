@@ -1,4 +1,4 @@
-"""The secret of a cluster: what its processes know, and nobody else."""
+"""The secret that the processes of a cluster share."""
 
 from __future__ import annotations
 
@@ -29,12 +29,7 @@ HOW_TO = (
 
 
 class Secret(NamedTuple):
-    """A secret, and where it comes from.
-
-    Attributes:
-        value: The secret.
-        source: Where it comes from, for messages.
-    """
+    """A secret, and its source for messages."""
 
     value: bytes
     source: str = "that of its own start"
@@ -44,11 +39,10 @@ class Secret(NamedTuple):
 
 
 def given_secret() -> Secret | None:
-    """The secret that the environment gives, by itself or in a file; None if it gives none.
+    """The secret of the environment, as a variable or a file; None without one.
 
-    Raises:
-        ClusterSpecError: If others could have read the file, it is empty, or it is no text.
-        UsageError: If it can be guessed.
+    Raises `ClusterSpecError` if others could have read the file, or it is empty or not text, and
+    `UsageError` if the secret can be guessed.
     """
     if text := cluster_secret_text():
         given = Secret(_encoded(text), f"that of {RX_CLUSTER_SECRET}")
@@ -70,13 +64,11 @@ def _encoded(text: str) -> bytes:
 
 
 def secret_of_this_machine() -> Secret:
-    """The secret of all clusters of this user that do not leave this machine.
+    """The secret of all clusters of this user that stay on this machine.
 
-    It is in a file that only this user can read, made by whoever comes first. So who can connect to
-    the loopback interface, but is another user, is not let in.
-
-    Raises:
-        ClusterSpecError: If there is no place for the file, or others could have read it.
+    The first process writes it to a file that only this user can read. So other users, who can
+    also connect to the loopback interface, are refused. Raises `ClusterSpecError` if the file
+    cannot be written, or others could have read it.
     """
     try:
         path = folder_for_state() / "replicax" / "cluster_secret"

@@ -1,7 +1,7 @@
-"""What a handshake leaves to both ends: keys, one for each direction, that seal every message.
+"""The result of a handshake: a key for each direction, which seals every message.
 
-A seal is HMAC-SHA256 over a counter and the bytes. So a message that was changed, left out, sent
-twice, sent in another order, or sent back is noticed before it is read. It is not encrypted.
+A seal is HMAC-SHA256 over a counter and the bytes. So a message that was changed, dropped,
+repeated, reordered or reflected is detected before it is read. Messages are not encrypted.
 SHA-256 was chosen by measurement: with the instructions that CPUs have for it 1.4 GB/s and 3 µs for
 a small message; keyed BLAKE2b has 0.5 GB/s.
 """
@@ -20,12 +20,12 @@ _COUNTER = 8  # bytes
 
 
 class Forged(ConnectionError):
-    """What was received was not sent like that by the other end."""
+    """A received message differs from the message that the other end sent."""
 
 
 @final
 class Seal:
-    """Seals what goes in one direction, with a key of its own; one thread at a time."""
+    """Seals the messages of one direction, with a key of its own; one thread at a time."""
 
     def __init__(self, key: bytes) -> None:
         self._keyed = hmac.new(key, digestmod="sha256")

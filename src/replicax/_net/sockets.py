@@ -1,4 +1,4 @@
-"""How sockets are set up: what is turned on, and that forked children do not keep them open."""
+"""Socket options, and closing of sockets in forked children."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ours: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def own(sock: socket.socket) -> socket.socket:
-    """Close a socket in processes that this one forks, as `exec` does for those it starts anew.
+    """Close a socket in forked children, as `exec` does in started ones.
 
-    Else the connection stays open as long as a child lives, a loader of data for instance, and the
-    other side does not notice that we have died.
+    Otherwise a child, such as a data loader, keeps the connection open, and the other side does not
+    notice when this process dies.
     """
     _ours.add(sock)
     return sock

@@ -229,7 +229,7 @@ def test_an_answer_that_comes_when_nobody_wants_it_any_more_is_not_kept():
 def test_what_is_offered_is_json(cluster):
     two = cluster()
     chief, _ = two.open()
-    with pytest.raises(UsageError, match="Workers exchange values of JSON"):
+    with pytest.raises(UsageError, match="Workers exchange JSON values"):
         chief.offer("x", {1, 2})
 
 
@@ -325,7 +325,7 @@ def test_one_worker_alone_agrees_with_itself(cluster):
 
 def test_only_json_is_exchanged(cluster):
     (line,) = cluster(1).open()
-    with pytest.raises(UsageError, match="Workers exchange values of JSON. Received: {1}"):
+    with pytest.raises(UsageError, match="Workers exchange JSON values. Received: {1}"):
         line.exchange("x", {1})
 
 
