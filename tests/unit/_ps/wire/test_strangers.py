@@ -101,7 +101,7 @@ def warnings(caplog):
     caplog.set_level(logging.WARNING, "replicax")
 
     def said():
-        return [record.getMessage() for record in caplog.records if record.module == "door"]
+        return [record.getMessage() for record in caplog.records if record.module == "listener"]
 
     def texts(count):
         wait_until(lambda: len(said()) >= count)
