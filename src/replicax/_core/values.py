@@ -191,6 +191,10 @@ class WorkerRows:
         self.counts = counts
 
 
+class ReplicaNests:
+    """A nest of arrays for each replica. `run` hands them out; nothing combines them."""
+
+
 #: Whether a value has one component per replica; the `is_leaf` of every tree walk here, in C.
 is_distributed: Callable[[Any], bool] = DistributedValues.__instancecheck__
 

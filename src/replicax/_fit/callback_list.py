@@ -70,7 +70,7 @@ class StrategyCallbackList(_compat.CallbackList):
     pace: Pace | None = None
     _is_in_epoch = False
     #: For each hook of batches, as this loop has called it: who hears, and which of them are bars.
-    _hearers: Mapping[str, tuple[list[Any], list[Any]]] = types.MappingProxyType({})
+    _hearers: Mapping[tuple[str, int], tuple[list[Any], list[Any]]] = types.MappingProxyType({})
 
     @property
     def _channel(self) -> Channel:
@@ -87,6 +87,7 @@ class StrategyCallbackList(_compat.CallbackList):
     def on_train_begin(self, logs: Any = None) -> None:
         """Begin, if all files can be written."""
         refuse_unwritable(self.callbacks, self._channel)
+        self._hearers = {}
         super().on_train_begin(logs)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -151,11 +152,12 @@ class StrategyCallbackList(_compat.CallbackList):
         pace, plain = self.pace, getattr(super(), hook)
         if pace is None:
             return plain(batch, logs)
-        if hook not in self._hearers:
+        chosen = hook, len(self.callbacks)  # again when a callback is added in the middle
+        if chosen not in self._hearers:
             found = [one for one in self.callbacks if not _compat.has_defaults(one, (hook, *older))]
             bars = [one for one in found if isinstance(one, keras.callbacks.ProgbarLogger)]
-            self._hearers = {**self._hearers, hook: (found, bars)}
-        hearers, bars = self._hearers[hook]
+            self._hearers = {**self._hearers, chosen: (found, bars)}
+        hearers, bars = self._hearers[chosen]
         drawing = [one for one in bars if _draws(one, pace)]
         if len(bars) == len(hearers):
             return plain(batch, logs) if drawing else None

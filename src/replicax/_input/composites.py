@@ -8,13 +8,14 @@ from typing import Any, final
 import jax
 import numpy as np
 
+from replicax._core.values import ReplicaNests
 from replicax.data._composite import is_composite
 from replicax.data._spec import composite_in
 
 
 @final
 @jax.tree_util.register_pytree_node_class
-class PerReplicaComposite:
+class PerReplicaComposite(ReplicaNests):
     """A sparse or ragged tensor for each replica.
 
     To the engine it is a nest of `PerReplica` arrays. Where these become the arrays of one

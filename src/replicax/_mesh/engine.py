@@ -17,12 +17,18 @@ from replicax._control import Offer, current
 from replicax._control.agreement import agree
 from replicax._core import events, seams
 from replicax._core.context import Frame, ReplicaContext, entered
-from replicax._core.errors import WorkersDiffer, by_worker
+from replicax._core.errors import UsageError, WorkersDiffer, by_worker
 from replicax._core.events import COPY, Step, begin_common, position, tell, timed
 from replicax._core.placement import is_spread, place
 from replicax._core.reduce import ReduceOp, SyncGroup, gather_value, reduce_value
 from replicax._core.tracing import is_staged, outside_of_all
-from replicax._core.values import DistributedValues, Mirrored, PerReplica, is_distributed
+from replicax._core.values import (
+    DistributedValues,
+    Mirrored,
+    PerReplica,
+    ReplicaNests,
+    is_distributed,
+)
 from replicax._keras import _compat
 from replicax._keras.compressed import CompressedSum
 from replicax._keras.distribution import StoreDistribution, adopt
@@ -228,6 +234,7 @@ class Engine:
         begin_common(combine.__name__[1:])
 
     def _combined(self, value: Any, combine: Callable[..., Any], *how: Any) -> Any:
+        _refuse_nests(value)
         several = self.topology.num_processes > 1
 
         def one(leaf: Any) -> Any:
@@ -326,3 +333,13 @@ def _gather(leaf: Any, axis: int, replicas: int) -> Any:
 @functools.lru_cache(maxsize=64)
 def _compiled(combine: Callable[..., Any], how: tuple[Any, ...], layout: Any) -> Any:
     return jax.jit(lambda leaf: combine(leaf, *how), out_shardings=layout)
+
+
+def _refuse_nests(value: Any) -> None:
+    """Refuse to combine sparse and ragged tensors, whose arrays mean nothing one by one."""
+    leaves = jax.tree.leaves(value, is_leaf=lambda one: isinstance(one, ReplicaNests))
+    if any(isinstance(leaf, ReplicaNests) for leaf in leaves):
+        raise UsageError(
+            "Sparse and ragged tensors of several replicas cannot be reduced or gathered. "
+            "Reduce or gather dense results that `run` computes from them."
+        )

@@ -286,7 +286,9 @@ def rows_of(batch: Any, start: int, stop: int) -> Any:
     """Some rows of a batch; of arrays as views of them."""
 
     def rows(leaf: Any) -> Any:
-        return leaf.take_rows(range(start, stop)) if is_composite(leaf) else leaf[start:stop]
+        if is_composite(leaf):  # bounds end at the last row, as slices of arrays do
+            return leaf.take_rows(range(leaf.shape[0])[start:stop])
+        return leaf[start:stop]
 
     return jax.tree.map(rows, batch, is_leaf=is_composite)
 

@@ -7,7 +7,7 @@ a part of the shape: code is compiled for them, as it is for any shape.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self, final
 
 import jax
@@ -29,15 +29,17 @@ Operator = Callable[[Any, Any], Any]
 
 
 @final
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, init=False)
 class RaggedTensorSpec(ArraySpec):
     """The shape and type of a `tf.RaggedTensor`, or of a row of one.
 
     Args:
         shape: The axes; None for a ragged one.
         dtype: The type of the elements.
+        ragged_rank: 1 for a ragged tensor, 0 for a row of one, which is an array. By default
+            one less than there are axes.
+        row_splits_dtype: The type of the bounds of rows.
         name: Kept, and of no consequence.
-        ragged_rank: 1 for a ragged tensor, 0 for a row of one, which is an array.
 
     Example:
         >>> import replicax.tf as tf
@@ -45,8 +47,23 @@ class RaggedTensorSpec(ArraySpec):
         RaggedTensorSpec(shape=(None,), dtype=int32)
     """
 
-    ragged_rank: int = field(default=1, kw_only=True)
-    row_splits_dtype: Any = field(default=np.int64, kw_only=True)
+    ragged_rank: int = 1
+    row_splits_dtype: Any = np.int64
+
+    def __init__(
+        self,
+        shape: Any = None,
+        dtype: Any = np.float32,
+        ragged_rank: int | None = None,
+        row_splits_dtype: Any = np.int64,
+        *,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(shape, dtype, name)
+        axes = 2 if self.shape is None else len(self.shape)
+        rank = axes - 1 if ragged_rank is None else ragged_rank
+        object.__setattr__(self, "ragged_rank", rank)
+        object.__setattr__(self, "row_splits_dtype", row_splits_dtype)
 
     @property
     def value_type(self) -> type:

@@ -102,3 +102,23 @@ def test_the_bar_of_an_epoch_of_unknown_length_counts_batches(mirrored, capsys):
     batches = ((np.zeros((2, 1), "float32"),) * 2 for _ in range(5))
     model.fit(batches, verbose=1, shuffle=False)
     assert "5/5" in capsys.readouterr().out
+
+
+def test_a_callback_that_comes_in_the_middle_of_an_epoch_hears_of_its_batches(mirrored):
+    heard = []
+
+    class Late(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            heard.append(batch)
+
+    class Adds(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == 2:
+                callbacks.callbacks.append(Late())
+
+    with mirrored.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    callbacks = keras.callbacks.CallbackList([Adds()], add_history=True, model=model)
+    model.fit(np.zeros((10, 1)), np.zeros(10), batch_size=2, verbose=0, callbacks=callbacks)
+    assert heard == [2, 3, 4]

@@ -50,9 +50,5 @@ def test_too_late_in_a_fresh_process():
     done = run("import jax, replicax as rx\njax.devices()\nrx.testing.virtual_devices(2)")
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1
-    assert last == (
-        "replicax._core.errors.BackendAlreadyInitialized: Virtual devices must be made before JAX "
-        "is used. Received: a request for 2 devices from a JAX that runs with 1. It counts its "
-        "devices once, at start-up. Call `virtual_devices` at the top of the program, or set the "
-        "environment variable JAX_NUM_CPU_DEVICES=2."
-    )
+    assert "BackendAlreadyInitialized" in last
+    assert "JAX_NUM_CPU_DEVICES=2" in last

@@ -8,6 +8,7 @@ import pytest
 
 import replicax as rx
 import replicax.tf as tf
+from replicax._core.errors import UsageError
 
 WEIGHTS = np.arange(8, dtype=np.float32).reshape(4, 2)
 
@@ -260,3 +261,24 @@ def test_means_keep_their_type_and_nothing_at_all_has_no_largest():
     assert tf.reduce_mean(halves, 1).dtype == np.float16
     nothing = tf.ragged.constant([[], []], dtype=tf.float32)
     assert (float(tf.reduce_max(nothing)), float(tf.reduce_sum(nothing))) == (-np.inf, 0.0)
+
+
+def test_the_spec_of_a_ragged_tensor_takes_arguments_in_the_order_of_tensorflow():
+    spec = tf.RaggedTensorSpec([None, None], tf.int32, 0, np.int32)
+    assert (spec.ragged_rank, spec.row_splits_dtype, spec.name) == (0, np.int32, None)
+    assert tf.RaggedTensorSpec([2, None]).ragged_rank == 1
+    assert tf.RaggedTensorSpec([2, None, None]).ragged_rank == 2
+
+
+def test_ragged_tensors_of_several_replicas_are_not_combined(ragged):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    data = strategy.experimental_distribute_dataset(
+        tf.data.Dataset.from_tensor_slices(ragged).batch(2)
+    )
+    batch = next(iter(data))
+    for combine in (
+        lambda: strategy.reduce("SUM", batch, axis=None),
+        lambda: strategy.gather(batch, 0),
+    ):
+        with pytest.raises(UsageError):
+            combine()
