@@ -78,7 +78,10 @@ def _in_floats(
     on_host = isinstance(floats, np.ndarray)
     floats = floats.view(np.ndarray) if on_host else floats
     changed = None
-    if kernel and on_host and isinstance(number, (int, float, np.generic)):
+    is_number = isinstance(number, (int, float)) or (
+        isinstance(number, (np.ndarray, np.generic)) and number.shape == ()
+    )
+    if kernel and on_host and is_number:
         changed = kernels.changed(kernel, floats, float(number))
     if changed is None:
         changed = change(floats, numpy_or_jax(floats))

@@ -274,7 +274,7 @@ class RaggedTensor(CompositeTensor):
     @property
     def spec(self) -> RaggedTensorSpec:
         """What describes it."""
-        return RaggedTensorSpec(self.shape, spec_of(self.values).dtype)
+        return RaggedTensorSpec(self.shape, spec_of(self.values).dtype, ragged_rank=1)
 
     def nrows(self, out_type: Any = None, name: str | None = None) -> HostTensor:
         """How many rows there are."""

@@ -143,7 +143,7 @@ def test_arguments_that_do_not_fit_are_refused(arguments, message):
 
 
 def test_an_unknown_text_without_a_place_is_refused():
-    with pytest.raises(UsageError, match="z"):
+    with pytest.raises(UsageError, match=r"\['z'\]"):
         layers.StringLookup(vocabulary=["a"], num_oov_indices=0)(["z"])
     with pytest.raises(UsageError, match=r"all inputs must be in the vocabulary. Received: \[3\]"):
         layers.IntegerLookup(vocabulary=[1], num_oov_indices=0)([3])

@@ -282,3 +282,12 @@ def test_ragged_tensors_of_several_replicas_are_not_combined(ragged):
     ):
         with pytest.raises(UsageError):
             combine()
+
+
+def test_rows_of_several_axes_are_one_ragged_axis_in_a_data_set():
+    whole = tf.RaggedTensor.from_row_lengths(np.arange(6.0).reshape(3, 2), [1, 2])
+    data = tf.data.Dataset.from_tensor_slices(whole)
+    assert data.element_spec.ragged_rank == 0
+    (batch,) = data.batch(2)
+    assert batch.to_list() == whole.to_list()
+    assert data.batch(2).element_spec.ragged_rank == batch.spec.ragged_rank == 1
