@@ -63,9 +63,10 @@ def _ruled(value: Any, known: dict[int, Any]) -> Any:
 
 
 def _program_ruled(program: Any, known: dict[int, Any]) -> Any:
-    if isinstance(program, ClosedJaxpr):
-        jaxpr = _ruled(program.jaxpr, known)
-        return program if jaxpr is program.jaxpr else program.replace(jaxpr=jaxpr)
+    inner = getattr(program, "jaxpr", program)
+    if inner is not program:  # JAX 0.10 has two classes: one with constants around one without
+        jaxpr = _ruled(inner, known)
+        return program if jaxpr is inner else program.replace(jaxpr=jaxpr)
     narrow = convolutions.rounding_inside(program.eqns)
     ruled = [_equation_ruled(equation, known) for equation in narrow]
     equations = [one for equation in ruled for one in loops.storing_bits(equation)]
