@@ -6,6 +6,11 @@ import gc
 import os
 import signal
 
+import jaxlib.version
+
+# `RX_TESTS_ON=gpu`: strategies have GPUs, as many as there are, where they have CPUs else.
+ON_GPUS = os.environ.get("RX_TESTS_ON") == "gpu"
+
 # Before JAX starts. NPROC sizes XLA:CPU's thread pool: a second belt against its dead-lock,
 # beside the engine's own rule of one step in flight.
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
@@ -17,11 +22,20 @@ os.environ["RX_COMPILATION_CACHE"] = "off"
 # What the tests compile is small, and compiling takes longer than all else. XLA divides and fuses
 # operations as ever, but makes machine code of them by the quicker of its two ways, in one piece,
 # and without trying hard: in less than a third of the time.
-os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
-    " --xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1",
-)
+_FLAGS = [
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+    "--xla_cpu_parallel_codegen_split_count=1",
+]
+if jaxlib.version.__version_info__ < (0, 11):  # later ones end a process that has this flag
+    _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
+if ON_GPUS:
+    # GPUs get the code that users get. Processes of the tests share a GPU; products and
+    # convolutions keep all digits of float32.
+    _FLAGS = []
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")
+os.environ.setdefault("XLA_FLAGS", " ".join(_FLAGS))
 
 from replicax._core.env import without_idle_libtpu
 from replicax.cluster_resolver._tpu_slice import chips_on_bus
@@ -117,13 +131,34 @@ def _same_start():
 
 # Two and four replicas of central storage take the same way as three, which divide less evenly;
 # a test that wants them names them.
+if ON_GPUS:  # one GPU suffices for these
+    MATRIX.update(mirrored_1=None, central_storage_1=None)
 USUAL = [name for name in MATRIX if name not in ("central_storage_2", "central_storage_4")]
 
 
 @pytest.fixture(params=USUAL, scope="session")
 def strategy(request):
     """Every strategy of the matrix; conformance tests take it."""
+    if ON_GPUS:
+        return on_gpus(request.param)
     return MATRIX[request.param]()
+
+
+def on_gpus(name):
+    """The strategy of a name with GPUs instead of CPUs, if there are as many."""
+    gpus = [device for device in jax.local_devices() if device.platform == "gpu"]
+    kind, _, count = name.rpartition("_")
+    needed = int(count) if count.isdigit() else 1
+    if needed > len(gpus):
+        pytest.skip(f"needs {needed} GPUs")
+    chosen = [f"GPU:{number}" for number in range(needed)]
+    if name == "one_device":
+        return rx.OneDeviceStrategy("GPU:0")
+    if kind == "mirrored":
+        return rx.MirroredStrategy(chosen)
+    if kind == "central_storage":
+        return rx.CentralStorageStrategy(chosen, "CPU:0")
+    return MATRIX[name]()
 
 
 @pytest.fixture

@@ -34,6 +34,8 @@ WITH_PLOTS = {
 
 # For tests that compile a model: one of each kind, and a number of replicas that divides nothing.
 FEW = ("default", "one_device", "mirrored_2", "mirrored_3", "central_storage_4")
+if os.environ.get("RX_TESTS_ON") == "gpu":
+    FEW += ("mirrored_1", "central_storage_1")
 few_strategies = pytest.mark.parametrize("strategy", FEW, indirect=True)
 # For the slowest of them.
 three_strategies = pytest.mark.parametrize(

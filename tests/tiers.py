@@ -21,6 +21,7 @@ LIST = TESTS / "slow.txt"
 
 # Folders, files and functions that are slow, and whose tests are not listed one by one.
 SLOW = (
+    "gpu/",
     "guides/",
     "multi_process/",
     "ps_processes/",
@@ -42,6 +43,7 @@ SLOW = (
 )
 # Files and folders whose tests start processes and judge them by seconds.
 TIMED = (
+    "gpu/test_processes.py",
     "multi_process/",
     "ps_processes/",
     "soak/",

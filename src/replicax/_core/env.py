@@ -48,6 +48,8 @@ from replicax._core.errors import UsageError
 KERAS_BACKEND = "KERAS_BACKEND"
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 NCCL_ALGO = "NCCL_ALGO"
+JAX_PLATFORMS = "JAX_PLATFORMS"
+MEM_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 XLA_FLAGS = "XLA_FLAGS"
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
@@ -65,7 +67,7 @@ _PARTS = "attention convolutions fusions loops memory optimizers pooling product
 CPU_TUNING_PARTS = tuple(_PARTS.split())
 RX_COMPILATION_CACHE = "RX_COMPILATION_CACHE"
 RAY_AUTH_MODE = "RAY_AUTH_MODE"
-OF_JAX = ("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES", "NPROC", XLA_FLAGS, RX_CPU_TUNING)
+OF_JAX = (JAX_PLATFORMS, "JAX_NUM_CPU_DEVICES", "NPROC", XLA_FLAGS, RX_CPU_TUNING)
 # For processes that exchange large arrays at every step: malloc keeps what it has got, and for all
 # threads together. Else each array is mapped and unmapped, at the price of a page fault per 4 KB.
 GLIBC_TUNABLES = "GLIBC_TUNABLES"
@@ -112,7 +114,7 @@ def without_idle_libtpu(environ: Mapping[str, str], chips: int) -> dict[str, str
     told what to use.
     """
     is_named = environ.get(TPU_LIBRARY_PATH, "") not in ("", _installed_libtpu())
-    told = chips or "JAX_PLATFORMS" in environ or is_named
+    told = chips or JAX_PLATFORMS in environ or is_named
     return {} if told else {TPU_LIBRARY_PATH: __file__}
 
 
@@ -317,6 +319,16 @@ def count_visible(gpus: int, environ: Mapping[str, str] | None = None) -> int:
     named = [name.strip() for name in text.split(",")]
     known = [name for name in named if name.isdecimal() and int(name) < gpus or name[:1].isalpha()]
     return len(known)
+
+
+def set_variables(variables: Mapping[str, str]) -> None:
+    """Set variables of this process, which JAX and CUDA read when they start."""
+    os.environ.update(variables)
+
+
+def takes_gpu_memory_at_once() -> bool:
+    """Whether JAX takes most of a GPU's memory when it starts."""
+    return os.environ.get(PREALLOCATE, "true").lower() not in ("false", "0")
 
 
 def preallocate_gpu_memory(preallocate: bool) -> None:

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from replicax._control import Limits
+from replicax._core.env import (
+    JAX_PLATFORMS,
+    preallocate_gpu_memory,
+    takes_gpu_memory_at_once,
+)
 from replicax._core.errors import UsageError
+from replicax._core.gpus import shared_gpus, visible_gpus
+from replicax._core.startup import is_started
 from replicax._ps.hosts.cluster import Size, local_size
 from replicax._ps.hosts.dialer import Dialer
 from replicax._ps.hosts.given_cluster import GivenCluster
@@ -197,14 +204,31 @@ def _host(engine: str | None, address: str | None) -> str:
 
 
 def _started(size: Size, host: str, address: str | None) -> StartedCluster:
-    """Started processes; those on this machine share its cores, and each gets some threads."""
-    here = {} if address else {"JAX_PLATFORMS": "cpu", **threads_of(size.threads)}
+    """Started processes; those on this machine share its cores and GPUs.
+
+    Ray gives GPUs to members that ask for them.
+    """
+    threads = {} if address else threads_of(size.threads)
+    gpus = visible_gpus() if host == FORK else []
+    on_cpu = {JAX_PLATFORMS: "cpu", **threads}
+    workers = {JAX_PLATFORMS: "cuda,cpu"} if gpus else {} if address else on_cpu
+    shares = _shares(size.workers, gpus)
     return StartedCluster.start(
-        Members(size.servers, environment={"JAX_PLATFORMS": "cpu", **here}),
-        Members(size.workers, environment=here),
+        Members(size.servers, environment=on_cpu),
+        Members(size.workers, environment=workers, shares=shares),
         host=host,
         address=address,
     )
+
+
+def _shares(workers: int, gpus: Sequence[str]) -> list[dict[str, str]]:
+    """The part of a GPU that each worker gets beside this process, which traces and looks on."""
+    if not gpus:
+        return []
+    is_first = not is_started()
+    if is_first:
+        preallocate_gpu_memory(False)
+    return shared_gpus(workers, gpus, beside_jax=not is_first and takes_gpu_memory_at_once())
 
 
 def threads_of(count: int) -> dict[str, str]:

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from replicax._core.env import (
+    JAX_PLATFORMS,
     RX_PROCESSES_HERE,
     cpu_tuning_parts,
     tuning_for_child,
 )
 from replicax._core.errors import UsageError
+from replicax._core.gpus import own_gpus, shared_gpus, visible_gpus
 from replicax.cluster_resolver import ClusterSpec, Task, TFConfig
 from replicax.launch._devices import device_variables
 
@@ -109,6 +111,7 @@ def plan(
     """
     spec = ClusterSpec({"worker": list(addresses)})
     common = _environment(surroundings, restart)
+    shares = own_gpus(len(here), visible_gpus({**common, **surroundings.extra}))
     argv = program.argv if len(addresses) == 1 else program.argv_inside
     return [
         ProcessPlan(
@@ -116,13 +119,14 @@ def plan(
             argv,
             {
                 **common,
+                **share,
                 RX_PROCESSES_HERE: str(len(here)),
                 TF_CONFIG: TFConfig(spec, task).to_json(),
                 **surroundings.extra,
             },
             program.descriptors,
         )
-        for task in (Task("worker", index) for index in here)
+        for task, share in zip((Task("worker", index) for index in here), shares, strict=True)
     ]
 
 
@@ -135,15 +139,19 @@ def plan_parameter_servers(
 ) -> list[ProcessPlan]:
     """Plan all tasks of a cluster of parameter servers on this machine: each runs the program.
 
-    They do not join one JAX: each worker computes on its own.
+    They do not join one JAX: each worker computes on its own, and so does the chief. Where there
+    are GPUs they share them; servers hold variables in the memory of the machine.
     """
     common = _environment(surroundings, restart)
     of_servers = _environment(replace(surroundings, devices_per_worker=None), restart)
     environ = surroundings.environ
     tuning = tuning_for_child(cpu_tuning_parts(environ), environ)
     plans: list[ProcessPlan] = []
-    for task in sorted(spec.tasks, key=lambda task: JOBS.index(task.job)):
-        env = of_servers if task.job == "ps" else common
+    tasks = sorted(spec.tasks, key=lambda task: JOBS.index(task.job))
+    computing = sum(task.job != "ps" for task in tasks)
+    shares = iter(shared_gpus(computing, visible_gpus({**common, **surroundings.extra})))
+    for task in tasks:
+        env = {**of_servers, JAX_PLATFORMS: "cpu"} if task.job == "ps" else common | next(shares)
         if task.job != "chief":
             env = {**tuning, **env}
         env = {**env, TF_CONFIG: TFConfig(spec, task).to_json(), **surroundings.extra}
@@ -185,4 +193,5 @@ def _environment(surroundings: Surroundings, restart: int) -> dict[str, str]:
     }
     if surroundings.devices_per_worker:
         env |= device_variables(surroundings.devices_per_worker, surroundings.cores)
+        env.setdefault(JAX_PLATFORMS, "cpu")
     return env

@@ -18,14 +18,16 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from os import _exit as end_at_once  # a documented function, despite its name
 from typing import TYPE_CHECKING, Any, Never, final
 
+import jax
 import numpy as np
 
+from replicax._core.env import JAX_PLATFORMS, set_variables
 from replicax._ps.hosts.cluster import SERVER, WORKER, load_starter
 from replicax._ps.hosts.session import end_session
 
@@ -151,6 +153,7 @@ class _Host:
                 os.close(ours)
             kind, secret = self._plan["members"][role], bytes.fromhex(self._plan["secret"])
             start = partial(self._starter, role, index, secret, kind["settings"], host=_LOOPBACK)
+            _choose_devices(kind, index)
             _be_member(start, telling, alive=self._alive, pause=pause)
         os.close(telling)
         self._children[process] = _Child(role, index, incarnation, told)
@@ -186,6 +189,15 @@ class _Host:
             self._output.write(json.dumps(event) + "\n")
         except OSError:  # the reader is gone
             self.end()
+
+
+def _choose_devices(kind: Mapping[str, Any], index: int) -> None:
+    """Let JAX, which has not started in this fork, use the devices of the member."""
+    shares = kind["shares"] or [{}]
+    own = kind["environment"] | shares[index % len(shares)]
+    set_variables(own)
+    if JAX_PLATFORMS in own:  # read when JAX was imported, for members of both roles
+        jax.config.update("jax_platforms", own[JAX_PLATFORMS])
 
 
 def _be_member(start: Callable[[], Endpoint], telling: int, *, alive: int, pause: float) -> Never:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import final
 
-from replicax._core.env import environment_for_child
+from replicax._core.env import JAX_PLATFORMS, environment_for_child
 from replicax._ps.hosts.session import end_session
 
 _PACKAGE = Path(__file__).parents[3]
@@ -80,7 +80,8 @@ class HostProcess:
                 stderr=None if show_output else log,
                 start_new_session=True,
             )
-        return cls(process, folder, joins=joins, platform=environment.get("JAX_PLATFORMS"))
+        platform = environment.get(JAX_PLATFORMS, "")  # the first is the one that computes
+        return cls(process, folder, joins=joins, platform=platform.partition(",")[0] or None)
 
     @property
     def session(self) -> int:

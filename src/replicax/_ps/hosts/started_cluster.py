@@ -37,14 +37,16 @@ _LINES_TOLD = 15
 class Members:
     """How the members of one role are started.
 
-    Settings are plain JSON. Forks have the environments of both roles, because they have imported
-    the same. Resources are Ray's, such as `{"CPU": 1, "GPU": 1}`: by default one core in a cluster
+    Settings are plain JSON. Forks have imported the same modules in the environments of both roles;
+    `shares` are variables of one fork, by its number, such as of the GPU that it computes on.
+    Resources are Ray's, such as `{"CPU": 1, "GPU": 1}`: by default one core in a cluster
     that is joined, and nothing on this machine. Only a member that asks for a GPU sees one.
     """
 
     count: int
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    shares: Sequence[Mapping[str, str]] = ()
     resources: Mapping[str, float] = field(default_factory=dict[str, float])
 
 

@@ -1,0 +1,89 @@
+"""NVIDIA's GPUs of this machine before JAX starts, and how its processes share them.
+
+Nothing here imports JAX: `replicax run` shares them out among the processes that it starts.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from replicax._core.env import CUDA_VISIBLE_DEVICES, JAX_PLATFORMS, MEM_FRACTION, PREALLOCATE
+from replicax._core.errors import ClusterSpecError
+
+PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
+_DRIVER, _DEVICES = Path("/proc/driver/nvidia/gpus"), Path("/dev")
+_NAMES = {"gpu", "cuda"}
+# Of a GPU's memory: CUDA and its libraries need some of each process' own beside it.
+_ROOM, _OF_JAX = 0.9, 0.75
+
+
+def count_nvidia(driver: Path = _DRIVER, devices: Path = _DEVICES) -> int:
+    """How many GPUs the driver has; containers may lack its list, and have the device files."""
+    if driver.is_dir():
+        return len(list(driver.iterdir()))
+    return sum(bool(re.fullmatch(r"nvidia\d+", path.name)) for path in devices.glob("nvidia*"))
+
+
+def visible_gpus(environ: Mapping[str, str] | None = None, count: int | None = None) -> list[str]:
+    """The names, for CUDA, of the GPUs that JAX would use in this environment.
+
+    `count`: how many the machine has; by default the driver is asked.
+    """
+    environ = os.environ if environ is None else environ
+    platforms = environ.get(JAX_PLATFORMS)
+    if platforms and not _NAMES & set(platforms.split(",")):
+        return []
+    if count is None:
+        has_plugin = any(importlib.util.find_spec(name) for name in PLUGINS)
+        count = count_nvidia() if has_plugin else 0
+    text = environ.get(CUDA_VISIBLE_DEVICES)
+    if text is None or not count:
+        return list(map(str, range(count)))
+    names: list[str] = []
+    for name in map(str.strip, text.split(",")):  # CUDA stops at the first that it does not know
+        if not (name.isdecimal() and int(name) < count or name[:1].isalpha()):
+            break
+        names.append(name)
+    return names
+
+
+def own_gpus(processes: int, gpus: Sequence[str]) -> list[dict[str, str]]:
+    """Variables that give each process, of those that train in step, GPUs of its own.
+
+    Raises:
+        ClusterSpecError: If there are more processes than GPUs. NCCL refuses two on one.
+    """
+    if not gpus or processes == 1:
+        return [{} for _ in range(processes)]
+    if processes > len(gpus):
+        raise ClusterSpecError(
+            f"Workers on one machine need a GPU each. Received: {processes} workers for "
+            f"{len(gpus)} GPU{'s' * (len(gpus) > 1)}. NCCL, which adds up their gradients, refuses "
+            f"two on one. Start {len(gpus)}, or let them use the CPU: JAX_PLATFORMS=cpu. "
+            "See docs/gpu.md."
+        )
+    each = len(gpus) // processes
+    return [
+        {CUDA_VISIBLE_DEVICES: ",".join(gpus[index * each : (index + 1) * each])}
+        for index in range(processes)
+    ]
+
+
+def shared_gpus(
+    processes: int, gpus: Sequence[str], *, beside_jax: bool = False
+) -> list[dict[str, str]]:
+    """Variables that give each process, of those that compute alone, its part of a GPU.
+
+    They take turns on the GPUs, and those on one have equal parts of its memory, which they take as
+    they need it. `beside_jax`: this process has taken its memory of the first one already.
+    """
+    if not gpus:
+        return [{} for _ in range(processes)]
+    room = _ROOM - _OF_JAX if beside_jax else _ROOM
+    part = room / -(-processes // len(gpus))
+    memory = {PREALLOCATE: "false", MEM_FRACTION: f"{part:.3f}"}
+    return [{CUDA_VISIBLE_DEVICES: gpus[i % len(gpus)], **memory} for i in range(processes)]

@@ -1,0 +1,67 @@
+"""How processes share GPUs, which need not be there."""
+
+from __future__ import annotations
+
+import pytest
+
+import replicax as rx
+from replicax._core.gpus import count_nvidia, own_gpus, shared_gpus, visible_gpus
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, ["0", "1", "2", "3"]),
+        ({"CUDA_VISIBLE_DEVICES": "2,0"}, ["2", "0"]),
+        ({"CUDA_VISIBLE_DEVICES": "1,7,0"}, ["1"]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-8f2a, MIG-3b"}, ["GPU-8f2a", "MIG-3b"]),
+        ({"CUDA_VISIBLE_DEVICES": ""}, []),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, []),
+        ({"JAX_PLATFORMS": "cpu"}, []),
+        ({"JAX_PLATFORMS": "cuda,cpu", "CUDA_VISIBLE_DEVICES": "3"}, ["3"]),
+    ],
+)
+def test_the_gpus_that_an_environment_leaves(environ, expected):
+    assert visible_gpus(environ, 4) == expected
+
+
+def test_the_driver_lists_gpus_or_has_files_of_them(tmp_path):
+    files = tmp_path / "dev"
+    files.mkdir()
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (files / name).touch()
+    assert count_nvidia(tmp_path / "none", files) == 2
+    listed = tmp_path / "gpus"
+    for name in ("0000:01:00.0", "0000:02:00.0", "0000:03:00.0"):
+        (listed / name).mkdir(parents=True)
+    assert count_nvidia(listed, files) == 3
+
+
+@pytest.mark.parametrize(
+    ("processes", "gpus", "expected"),
+    [
+        (2, "0123", ["0,1", "2,3"]),
+        (4, "0123", ["0", "1", "2", "3"]),
+        (3, "0123", ["0", "1", "2"]),
+        (1, "0123", [None]),
+        (2, "", [None, None]),
+    ],
+)
+def test_workers_that_train_in_step_have_gpus_of_their_own(processes, gpus, expected):
+    found = [share.get("CUDA_VISIBLE_DEVICES") for share in own_gpus(processes, gpus)]
+    assert found == expected
+
+
+def test_more_workers_than_gpus_are_refused():
+    with pytest.raises(rx.errors.ClusterSpecError, match="3 workers for 2 GPUs"):
+        own_gpus(3, ["0", "1"])
+
+
+def test_workers_that_compute_alone_share_a_gpu_and_its_memory():
+    found = shared_gpus(3, ["0", "1"])
+    assert [share["CUDA_VISIBLE_DEVICES"] for share in found] == ["0", "1", "0"]
+    assert {share["XLA_PYTHON_CLIENT_PREALLOCATE"] for share in found} == {"false"}
+    assert {float(share["XLA_PYTHON_CLIENT_MEM_FRACTION"]) for share in found} == {0.45}
+    (beside,) = shared_gpus(1, ["0"], beside_jax=True)
+    assert float(beside["XLA_PYTHON_CLIENT_MEM_FRACTION"]) == pytest.approx(0.15)
+    assert shared_gpus(2, []) == [{}, {}]
