@@ -29,11 +29,12 @@ def storing_bits(equation: Any) -> Sequence[Any]:
     """Replace a scan that stacks `bfloat16` results by a scan that stacks bits, and casts."""
     if equation.primitive is not lax.scan_p or not is_on("loops"):
         return [equation]
-    body, carried = equation.params["jaxpr"], equation.params["num_carry"]
+    body = equation.params["jaxpr"]
     results, stored = list(equation.outvars), list(body.jaxpr.outvars)
     casts_inside, casts_behind = [], []
     for place, (result, atom) in enumerate(zip(results, stored, strict=True)):
-        if place >= carried and result.aval.dtype == _NARROW:
+        is_stacked = result.aval.shape != atom.aval.shape  # what is carried is not
+        if is_stacked and result.aval.dtype == _NARROW:
             results[place] = Var(result.aval.update(dtype=_BITS))
             stored[place] = Var(atom.aval.update(dtype=_BITS))
             casts_inside.append(_bitcast(atom, stored[place], equation))

@@ -53,9 +53,7 @@ def labels_of_results(equation: Any, inputs: list[Labels]) -> list[Labels]:
     if name == "axis_index" and params.get("axis_name") == AXIS:
         return [frozenset({VARIES})]
     if name == "scan":
-        return _scan_labels(
-            params["jaxpr"].jaxpr, inputs, params["num_consts"], params["num_carry"]
-        )
+        return _scan_labels(equation, inputs)
     if name == "while":
         return _while_labels(params, inputs)
     if name == "cond":
@@ -78,7 +76,11 @@ def labels_of_results(equation: Any, inputs: list[Labels]) -> list[Labels]:
     return [union] * len(equation.outvars)
 
 
-def _scan_labels(body: Any, inputs: list[Labels], consts: int, carries: int) -> list[Labels]:
+def _scan_labels(equation: Any, inputs: list[Labels]) -> list[Labels]:
+    body = equation.params["jaxpr"].jaxpr
+    # The names of the parameters that count these differ between versions of JAX.
+    carries = _same_shapes(body.outvars, equation.outvars)
+    consts = _same_shapes(body.invars, equation.invars) - carries
     fixed, carry, slices = (
         inputs[:consts],
         inputs[consts : consts + carries],
@@ -90,6 +92,12 @@ def _scan_labels(body: Any, inputs: list[Labels], consts: int, carries: int) -> 
         if grown == carry:
             return [*carry, *results[carries:]]
         carry = grown
+
+
+def _same_shapes(inside: Sequence[Any], outside: Sequence[Any]) -> int:
+    """How many values of a scan are whole in each round; of the others it gets or gives a slice."""
+    pairs = zip(inside, outside, strict=True)
+    return sum(one.aval.shape == whole.aval.shape for one, whole in pairs)
 
 
 def _while_labels(params: Any, inputs: list[Labels]) -> list[Labels]:
