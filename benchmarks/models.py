@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -107,16 +106,8 @@ def table(rows: Sequence[report.Row]) -> str:
         others = (row.sides.get(side) for side in (TORCH, COMPILED, KERAS))
         cells += [report.ratio_cell(other, ours, "wall") for other in others]
         lines.append([*report.name_cells(row), *cells])
-    medians = [f"{name} ÷ ours, {median(rows, side)}" for side, name in COMPARED.items()]
+    medians = [f"{name} ÷ ours, {report.median(rows, side)}" for side, name in COMPARED.items()]
     return f"{report.table(heads, lines)}\n\n{'; '.join(medians)}."
-
-
-def median(rows: Sequence[report.Row], side: str) -> str:
-    """That of the rows where the side did equal work."""
-    found = [report.ratios(row.sides.get(side), row.ours, "wall") for row in rows]
-    medians = [statistics.median(ratios) for ratios in found if ratios]
-    every = f"{len(medians)} rows: {statistics.median(medians):.2f}" if medians else "no row"
-    return f"median of {every}"
 
 
 def main() -> None:

@@ -9,6 +9,10 @@ if __name__ == "__main__":
         from harness.processes import tensorflow_member
 
         tensorflow_member()
+    elif sys.argv[1] == "--peaks":
+        from harness.peaks import tell
+
+        tell(int(sys.argv[2]))
     else:
         from harness.serve import serve
 

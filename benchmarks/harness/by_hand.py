@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .training import CENTRAL, FIT, WORKERS, Plan, Training, synchronous
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from .workloads import Batches, Workload
 
 AXIS = "replica"
+IN_FLIGHT = {"cpu": 1, "gpu": 4}  # steps; a GPU computes while its next ones are sent
 
 
 class ByHand:
@@ -43,8 +45,7 @@ class ByHand:
     def training(self, path: str) -> Training:
         import jax
 
-        initial = self._workload.weights()
-        weights, statistics = initial.trainable, initial.statistics
+        weights, statistics, self._forward = model_of(self._workload)
         start, update = OPTIMIZERS[self._workload.optimizer](self._workload.settings)
         state = (weights, start(weights), statistics)
         if self._plan.strategy == CENTRAL:
@@ -54,19 +55,24 @@ class ByHand:
             state = jax.tree.map(self._everywhere, state)
             compiled = self._compiled(update, synchronized=path == FIT)
 
+        in_flight = IN_FLIGHT[self._plan.device]
+
         def epoch(batches: Batches) -> float:
             nonlocal state
             losses: list[Any] = []
             for batch in batches:
-                placed = self._placed(batch)
-                if losses:  # two batches in flight at most
-                    losses[-1].block_until_ready()
+                placed = self._placed(batch)  # one more than is in flight
+                if len(losses) >= in_flight:
+                    losses[-in_flight].block_until_ready()
                 state, loss = compiled(state, *placed)
                 losses.append(loss)
-            return sum(map(float, losses)) / len(losses)
+            return sum(map(float, jax.device_get(losses))) / len(losses)
 
-        batches = self._workload.batches
-        return synchronous(lambda: epoch(batches[:1]), lambda: epoch(batches))
+        batches, some = self._workload.batches, self._workload.checked
+        training = synchronous(
+            lambda: epoch(batches[:1]), lambda: epoch(batches), lambda: epoch(batches[:some])
+        )
+        return replace(training, cost=lambda: cost_of(compiled, state, *self._placed(batches[0])))
 
     def _compiled(self, update: Callable[..., Any], *, synchronized: bool) -> Any:
         import jax
@@ -101,13 +107,13 @@ class ByHand:
         import jax
         from jax import lax
 
-        workload, replicas = self._workload, self._plan.replicas
+        workload, forward, replicas = self._workload, self._forward, self._plan.replicas
         many = replicas > 1
 
         def gradients_of(weights: Any, statistics: Any, inputs: Any, labels: Any) -> Any:
             def loss_fn(weights: Any) -> Any:
                 axis = AXIS if many and synchronized else None
-                logits, news = workload.forward(weights, statistics, inputs, axis)
+                logits, news = forward(weights, statistics, inputs, axis)
                 return loss_of(logits, labels, workload.binary) / replicas, news
 
             grad = jax.value_and_grad(loss_fn, has_aux=True)
@@ -151,6 +157,43 @@ class ByHand:
         return jax.tree.map(own, batch)
 
 
+def model_of(workload: Workload) -> tuple[Any, Any, Callable[..., tuple[Any, Any]]]:
+    """Trainable weights, statistics and the forward; if nobody wrote that, Keras' model is one."""
+    if workload.weights and workload.forward and workload.precision == "float32":
+        initial = workload.weights()
+        return initial.trainable, initial.statistics, workload.forward
+    import keras
+    import numpy as np
+
+    keras.config.set_dtype_policy(workload.precision)
+    model: Any = workload.model(keras, keras.layers)
+    workload.begin(model)
+
+    def forward(weights: Any, statistics: Any, inputs: Any, _axis: str | None) -> tuple[Any, Any]:
+        return model.stateless_call(weights, statistics, inputs, training=True)
+
+    variables = model.trainable_variables, model.non_trainable_variables
+    return *([np.asarray(one.value) for one in some] for some in variables), forward
+
+
+def cost_of(compiled: Any, *arguments: Any) -> dict[str, float]:
+    """Operations of a step as it is written, and bytes as it is compiled.
+
+    What a GPU's libraries compute is not counted in a compiled program, so the operations are those
+    of the same step for a CPU.
+    """
+    import jax
+
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
+    found = {}
+    if memory := compiled.lower(*arguments).compile().cost_analysis().get("bytes accessed"):
+        found["bytes"] = memory
+    with jax.default_device(jax.devices("cpu")[0]):
+        step = compiled.__wrapped__
+        found["flops"] = jax.jit(lambda *x: step(*x)).lower(*shapes).cost_analysis()["flops"]
+    return found
+
+
 def loss_of(logits: Any, labels: Any, binary: bool) -> Any:
     """The mean cross-entropy."""
     import jax
@@ -158,8 +201,8 @@ def loss_of(logits: Any, labels: Any, binary: bool) -> Any:
 
     if binary:  # log(1 + exp(z)) - y z, without overflow
         return (jnp.maximum(logits, 0) - logits * labels + jnp.log1p(jnp.exp(-abs(logits)))).mean()
-    rows = jax.nn.log_softmax(logits)
-    return -jnp.take_along_axis(rows, labels[:, None], axis=1).mean()
+    rows = jax.nn.log_softmax(logits.astype("float32"))
+    return -jnp.take_along_axis(rows, labels[..., None], axis=-1).mean()
 
 
 def summed(tree: Any, *, packed: bool) -> Any:

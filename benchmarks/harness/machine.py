@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ def describe(tensorflow: str | None, torch: str | None = None) -> dict[str, Any]
     if torch:
         versions |= versions_of(torch, ("torch",))
     return {
+        **({"gpu": card} if (card := gpu()) else {}),
         "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
         "system": platform.platform(),
@@ -38,8 +40,9 @@ def describe(tensorflow: str | None, torch: str | None = None) -> dict[str, Any]
 def one_line(machine: dict[str, Any]) -> str:
     """The processor, the system and the versions, as the tables give them."""
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    card = f"{machine['gpu']}; " if "gpu" in machine else ""
     return (
-        f"{machine['processor']}, {machine['cores']} cores, {machine['system']}; "
+        f"{card}{machine['processor']}, {machine['cores']} cores, {machine['system']}; "
         f"Python {machine['python']}, {versions}"
     )
 
@@ -52,6 +55,15 @@ def described(tensorflow: str | None, console: Console, torch: str | None = None
     if not tensorflow:
         console.print("TensorFlow is left out: name a Python that has it with --tensorflow")
     return facts
+
+
+def gpu() -> str:
+    """Names, drivers and memory of NVIDIA's GPUs, where there are any."""
+    if not shutil.which("nvidia-smi"):
+        return ""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    done = subprocess.run(query, capture_output=True, text=True, check=False)
+    return "; ".join(done.stdout.splitlines()) if done.returncode == 0 else ""
 
 
 def processor() -> str:

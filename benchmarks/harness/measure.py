@@ -9,14 +9,16 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from .processes import Processes, SideFailed, free_addresses
 from .sides import COMPILED, HAND, LEGACY, OURS, TENSORFLOW, TORCH
 from .training import WORKERS, Plan
-from .workloads import EVERY
+from .workloads import EVERY, ON_GPU
 
 SIDE = str(Path(__file__).parents[1] / "side.py")
 SETTINGS = {"KERAS_BACKEND": "jax", "TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -46,6 +48,7 @@ class Measured:
         memory: Peak bytes of all its processes, after the last path.
         error: Why there is nothing, in a line.
         tolerance: By which losses of another side may differ, relative.
+        cost: "flops" and "bytes" of a step, where the side knows them.
     """
 
     side: str
@@ -60,18 +63,24 @@ class Measured:
     memory: int = 0
     error: str = ""
     tolerance: float = 2e-3
+    cost: dict[str, float] = field(default_factory=dict)
 
 
 Found = dict[str, dict[str, Measured]]  # by path, then by side
 
 
-def processes(plan: Plan, pythons: Mapping[str, str], settings: Mapping[str, str]) -> Processes:
+def processes(
+    plan: Plan,
+    pythons: Mapping[str, str],
+    settings: Mapping[str, str],
+    until: Callable[[], float] = lambda: math.inf,
+) -> Processes:
     """A side's processes, which are not started yet."""
     told = json.dumps(asdict(plan))
     python = pythons.get(plan.side, sys.executable)
-    settings = {**settings, **SETTINGS, **OF_SIDE.get(plan.side, {})}
+    settings = {**settings, **SETTINGS, **OF_SIDE.get(plan.side, {}), **of_device(plan)}
     if plan.strategy != WORKERS:
-        return Processes(plan.side, [([python, SIDE, told], settings)])
+        return Processes(plan.side, [([python, SIDE, told], settings)], until=until)
     if plan.side == OURS:
         run = [python, "-m", "replicax.launch", "run", "--workers", str(plan.replicas)]
         return Processes(plan.side, [([*run, "--grace", "2", SIDE, told], settings)], plan.replicas)
@@ -89,6 +98,18 @@ def processes(plan: Plan, pythons: Mapping[str, str], settings: Mapping[str, str
     return Processes(plan.side, commands, plan.replicas)
 
 
+def of_device(plan: Plan) -> dict[str, str]:
+    """Settings of a side that shares a GPU with others."""
+    if plan.device != "gpu":
+        return {}
+    exact = EVERY[plan.workload].types == "float32"
+    return {
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "TORCHINDUCTOR_COMPILE_THREADS": "2",
+        **({"JAX_DEFAULT_MATMUL_PRECISION": "highest"} if exact else {}),
+    }
+
+
 def caches(folder: str) -> dict[str, str]:
     """Settings by which every side keeps compiled programs there."""
     return {"XDG_CACHE_HOME": folder, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/torch"}
@@ -103,6 +124,7 @@ class Case:
         pythons: What runs a side, if not this Python.
         cache: Where compiled programs are kept.
         say: Told what is being done.
+        until: When no side is waited for any longer, by `time.monotonic`.
     """
 
     def __init__(
@@ -112,10 +134,18 @@ class Case:
         pythons: Mapping[str, str],
         cache: str,
         say: Callable[[str], object],
+        until: float = math.inf,
     ) -> None:
-        self._plans, self._paths, self._say = plans, paths, say
-        self._make = lambda plan, folder=cache: processes(plan, pythons, caches(folder))
+        self._plans, self._paths, self._say, self._until = plans, paths, say, until
+
+        def make(plan: Plan, folder: str = cache) -> Processes:
+            return processes(plan, pythons, caches(folder), lambda: self._until)
+
+        self._make = make
         self.found: Found = {}
+        for plan in plans:
+            for path in paths[plan.side]:
+                self._measured(path, plan.side)
         self._running: dict[str, Processes] = {}
 
     @contextlib.contextmanager
@@ -123,28 +153,56 @@ class Case:
         """All sides, one after the other; those that fail are left out, and say why."""
         with contextlib.ExitStack() as stack:
             for plan in self._plans:
-                self._say(f"{plan.side}: start")
-                begin = time.perf_counter()
-                try:
-                    side = stack.enter_context(self._make(plan))
-                except SideFailed as error:
-                    for path in self._paths[plan.side]:
-                        self._measured(path, plan.side).error = str(error)
-                    continue
-                self._running[plan.side] = side
-                for number, path in enumerate(self._paths[plan.side]):
-                    self._first(path, plan.side, None if number else begin)
+                self._start(plan, stack)
             yield
 
+    @staticmethod
+    @contextlib.contextmanager
+    def together(cases: Sequence[Case], at_once: int) -> Iterator[None]:
+        """All sides of all cases, so many at once; each case is to be ended when it is done."""
+        starts = [(case, plan) for case in cases for plan in case._plans]
+        with contextlib.ExitStack() as stack, ThreadPoolExecutor(at_once) as threads:
+            try:
+                deque(threads.map(lambda one: one[0]._start(one[1], stack), starts), 0)
+                yield
+            finally:
+                threads.shutdown(wait=False, cancel_futures=True)
+                for case in cases:
+                    case.end()
+
+    def end(self) -> None:
+        """End all sides, also those that are starting."""
+        self._until = 0.0
+        for side in list(self._running.values()):
+            side.end()
+
+    def _start(self, plan: Plan, stack: contextlib.ExitStack) -> None:
+        self._say(f"{plan.side}: start")
+        begin = time.perf_counter()
+        try:
+            side = stack.enter_context(self._make(plan))
+        except SideFailed as error:
+            for path in self._paths[plan.side]:
+                self._measured(path, plan.side).error = str(error)
+            return
+        self._running[plan.side] = side
+        for number, path in enumerate(self._paths[plan.side]):
+            self._first(path, plan.side, None if number else begin)
+
     def rounds(self, count: int) -> None:
-        """So many turns of each side, forwards and backwards; then the memory."""
+        """So many turns of each side, forwards and backwards, while there is time; the memory."""
         for path, sides in self.found.items():
             working = [name for name, measured in sides.items() if not measured.error]
+            longest = 0.0
             for number in range(count):
+                begin = time.monotonic()
+                if begin + longest > self._until:
+                    break
                 for name in working[:: 1 if number % 2 else -1]:
                     self._say(f"{path}, round {number + 1} of {count}: {name}")
                     with self._failing(path, name):
                         self._round(sides[name], path)
+                longest = max(longest, time.monotonic() - begin)
         for name, side in self._running.items():
             memory = side.peak_memory()
             for path in self._paths[name]:
@@ -199,6 +257,9 @@ class Case:
             losses = [answer[0]["value"]]
             losses += self._running[side].tell(do="check", path=path)[0]["value"]
             measured.losses = [loss for loss in losses if loss is not None]
+            if self._plans[0].workload in ON_GPU:
+                self._running[side].tell(do="round", path=path)  # allocates what a round needs
+                measured.cost = self._running[side].tell(do="cost", path=path)[0]["value"]
         except SideFailed as error:
             measured.error = str(error)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import signal
@@ -13,7 +14,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ ADDRESS = "BENCHMARK_TURNS"  # where a process is told to work
 MARK = "BENCHMARK_SIDE"  # in the environment of all processes of a side
 SECONDS_TO_ANSWER = 900  # a deep model, compiled by a C++ compiler
 SECONDS_TO_END = 15
+OUT_OF_TIME = "out of time"
 TICKS = os.sysconf("SC_CLK_TCK")
 # What describes clusters or devices is for each side to say.
 LEFT_OUT = (
@@ -41,16 +43,22 @@ class Processes:
         label: What the side is called.
         commands: What to start, with additions to the environment of each.
         answers: How many of the processes connect, and answer.
+        until: Tells when they are waited for no longer, by `time.monotonic`.
     """
 
     def __init__(
-        self, label: str, commands: Sequence[tuple[Sequence[str], dict[str, str]]], answers: int = 1
+        self,
+        label: str,
+        commands: Sequence[tuple[Sequence[str], dict[str, str]]],
+        answers: int = 1,
+        until: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        self.label = label
+        self.label, self._until = label, until
         self._commands, self._answers = commands, answers
         self._mark = uuid.uuid4().hex
         self._processes: list[subprocess.Popen[bytes]] = []
         self._streams: list[Any] = []
+        self._connections: list[socket.socket] = []
 
     def __enter__(self) -> Processes:
         self._folder = tempfile.TemporaryDirectory(prefix="turns-")
@@ -65,6 +73,10 @@ class Processes:
     def __exit__(self, kind: object, *error: object) -> None:
         self._end(now=kind is not None)
 
+    def end(self) -> None:
+        """End them now, whatever they do."""
+        self._end(now=True)
+
     def tell(self, **order: Any) -> list[Any]:
         """Have something done; what each process answers."""
         for stream in self._streams:
@@ -74,6 +86,8 @@ class Processes:
 
     def wait(self) -> list[Any]:
         """What each process says."""
+        for connection in self._connections:
+            connection.settimeout(min(SECONDS_TO_ANSWER, self._left()))
         try:
             lines = [stream.readline() for stream in self._streams]
         except OSError:  # no answer in time, or a broken connection
@@ -85,6 +99,12 @@ class Processes:
             if isinstance(answer, dict) and "error" in answer:
                 raise SideFailed(answer["error"])
         return answers
+
+    def _left(self) -> float:
+        """Seconds until nobody waits any longer."""
+        if (left := self._until() - time.monotonic()) > 0:
+            return left
+        raise SideFailed(OUT_OF_TIME)
 
     def cpu(self) -> float:
         """The CPU seconds that the processes of the side have had, with children that ended."""
@@ -135,17 +155,19 @@ class Processes:
             while len(self._streams) < self._answers:
                 with contextlib.suppress(TimeoutError):
                     connection, _ = listener.accept()
-                    connection.settimeout(SECONDS_TO_ANSWER)
+                    self._connections.append(connection)
                     self._streams.append(connection.makefile("rw"))
                     connection.close()  # the stream keeps it
                 if any(process.poll() is not None for process in self._processes):
                     raise SideFailed(self._last_words())
+                self._left()
 
     def _last_words(self) -> str:
         """The last line that names an error, of what the processes have written.
 
         That of an exception, or of a check of XLA or TensorFlow that ended the process.
         """
+        self._left()
         time.sleep(1)  # another process of this side may be about to write why
         lines = self.output().splitlines()
         named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b|F\d{4} ", line)]
@@ -157,6 +179,7 @@ class Processes:
             with contextlib.suppress(OSError):
                 stream.close()
         self._streams.clear()
+        self._connections.clear()
         for seconds, signum in (0 if now else SECONDS_TO_END, signal.SIGTERM), (5, signal.SIGKILL):
             deadline = time.monotonic() + seconds
             for process in self._processes:

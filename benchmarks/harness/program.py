@@ -97,7 +97,7 @@ class Program:
             )
             return float(history.history["loss"][0])
 
-        return synchronous(lambda: fit(*workload.batches[0]), lambda: fit(*workload.rows))
+        return self._synchronous(fit)
 
     def _evaluate(self) -> Training:
         workload, model = self._workload, self._compiled()
@@ -105,7 +105,7 @@ class Program:
         def evaluate(inputs: Any, labels: Any) -> float:
             return float(model.evaluate(inputs, labels, batch_size=workload.batch_size, verbose=0))
 
-        return synchronous(lambda: evaluate(*workload.batches[0]), lambda: evaluate(*workload.rows))
+        return self._synchronous(evaluate)
 
     def _predict(self) -> Training:
         workload, model = self._workload, self._compiled()
@@ -114,7 +114,15 @@ class Program:
             found = model.predict(inputs, workload.batch_size, verbose=0)
             return float(abs(found.astype("float32")).mean())  # sums of bfloat16 lose their digits
 
-        return synchronous(lambda: predict(*workload.batches[0]), lambda: predict(*workload.rows))
+        return self._synchronous(predict)
+
+    def _synchronous(self, run: Callable[..., float]) -> Training:
+        workload = self._workload
+        return synchronous(
+            lambda: run(*workload.batches[0]),
+            lambda: run(*workload.rows),
+            lambda: run(*workload.first_rows(workload.checked)),
+        )
 
     def _dataset(self, rows: Any) -> Any:
         tf = self._tf

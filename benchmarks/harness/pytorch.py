@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,9 +20,12 @@ if TYPE_CHECKING:
 
     from .workloads import Workload
 
+Batch = tuple[dict[str, Any], Any]
+AHEAD = 2  # batches that are pinned before they are asked for
+
 
 class PyTorch:
-    """Trains a workload on the CPU, with all cores that there are.
+    """Trains a workload on a GPU, or on the CPU with all cores that there are.
 
     Args:
         plan: What to train.
@@ -30,21 +36,44 @@ class PyTorch:
     def __init__(self, plan: Plan, workload: Workload, *, compiled: bool) -> None:
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         self._workload, self._compiled = workload, compiled
-        self._batches = [(inputs_of(inputs), labels_of(y)) for inputs, y in workload.batches]
+        self._device = "cuda" if plan.device == "gpu" else plan.device
+        self._batches = [tensors_of(*batch) for batch in workload.batches]
         self._mixed = workload.precision == "mixed_bfloat16"
+        if plan.device == "gpu":
+            exact = workload.types == "float32"
+            torch.set_float32_matmul_precision("highest" if exact else "high")
+            torch.backends.cudnn.allow_tf32 = not exact
+            torch.backends.cudnn.benchmark = True  # XLA tries its kernels, too
 
     def training(self, path: str) -> Training:
-        network = network_of(self._workload).train(path == FIT)
+        network = network_of(self._workload).train(path == FIT).to(self._device)
         model = torch.compile(network) if self._compiled else network
         run = {FIT: self._fit, EVALUATE: self._evaluate, PREDICT: self._predict}[path](model)
-        return synchronous(lambda: run(self._batches[:1]), lambda: run(self._batches))
+        batches, some = self._batches, self._workload.checked
+        return synchronous(
+            lambda: run(batches[:1]), lambda: run(batches), lambda: run(batches[:some])
+        )
+
+    def _placed(self, batches: Sequence[Batch]) -> Iterator[Batch]:
+        """Each batch where the model is; for a GPU the next are pinned meanwhile."""
+        if self._device == "cpu":
+            yield from (seen(*batch) for batch in batches)
+            return
+        with ThreadPoolExecutor(1) as thread:  # as in a `DataLoader` with `pin_memory`
+            rest = iter(batches)
+            futures = deque(thread.submit(pinned, *batch) for batch in islice(rest, AHEAD))
+            while futures:
+                inputs, labels = futures.popleft().result()
+                futures.extend(thread.submit(pinned, *batch) for batch in islice(rest, 1))
+                moved = {n: x.to(self._device, non_blocking=True) for n, x in inputs.items()}
+                yield seen(moved, labels.to(self._device, non_blocking=True))
 
     def _fit(self, model: Any) -> Callable[..., float]:
         optimizer = optimizer_of(self._workload, model)
 
         def fit(batches: Any) -> float:
             losses = []
-            for inputs, labels in batches:
+            for inputs, labels in self._placed(batches):
                 optimizer.zero_grad(set_to_none=True)
                 loss = self._loss(model, inputs, labels)
                 loss.backward()
@@ -57,20 +86,20 @@ class PyTorch:
     def _evaluate(self, model: Any) -> Callable[..., float]:
         @torch.inference_mode()
         def evaluate(batches: Any) -> float:
-            return float(torch.stack([self._loss(model, *batch) for batch in batches]).mean())
+            return float(torch.stack([self._loss(model, *b) for b in self._placed(batches)]).mean())
 
         return evaluate
 
     def _predict(self, model: Any) -> Callable[..., float]:
         @torch.inference_mode()
         def predict(batches: Any) -> float:
-            found = torch.cat([self._logits(model, inputs) for inputs, _ in batches])
-            return float(abs(found.numpy()).mean())
+            found = [self._logits(model, inputs).cpu() for inputs, _ in self._placed(batches)]
+            return float(abs(torch.cat(found).numpy()).mean())
 
         return predict
 
     def _logits(self, model: Any, inputs: Mapping[str, Any]) -> Any:
-        with torch.autocast("cpu", torch.bfloat16, enabled=self._mixed):
+        with torch.autocast(self._device, torch.bfloat16, enabled=self._mixed):
             return model(**inputs).float()
 
     def _loss(self, model: Any, inputs: Mapping[str, Any], labels: Any) -> Any:
@@ -82,20 +111,27 @@ class PyTorch:
         return F.cross_entropy(logits, labels)
 
 
-def inputs_of(arrays: Any) -> dict[str, Any]:
-    """Tensors by the name of the input; pictures lie as they did, channels last."""
-    named = arrays if isinstance(arrays, dict) else {"inputs": arrays}
-    tensors = {name: torch.from_numpy(array) for name, array in named.items()}
-    return {n: x.permute(0, 3, 1, 2) if x.ndim == 4 else x for n, x in tensors.items()}
+def tensors_of(inputs: Any, labels: np.ndarray) -> Batch:
+    """The arrays as tensors, by the name of the input."""
+    named = inputs if isinstance(inputs, dict) else {"inputs": inputs}
+    return {n: torch.from_numpy(array) for n, array in named.items()}, torch.from_numpy(labels)
 
 
-def labels_of(array: np.ndarray) -> Any:
-    labels = torch.from_numpy(array)
-    return labels if labels.is_floating_point() else labels.long()
+def pinned(inputs: Mapping[str, Any], labels: Any) -> Batch:
+    """Copies from which a GPU can read while the CPU does something else."""
+    return {name: x.pin_memory() for name, x in inputs.items()}, labels.pin_memory()
+
+
+def seen(inputs: Mapping[str, Any], labels: Any) -> Batch:
+    """As PyTorch sees them: pictures lie as they did, channels last; classes have 64 bits."""
+    pictures = {n: x.permute(0, 3, 1, 2) if x.ndim == 4 else x for n, x in inputs.items()}
+    return pictures, labels if labels.is_floating_point() else labels.long()
 
 
 def optimizer_of(workload: Workload, model: Any) -> Any:
-    """PyTorch's own, by its defaults but for the epsilon of Keras."""
+    """PyTorch's own, by its defaults but for the epsilon of Keras; fused on a GPU."""
     settings: dict[str, Any] = {"eps": 1e-7} if workload.optimizer == "Adam" else {}
+    if next(model.parameters()).is_cuda:
+        settings["fused"] = True
     settings |= {"lr" if n == "learning_rate" else n: v for n, v in workload.settings.items()}
     return getattr(torch.optim, workload.optimizer)(model.parameters(), **settings)

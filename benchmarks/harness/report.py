@@ -12,7 +12,7 @@ from .machine import one_line
 from .measure import Found, Measured, equal_work
 from .sides import HAND, KERAS, LEGACY, OURS, TENSORFLOW
 from .training import STRATEGIES
-from .workloads import EVERY, MODELS
+from .workloads import EVERY, WORKLOADS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,6 +103,14 @@ def ratio_cell(other: Measured | None, ours: Measured | None, what: str) -> str:
     return f"{statistics.median(found):.2f} ({min(found):.2f}–{max(found):.2f})"
 
 
+def median(rows: Sequence[Row], side: str) -> str:
+    """The median ratio of the rows where the side did equal work."""
+    found = [ratios(row.sides.get(side), row.ours, "wall") for row in rows]
+    medians = [statistics.median(one) for one in found if one]
+    every = f"{len(medians)} rows: {statistics.median(medians):.2f}" if medians else "no row"
+    return f"median of {every}"
+
+
 def milliseconds(measured: Measured | None) -> str:
     """Of a step: wall, and CPU in brackets."""
     if measured is None or not measured.wall:
@@ -166,8 +174,7 @@ def seconds(value: float | None) -> str:
 def name_cells(row: Row) -> list[str]:
     """Title, strategy and path; of real models, which all are on one device, the types instead."""
     workload = EVERY[row.workload]
-    types = workload.precision.removeprefix("mixed_")
-    kind = types if row.workload in MODELS else STRATEGIES[row.strategy]
+    kind = STRATEGIES[row.strategy] if row.workload in WORKLOADS else workload.types
     return [workload.title, kind, row.path]
 
 

@@ -52,7 +52,12 @@ class Worker:
         training = self._trainings[path]
         before = 0 if do == "first" else training.updates()
         begin = time.perf_counter()
-        value = {"first": training.first, "check": training.check, "round": training.epoch}[do]()
+        value = {
+            "first": training.first,
+            "check": training.check,
+            "round": training.epoch,
+            "cost": training.cost,
+        }[do]()
         end = time.perf_counter()
         return {
             "value": value,

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,7 @@ def keras(plan: Plan, workload: Workload) -> Any:
 
     if plan.replicas > 1:
         keras.distribution.set_distribution(keras.distribution.DataParallel())
-    here = Plan(plan.side, plan.workload, "default", plan.steps, plan.batch_size)
+    here = replace(plan, strategy="default")
     return Program(here, workload, SimpleNamespace(keras=keras), None)
 
 
@@ -90,16 +91,16 @@ def torch(plan: Plan, workload: Workload) -> Any:
 
 
 def strategy_of(plan: Plan, tf: Any) -> Any:
-    """A strategy that has the same name on both sides; devices of the CPU are made for it."""
+    """A strategy that has the same name on both sides; devices of a CPU are made for it."""
     if plan.replicas > 1 and plan.strategy != WORKERS:
         (cpu,) = tf.config.list_physical_devices("CPU")
         logical = [tf.config.LogicalDeviceConfiguration()] * plan.replicas
         tf.config.set_logical_device_configuration(cpu, logical)
-    devices = [f"CPU:{number}" for number in range(plan.replicas)]
+    devices = [f"{plan.device.upper()}:{number}" for number in range(plan.replicas)]
     distribute = tf.distribute
     make: dict[str, Callable[[], Any]] = {
         "default": distribute.get_strategy,
-        "one": lambda: distribute.OneDeviceStrategy("CPU:0"),
+        "one": lambda: distribute.OneDeviceStrategy(devices[0]),
         "mirrored": lambda: distribute.MirroredStrategy(devices),
         "central": lambda: distribute.experimental.CentralStorageStrategy(devices),
         WORKERS: lambda: distribute.MultiWorkerMirroredStrategy(),

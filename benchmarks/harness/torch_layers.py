@@ -30,6 +30,8 @@ def network_of(workload: Workload) -> fx.GraphModule:
 
     keras.config.set_dtype_policy(workload.precision)
     made = workload.model(keras, keras.layers)
+    if isinstance(made, keras.Sequential):  # of which calls are not told
+        made = keras.Model(made.inputs, made.outputs)
     model: Any = keras.models.clone_model(made, clone_function=lambda x: x, call_function=note)
     workload.begin(model)
     names = [tensor.name for tensor in model.inputs] if len(model.inputs) > 1 else ["inputs"]
@@ -84,7 +86,7 @@ class InFloat32(nn.Module):
         self.layer = layer
 
     def forward(self, *inputs: Any) -> Any:
-        with torch.autocast("cpu", enabled=False):
+        with torch.autocast(inputs[0].device.type, enabled=False):
             return self.layer(*(x.float() for x in inputs))
 
 
@@ -111,6 +113,21 @@ class Attention(nn.Module):
         parts = self.parts(x).unflatten(-1, (3, self._heads, -1)).permute(2, 0, 3, 1, 4)
         found = F.scaled_dot_product_attention(*parts, is_causal=self._causal)
         return self.out(found.transpose(1, 2).flatten(2))
+
+
+class Table(nn.Module):
+    """Adds a row for each place.
+
+    Args:
+        table: The rows.
+    """
+
+    def __init__(self, table: np.ndarray) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.tensor(table))
+
+    def forward(self, x: Any) -> Any:
+        return x + self.table
 
 
 class Recurrent(nn.Module):
@@ -224,6 +241,13 @@ def rescaling(layer: Any, shape: Shape) -> nn.Module:
     return Formula(lambda x: x * scale + offset)
 
 
+def flattened(layer: Any, shape: Shape) -> nn.Module:
+    """A picture as Keras has it: its channels last."""
+    if len(shape) == 4:
+        return Formula(lambda x: x.permute(0, 2, 3, 1).flatten(1))
+    return nn.Flatten()
+
+
 def products(layer: Any, shape: Shape) -> nn.Module:
     """Of all pairs of rows."""
     return Formula(lambda a, b: torch.bmm(a, b.transpose(1, 2)))
@@ -254,7 +278,8 @@ KINDS: Mapping[str, Callable[..., nn.Module]] = {
     "Embedding": lambda layer, _: given(
         nn.Embedding(layer.input_dim, layer.output_dim), *layer.get_weights()
     ),
-    "Flatten": lambda *_: nn.Flatten(),
+    "Flatten": flattened,
+    "GlobalAveragePooling1D": lambda *_: Formula(lambda x: x.mean(1)),
     "GlobalAveragePooling2D": lambda *_: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
     "LSTM": lambda layer, shape: Recurrent(layer, shape[-1]),
     "LayerNormalization": layer_normalization,
@@ -265,6 +290,7 @@ KINDS: Mapping[str, Callable[..., nn.Module]] = {
     ),
     "Multiply": lambda *_: Formula(torch.mul),
     "Normalization": normalization,
+    "Positions": lambda layer, _: Table(*layer.get_weights()),
     "ReLU": rectified,
     "Rescaling": rescaling,
     "Reshape": reshaped,

@@ -29,6 +29,7 @@ class Plan:
         strategy: A key of `STRATEGIES`.
         steps: Training steps of a round.
         batch_size: Rows of a step, over all replicas.
+        device: The kind of device that the side trains on: "cpu" or "gpu".
     """
 
     side: str
@@ -36,6 +37,7 @@ class Plan:
     strategy: str
     steps: int
     batch_size: int
+    device: str = "cpu"
 
     @property
     def replicas(self) -> int:
@@ -51,23 +53,22 @@ class Training:
         epoch: Does a step on each batch; the mean loss, or None if it is not known.
         check: Does some steps of which it gives the losses.
         updates: How many updates the optimizer has counted; by default it is not asked.
+        cost: "flops" and "bytes" of a step, where the side knows them.
     """
 
     first: Callable[[], float | None]
     epoch: Callable[[], float | None]
     check: Callable[[], list[float]]
     updates: Callable[[], int] = lambda: 0
+    cost: Callable[[], dict[str, float]] = dict
 
 
 def synchronous(
-    first: Callable[[], float], epoch: Callable[[], float], updates: Callable[[], int] | None = None
+    first: Callable[[], float], epoch: Callable[[], float], some: Callable[[], float] | None = None
 ) -> Training:
-    """A training whose epochs have losses: two of them are checked."""
-
-    def check() -> list[float]:
-        return [epoch(), epoch()]
-
-    return Training(first, epoch, check, *([updates] if updates else []))
+    """A training whose epochs have losses: two are checked, or two of some of its steps."""
+    checked = some or epoch
+    return Training(first, epoch, lambda: [checked(), checked()])
 
 
 class Layers:

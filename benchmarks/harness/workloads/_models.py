@@ -30,9 +30,11 @@ def masks(size: int, rows: int, random: np.random.Generator) -> Rows:
     return inputs, random.integers(0, 2, (rows, size, size)).astype("int32")
 
 
-def tokens(rows: int, random: np.random.Generator) -> Rows:
+def tokens(
+    rows: int, random: np.random.Generator, vocabulary: int = VOCABULARY, length: int = LENGTH
+) -> Rows:
     """Texts with the next word for each word."""
-    found = random.integers(0, VOCABULARY, (rows, LENGTH + 1)).astype("int32")
+    found = random.integers(0, vocabulary, (rows, length + 1)).astype("int32")
     return found[:, :-1], found[:, 1:]
 
 
@@ -92,19 +94,28 @@ def discriminator(size: int, keras: Any, layers: Any) -> Any:
     return keras.Model(inputs, layers.Conv2D(2, 5, padding="same", dtype="float32")(x))
 
 
-def gpt(keras: Any, layers: Any) -> Any:
+def gpt(
+    keras: Any,
+    layers: Any,
+    *,
+    vocabulary: int = VOCABULARY,
+    length: int = LENGTH,
+    width: int = WIDTH,
+    heads: int = HEADS,
+    blocks: int = BLOCKS,
+) -> Any:
     """Blocks of causal attention and a dense part, normalized before each."""
-    inputs = keras.Input((LENGTH,), dtype="int32")
-    x = layers.Embedding(VOCABULARY, WIDTH)(inputs)
-    for _ in range(BLOCKS):
+    inputs = keras.Input((length,), dtype="int32")
+    x = layers.Embedding(vocabulary, width)(inputs)
+    for _ in range(blocks):
         y = layers.LayerNormalization(epsilon=1e-5)(x)
-        y = layers.MultiHeadAttention(HEADS, WIDTH // HEADS)(y, y, use_causal_mask=True)
+        y = layers.MultiHeadAttention(heads, width // heads)(y, y, use_causal_mask=True)
         x = layers.Add()([x, y])
         y = layers.LayerNormalization(epsilon=1e-5)(x)
-        y = layers.Dense(4 * WIDTH, activation="gelu")(y)
-        x = layers.Add()([x, layers.Dense(WIDTH)(y)])
+        y = layers.Dense(4 * width, activation="gelu")(y)
+        x = layers.Add()([x, layers.Dense(width)(y)])
     x = layers.LayerNormalization(epsilon=1e-5)(x)
-    return keras.Model(inputs, layers.Dense(VOCABULARY, dtype="float32")(x))
+    return keras.Model(inputs, layers.Dense(vocabulary, dtype="float32")(x))
 
 
 def lstm(keras: Any, layers: Any) -> Any:

@@ -70,6 +70,8 @@ class Workload:
         binary: Whether labels are 0 or 1, and there is one logit; else classes.
         precision: Keras' policy of types.
         tolerance: By which the losses of two sides may differ, relative.
+        checked: Steps of which the losses are compared; by default all of a round.
+        tf32: Whether a GPU may round what it multiplies, of numbers in float32, to TF32.
     """
 
     name: str
@@ -85,6 +87,13 @@ class Workload:
     binary: bool = False
     precision: str = "float32"
     tolerance: float = 2e-3
+    checked: int | None = None
+    tf32: bool = False
+
+    @property
+    def types(self) -> str:
+        """Of what is multiplied: "float32", "tf32" or "bfloat16"."""
+        return "tf32" if self.tf32 else self.precision.removeprefix("mixed_")
 
     @cached_property
     def rows(self) -> tuple[Any, np.ndarray]:
@@ -94,17 +103,18 @@ class Workload:
     @cached_property
     def batches(self) -> Batches:
         """The same by step."""
+        return [self._rows_of(step, step + 1) for step in range(self.steps)]
+
+    def first_rows(self, steps: int | None) -> tuple[Any, np.ndarray]:
+        """The inputs and labels of so many steps; of all without a number."""
+        return self._rows_of(0, steps or self.steps)
+
+    def _rows_of(self, first: int, end: int) -> tuple[Any, np.ndarray]:
         inputs, labels = self.rows
-
-        def part(array: np.ndarray, step: int) -> np.ndarray:
-            return array[step * self.batch_size : (step + 1) * self.batch_size]
-
-        def parts(step: int) -> Any:
-            if isinstance(inputs, dict):
-                return {name: part(array, step) for name, array in inputs.items()}
-            return part(inputs, step)
-
-        return [(parts(step), part(labels, step)) for step in range(self.steps)]
+        part = slice(first * self.batch_size, end * self.batch_size)
+        if isinstance(inputs, dict):
+            return {name: array[part] for name, array in inputs.items()}, labels[part]
+        return inputs[part], labels[part]
 
     def begin(self, model: Any) -> None:
         """Give the model the weights that all sides begin with."""

@@ -1,0 +1,219 @@
+"""Replicax on one NVIDIA GPU, beside plain Keras on JAX, JAX written by hand, and PyTorch.
+
+Each model is trained in `float32`, in TF32 or with Keras' `mixed_bfloat16`. All sides begin with
+the same weights, get the same batches from the host's memory, and must come to the same losses.
+The sides of several models start and compile at once; then they take turns, with nothing else
+running. What was measured is written after each model.
+
+    python benchmarks/gpu.py --seconds 540
+    python benchmarks/gpu.py --only resnet50,gpt100m --types bfloat16 --add
+    python benchmarks/gpu.py --dry-run
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import math
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness import machine, report
+from harness.measure import SIDE, Case, Measured
+from harness.output import end_cleanly_on_signals, say
+from harness.sides import COMPILED, HAND, KERAS, OURS, TORCH
+from harness.training import EVALUATE, FIT, PREDICT, Plan
+from harness.workloads import EVERY, MEMORY, ON_GPU
+
+ROOT = Path(__file__).parents[1]
+TYPES = ("float32", "tf32", "bfloat16")
+PATHS = {
+    OURS: (FIT, EVALUATE, PREDICT),
+    HAND: (FIT,),
+    **dict.fromkeys((KERAS, TORCH, COMPILED), (FIT, EVALUATE, PREDICT)),
+}
+COMPARED = {HAND: "hand", KERAS: "Keras", TORCH: "PyTorch", COMPILED: "compiled"}
+TO_CLOSE = 15  # seconds to end what runs, and to write
+LEGEND = (
+    "**A step.** Wall milliseconds, in brackets CPU milliseconds; ratios are medians over rounds, "
+    "in brackets their range: above 1, Replicax is faster. Of the peak: a step's operations and "
+    "the bytes that its program moves, by Replicax's time, as shares of a large product's "
+    "operations per second in these types and of a large copy's bytes."
+)
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    torch = sys.executable if importlib.util.find_spec("torch") else os.environ.get("TORCH_PYTHON")
+
+    def some_of(known: Sequence[str]) -> Callable[[str], list[str]]:
+        def names(text: str) -> list[str]:
+            if unknown := set(text.split(",")) - set(known):
+                listed = f"{', '.join(sorted(unknown))}: not one of {', '.join(known)}"
+                raise argparse.ArgumentTypeError(listed)
+            return text.split(",")
+
+        return names
+
+    add = parser.add_argument
+    add("--torch", metavar="PYTHON", default=torch, help="has PyTorch and Keras (default: this)")
+    add("--only", type=some_of(list(MEMORY)), help=f"some of: {', '.join(MEMORY)}")
+    add("--types", type=some_of(TYPES), help="some of float32, tf32, bfloat16 (default: the last)")
+    add("--paths", type=some_of(PATHS[OURS]), default=[FIT], help="fit (default),evaluate,predict")
+    add("--sides", type=some_of(list(PATHS)), default=list(PATHS), help="by default all")
+    add("--rounds", type=int, help="turns of each side (default 5)")
+    add("--seconds", type=float, default=math.inf, help="after which it stops with what it has")
+    add("--at-once", type=int, default=os.cpu_count(), help="sides that live (default: cores)")
+    add("--output", type=Path, default=ROOT / "build" / "benchmarks", help="for gpu.json, gpu.md")
+    add("--add", action="store_true", help="keep the rows that are not measured")
+    add("--dry-run", action="store_true", help="a few small steps of two models on the CPU")
+    options = parser.parse_args(arguments)
+    few = options.dry_run
+    options.only = options.only or (["mlp", "dlrm"] if few else list(MEMORY))
+    options.types = options.types or list(TYPES[1:])
+    options.rounds = options.rounds or (2 if few else 5)
+    return options
+
+
+def pythons(options: argparse.Namespace) -> dict[str, str]:
+    """The sides, each with the Python that runs it."""
+    found = dict.fromkeys((OURS, HAND, KERAS), sys.executable)
+    if options.torch:
+        found[TORCH] = options.torch
+        if shutil.which("g++"):  # which `torch.compile` needs
+            found[COMPILED] = options.torch
+    else:
+        say("PyTorch is left out: name a Python that has it with --torch")
+    return {side: python for side, python in found.items() if side in options.sides}
+
+
+def peaks(options: argparse.Namespace) -> dict[str, Any]:
+    """The platform, and what it can do: operations a second in each type, and bytes."""
+    size = 256 if options.dry_run else 8192
+    shares = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    told = [sys.executable, SIDE, "--peaks", str(size)]
+    done = subprocess.run(told, env=shares, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def cases(options: argparse.Namespace, cache: str, until: float) -> list[tuple[str, Case]]:
+    """What there is to measure, by the workload's name."""
+    sides, found = pythons(options), []
+    paths = {side: [p for p in options.paths if p in PATHS[side]] for side in sides}
+    for name in (f"{model}-{types}" for model in options.only for types in options.types):
+        told = (3, 4) if options.dry_run else (ON_GPU[name].steps, ON_GPU[name].batch_size)
+        device = "cpu" if options.dry_run else "gpu"
+        plans = [Plan(side, name, "one", *told, device) for side in sides if paths[side]]
+        found.append((name, Case(plans, paths, sides, cache, lambda _: None, until)))
+    return found
+
+
+def waves(names: Sequence[str], sides: int, at_once: int, memory: float) -> list[list[str]]:
+    """Names that live at once: each goes to the first wave that has room for its sides."""
+    found: list[list[str]] = []
+    for name in names:
+        need = MEMORY[name.partition("-")[0]]
+        for wave in found:
+            taken = sum(MEMORY[other.partition("-")[0]] for other in wave)
+            if sides * (len(wave) + 1) <= at_once and sides * (taken + need) <= memory:
+                wave.append(name)
+                break
+        else:
+            found.append([name])
+    return found
+
+
+def measure(options: argparse.Namespace, facts: dict[str, Any]) -> Iterator[list[report.Row]]:
+    """The rows of each model, as they are measured."""
+    begin = time.monotonic()
+    until = begin + options.seconds - TO_CLOSE
+    megabytes = re.search(r"(\d+) MiB", facts.get("gpu", ""))
+    memory = 0.9 * int(megabytes[1]) / 1000 if megabytes else math.inf
+    with tempfile.TemporaryDirectory(prefix="cache-") as cache:
+        # What one side has found to be the fastest kernel, others need not try.
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "1e9"
+        every = dict(cases(options, cache, until))
+        for wave in waves(list(every), len(pythons(options)), options.at_once, memory):
+            if time.monotonic() > until:
+                break
+            some = [every[name] for name in wave]
+            say(f"{time.monotonic() - begin:.0f} s: {', '.join(wave)} start")
+            with Case.together(some, options.at_once):
+                for name, case in zip(wave, some, strict=True):
+                    say(f"{time.monotonic() - begin:.0f} s: {name} in turns")
+                    case.rounds(options.rounds)
+                    case.end()
+                    yield report.Row.of(name, "one", case.found)
+
+
+def table(rows: Sequence[report.Row], peaks: dict[str, Any]) -> str:
+    """A line for each row, and the median of all ratios to each other side."""
+    heads = ["model", "types", "path", "Replicax, ms", "hand ÷ ours", "Keras ÷ ours"]
+    heads += ["PyTorch ÷ ours", "compiled ÷ ours", "of the peak: FLOP/s, bytes/s"]
+    lines = []
+    for row in rows:
+        others = (row.sides.get(side) for side in COMPARED)
+        ratios = [report.ratio_cell(other, row.ours, "wall") for other in others]
+        shown = report.milliseconds(row.ours), *ratios, of_peak(row, peaks)
+        lines.append([*report.name_cells(row), *shown])
+    medians = [f"{name} ÷ ours, {report.median(rows, side)}" for side, name in COMPARED.items()]
+    return f"{report.table(heads, lines)}\n\n{'; '.join(medians)}."
+
+
+def of_peak(row: report.Row, peaks: dict[str, Any]) -> str:
+    """By our time: the step's operations and bytes as shares of what the device can do."""
+    ours, hand = row.ours, row.sides.get(HAND) or Measured(HAND)
+    if ours is None or ours.error or not ours.wall:
+        return report.NOTHING
+    of_each = {"flops": peaks[EVERY[row.workload].types], "bytes": peaks["bytes"]}
+    seconds = statistics.median(ours.wall)
+    shares = [
+        f"{hand.cost[what] / seconds / peak:.0%}" if what in hand.cost else report.NOTHING
+        for what, peak in of_each.items()
+    ]
+    return ", ".join(shares)
+
+
+def page(rows: Sequence[report.Row], facts: dict[str, Any], settings: dict[str, Any]) -> str:
+    found = settings["peaks"]
+    rates = [f"{found[types] / 1e12:.3g} TFLOP/s in {types}" for types in TYPES]
+    measured = f"Peaks: {', '.join(rates)}; {found['bytes'] / 1e9:.4g} GB/s."
+    return report.page(rows, facts, settings, LEGEND, table(rows, found), measured)
+
+
+def main() -> None:
+    options = parse()
+    end_cleanly_on_signals()
+    if options.dry_run:
+        os.environ |= {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    begin = time.monotonic()
+    facts = machine.describe(None, options.torch)
+    settings = {"rounds": options.rounds, "peaks": peaks(options)}
+    if settings["peaks"]["platform"] != "gpu" and not options.dry_run:
+        sys.exit("JAX finds no GPU here: install its CUDA wheels, or try --dry-run")
+    options.seconds -= time.monotonic() - begin
+    file = options.output / "gpu.json"
+    rows = report.kept(file) if options.add else []
+    for found in measure(options, facts):
+        rows = report.merged(rows, found)
+        report.keep(file, rows, facts, settings)
+        file.with_suffix(".md").write_text(page(rows, facts, settings))
+    print(file.with_suffix(".md").read_text() if rows else "nothing was measured", end="\n")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
