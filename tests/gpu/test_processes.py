@@ -109,7 +109,7 @@ def test_two_workers_that_somebody_put_on_one_gpu_end_with_the_reason(tmp_path):
     workers = []
     for index in range(2):
         task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-        env = os.environ | {"TF_CONFIG": json.dumps(task), "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2"}
+        env = os.environ | {"TF_CONFIG": json.dumps(task), "XLA_CLIENT_MEM_FRACTION": "0.2"}
         workers.append(
             subprocess.Popen(
                 [sys.executable, str(script)],

@@ -8,6 +8,7 @@
                          it asks Google's metadata server, and only one process may load it.
 `TPU_LIBRARY_PATH`       set when a strategy is made, on a machine without a TPU, so that JAX does
                          not load libtpu; also by `replicax compare` and `replicax devices`.
+`XLA_CLIENT_MEM_FRACTION`, `XLA_PYTHON_CLIENT_…`  shown by `replicax doctor` and `compare`.
 `XLA_PYTHON_CLIENT_PREALLOCATE`, `XLA_FLAGS`  set by functions of `tf.config`: whether JAX takes
                          most of a GPU's memory at once; deterministic kernels on GPUs.
 `RX_TLS_CERT`, `RX_TLS_KEY`, `RX_TLS_CA`  read by the processes of a parameter-server cluster:
@@ -49,8 +50,11 @@ KERAS_BACKEND = "KERAS_BACKEND"
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 NCCL_ALGO = "NCCL_ALGO"
 JAX_PLATFORMS = "JAX_PLATFORMS"
-MEM_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
+GPU_FRACTION = "XLA_CLIENT_MEM_FRACTION"
+OLD_GPU_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+GPU_ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"
+OF_GPU_MEMORY = (PREALLOCATE, GPU_FRACTION, OLD_GPU_FRACTION, GPU_ALLOCATOR)
 XLA_FLAGS = "XLA_FLAGS"
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 TPU_LIBRARY_PATH = "TPU_LIBRARY_PATH"
@@ -67,7 +71,10 @@ _PARTS = "attention convolutions fusions loops memory optimizers pooling product
 CPU_TUNING_PARTS = tuple(_PARTS.split())
 RX_COMPILATION_CACHE = "RX_COMPILATION_CACHE"
 RAY_AUTH_MODE = "RAY_AUTH_MODE"
-OF_JAX = (JAX_PLATFORMS, "JAX_NUM_CPU_DEVICES", "NPROC", XLA_FLAGS, RX_CPU_TUNING)
+OF_JAX = (
+    *(JAX_PLATFORMS, "JAX_NUM_CPU_DEVICES", "NPROC", XLA_FLAGS, RX_CPU_TUNING),
+    *(CUDA_VISIBLE_DEVICES, *OF_GPU_MEMORY),
+)
 # For processes that exchange large arrays at every step: malloc keeps what it has got, and for all
 # threads together. Else each array is mapped and unmapped, at the price of a page fault per 4 KB.
 GLIBC_TUNABLES = "GLIBC_TUNABLES"
@@ -329,6 +336,24 @@ def set_variables(variables: Mapping[str, str]) -> None:
 def takes_gpu_memory_at_once() -> bool:
     """Whether JAX takes most of a GPU's memory when it starts."""
     return os.environ.get(PREALLOCATE, "true").lower() not in ("false", "0")
+
+
+def visible_gpus(uuids: Sequence[str], environ: Mapping[str, str] | None = None) -> list[str]:
+    """Those of all GPUs that `CUDA_VISIBLE_DEVICES` leaves to this process, in its order.
+
+    Example:
+        >>> visible_gpus(["GPU-ab", "GPU-cd", "GPU-ef"], {"CUDA_VISIBLE_DEVICES": "2,GPU-a"})
+        ['GPU-ef', 'GPU-ab']
+    """
+    text = (os.environ if environ is None else environ).get(CUDA_VISIBLE_DEVICES)
+    if text is None:
+        return list(uuids)
+    return [
+        uuid
+        for name in map(str.strip, text.split(","))
+        for number, uuid in enumerate(uuids)
+        if name == str(number) or name[:1].isalpha() and uuid.startswith(name)
+    ]
 
 
 def preallocate_gpu_memory(preallocate: bool) -> None:

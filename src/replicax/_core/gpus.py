@@ -7,25 +7,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from replicax._core.env import CUDA_VISIBLE_DEVICES, JAX_PLATFORMS, MEM_FRACTION, PREALLOCATE
+from replicax._core import nvidia
+from replicax._core.env import CUDA_VISIBLE_DEVICES, GPU_FRACTION, JAX_PLATFORMS, PREALLOCATE
 from replicax._core.errors import ClusterSpecError
 
 PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
-_DRIVER, _DEVICES = Path("/proc/driver/nvidia/gpus"), Path("/dev")
 _NAMES = {"gpu", "cuda"}
 # Of a GPU's memory: CUDA and its libraries need some of each process' own beside it.
 _ROOM, _OF_JAX = 0.9, 0.75
-
-
-def count_nvidia(driver: Path = _DRIVER, devices: Path = _DEVICES) -> int:
-    """How many GPUs the driver has; containers may lack its list, and have the device files."""
-    if driver.is_dir():
-        return len(list(driver.iterdir()))
-    return sum(bool(re.fullmatch(r"nvidia\d+", path.name)) for path in devices.glob("nvidia*"))
 
 
 def visible_gpus(environ: Mapping[str, str] | None = None, count: int | None = None) -> list[str]:
@@ -39,7 +30,7 @@ def visible_gpus(environ: Mapping[str, str] | None = None, count: int | None = N
         return []
     if count is None:
         has_plugin = any(importlib.util.find_spec(name) for name in PLUGINS)
-        count = count_nvidia() if has_plugin else 0
+        count = nvidia.count() if has_plugin else 0
     text = environ.get(CUDA_VISIBLE_DEVICES)
     if text is None or not count:
         return list(map(str, range(count)))
@@ -85,5 +76,5 @@ def shared_gpus(
         return [{} for _ in range(processes)]
     room = _ROOM - _OF_JAX if beside_jax else _ROOM
     part = room / -(-processes // len(gpus))
-    memory = {PREALLOCATE: "false", MEM_FRACTION: f"{part:.3f}"}
+    memory = {PREALLOCATE: "false", GPU_FRACTION: f"{part:.3f}"}
     return [{CUDA_VISIBLE_DEVICES: gpus[i % len(gpus)], **memory} for i in range(processes)]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jax
 
-from replicax._core import compilation_cache
+from replicax._core import compilation_cache, nvidia
 from replicax._core.compilation_cache import jax_setting
 from replicax._core.env import (
     count_visible,
@@ -45,7 +45,6 @@ def _keep_memory_of_cpus() -> None:
         keep_memory()
 
 
-_NVIDIA = Path("/proc/driver/nvidia/gpus")
 _AMD = Path("/sys/class/kfd/kfd/topology/nodes")
 _CUDA = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 _ROCM = ("jax_rocm60_plugin", "jax_rocm7_plugin", "jax_rocm_plugin")
@@ -70,13 +69,12 @@ def count_cpu_devices() -> int:
     return max(1, jax_setting("jax_num_cpu_devices"))
 
 
-def count_accelerators(kind: str, *, nvidia: Path = _NVIDIA, amd: Path = _AMD) -> int:
+def count_accelerators(kind: str, *, amd: Path = _AMD) -> int:
     """How many devices of a kind this process can use.
 
     Args:
         kind: `GPU` or `TPU`.
-        nvidia: Where the driver of NVIDIA lists its GPUs.
-        amd: Where that of AMD does.
+        amd: Where the driver of AMD lists its GPUs.
     """
     if is_started():
         try:
@@ -88,8 +86,8 @@ def count_accelerators(kind: str, *, nvidia: Path = _NVIDIA, amd: Path = _AMD) -
         return 0
     if kind == "TPU":
         return chips_on_bus() if _has("libtpu") else 0
-    if has_plugin("cuda") and nvidia.is_dir():
-        return count_visible(len(list(nvidia.iterdir())))
+    if has_plugin("cuda") and (gpus := nvidia.count()):
+        return count_visible(gpus)
     if has_plugin("rocm") and amd.is_dir():
         nodes = [(node / "properties").read_text() for node in amd.iterdir()]
         return count_visible(sum("simd_count 0\n" not in text for text in nodes))

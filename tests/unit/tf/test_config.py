@@ -133,23 +133,23 @@ def test_memory_of_a_cpu_is_not_counted():
 
 
 def test_gpus_are_counted_by_the_driver(tmp_path, monkeypatch):
-    nvidia, amd = tmp_path / "nvidia", tmp_path / "amd"
+    amd = tmp_path / "amd"
+    monkeypatch.setattr(startup.nvidia, "count", lambda: 3)
     for number in range(3):
-        (nvidia / str(number)).mkdir(parents=True)
         (amd / str(number)).mkdir(parents=True)
         (amd / str(number) / "properties").write_text(f"simd_count {number}\nother 1\n")
     monkeypatch.setattr(startup, "is_started", lambda: False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(startup, "jax_setting", lambda name: None)
     monkeypatch.setattr(startup, "has_plugin", lambda kind: kind == "cuda")
-    assert startup.count_accelerators("GPU", nvidia=nvidia, amd=amd) == 3
+    assert startup.count_accelerators("GPU", amd=amd) == 3
     monkeypatch.setattr(startup, "has_plugin", lambda kind: kind == "rocm")
-    assert startup.count_accelerators("GPU", nvidia=nvidia, amd=amd) == 2
+    assert startup.count_accelerators("GPU", amd=amd) == 2
     monkeypatch.setattr(startup, "has_plugin", lambda kind: False)
-    assert startup.count_accelerators("GPU", nvidia=nvidia, amd=amd) == 0
+    assert startup.count_accelerators("GPU", amd=amd) == 0
     monkeypatch.setattr(startup, "jax_setting", lambda name: "cpu")
     monkeypatch.setattr(startup, "has_plugin", lambda kind: True)
-    assert startup.count_accelerators("GPU", nvidia=nvidia, amd=amd) == 0
+    assert startup.count_accelerators("GPU", amd=amd) == 0
 
 
 @pytest.mark.parametrize(

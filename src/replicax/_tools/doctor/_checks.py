@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
+from replicax._core.env import (
+    CUDA_VISIBLE_DEVICES,
+    GPU_ALLOCATOR,
+    GPU_FRACTION,
+    OF_GPU_MEMORY,
+    OLD_GPU_FRACTION,
+    PREALLOCATE,
+)
 from replicax._tools.plan._chips import GIB, size
 
 if TYPE_CHECKING:
+    from replicax._core.nvidia import Driver, Gpu
     from replicax._tools.doctor._facts import Facts
 
 OK, WARN, WRONG = "ok", "warn", "wrong"
@@ -31,8 +43,8 @@ class Check:
 
 
 def checked(facts: Facts) -> list[Check]:
-    """What all checks say."""
-    return [check(facts) for check in CHECKS]
+    """What all checks say; those of GPUs where there are any."""
+    return [check(facts) for check in (*CHECKS, *(CHECKS_OF_GPUS if facts.gpus else ()))]
 
 
 def check_python(facts: Facts) -> Check:
@@ -81,11 +93,19 @@ def check_devices(facts: Facts) -> Check:
         fix = "JAX_PLATFORMS=cpu replicax doctor"
         return Check("devices", WRONG, f"JAX does not start: {facts.jax_error}", fix)
     found = f"{facts.devices} of kind {facts.platform}"
-    if facts.platform == "cpu" and facts.gpus:
-        why = "JAX cannot load its driver" if facts.has_gpu_plugin else "JAX has no driver for them"
-        fix = "nvidia-smi" if facts.has_gpu_plugin else 'pip install "jax[cuda13]"'
-        return Check("devices", WRONG, f"{found}, beside {facts.gpus} GPUs: {why}", fix)
-    return Check("devices", OK, found)
+    if facts.platform != "cpu" or not facts.gpus:
+        return Check("devices", OK, found)
+    found += f", beside {facts.gpus} GPU{'s' * (facts.gpus > 1)}"
+    platforms = facts.settings.get("JAX_PLATFORMS", "")
+    if platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
+        found += f", which JAX_PLATFORMS={platforms} keeps from JAX"
+        return Check("devices", WARN, found, "unset JAX_PLATFORMS")
+    if not facts.gpus_visible:
+        found += f", which CUDA_VISIBLE_DEVICES={facts.settings[CUDA_VISIBLE_DEVICES]} hides"
+        return Check("devices", WARN, found, "unset CUDA_VISIBLE_DEVICES")
+    why = facts.jax_warning or "JAX does not use them"
+    fix = 'JAX_PLATFORMS=cuda python -c "import jax; jax.devices()"     # says why'
+    return Check("devices", WRONG, f"{found}: {why}", fix)
 
 
 def check_tpu(facts: Facts) -> Check:
@@ -197,6 +217,177 @@ CHECKS: Sequence[Callable[[Facts], Check]] = (
     check_kernels,
     check_tensorboard,
     check_report,
+)
+
+
+# By the number in the name of JAX's plugin: the driver from which CUDA runs, and the oldest GPUs.
+_OLDEST_DRIVER = {12: 525, 13: 580}
+_OLDEST_GPU = {12: (5, 2), 13: (7, 5)}
+
+
+def check_driver(facts: Facts) -> Check:
+    """The driver decides which of JAX's plugins can run."""
+    driver, name = facts.driver, "NVIDIA driver"
+    if driver is None:
+        level = WARN if facts.platform == "gpu" else WRONG
+        return Check(name, level, facts.driver_error, "nvidia-smi")
+    if _offered(driver) < min(_OLDEST_DRIVER):
+        found = f"{driver.version} offers no version of CUDA that JAX is built for"
+        return Check(name, WRONG, found, "install driver 580 or later")
+    highest = _dotted(driver.cuda) if driver.cuda else f"{_offered(driver)}, by its number"
+    return Check(name, OK, f"{driver.version}, up to CUDA {highest}")
+
+
+def check_gpus(facts: Facts) -> Check:
+    """Their names, and whether they are too old."""
+    if facts.driver is None:
+        return Check("GPUs", OK, f"{facts.gpus}")
+    kinds = Counter((one.name, one.memory_bytes, one.capability) for one in facts.driver.gpus)
+    found = "; ".join(_kind(count, *kind) for kind, count in kinds.items())
+    hidden = facts.gpus - facts.gpus_visible
+    if hidden:
+        found += f"; {hidden} hidden by CUDA_VISIBLE_DEVICES"
+    if _oldest(facts) < _OLDEST_GPU[12]:
+        return Check("GPUs", WRONG, f"{found}: too old for JAX", "export JAX_PLATFORMS=cpu")
+    return Check("GPUs", OK, found)
+
+
+def check_plugin(facts: Facts) -> Check:
+    """JAX drives GPUs by a plugin, of jaxlib's version and of no later CUDA than the driver's."""
+    name, best = "CUDA plugin", _best_cuda(facts)
+    jax, jaxlib = facts.versions["jax"], facts.versions["jaxlib"]
+    install = f'pip install "jax[cuda{best}]=={jax}"'
+    plugins = _plugins(facts)
+    if not plugins:
+        return Check(name, WRONG, "not installed: JAX computes on the CPU", install)
+    found = ", ".join(f"jax-cuda{cuda}-plugin {one}" for cuda, one in plugins.items())
+    wrong = min(plugins, key=lambda cuda: cuda == best)
+    remove = f"pip uninstall jax-cuda{wrong}-plugin jax-cuda{wrong}-pjrt"
+    if len(plugins) > 1:
+        return Check(name, WRONG, f"{found}: both drive the same GPUs", remove)
+    ((cuda, version),) = plugins.items()
+    if _oldest(facts) < _OLDEST_GPU[cuda]:
+        oldest = _dotted(_OLDEST_GPU[cuda])
+        found += f": CUDA {cuda} needs GPUs of compute capability {oldest} or later"
+        return Check(name, WRONG, found, f"{remove} && {install}")
+    if facts.driver and _offered(facts.driver) < cuda:
+        found += f": CUDA {cuda} needs driver {_OLDEST_DRIVER[cuda]} or later"
+        return Check(name, WRONG, found, f"{remove} && {install}")
+    pjrt = facts.versions[f"jax-cuda{cuda}-pjrt"]
+    if not _same(version, jaxlib) or not _same(pjrt, jaxlib):
+        found += f", jax-cuda{cuda}-pjrt {pjrt or 'not installed'}, with jaxlib {jaxlib}"
+        return Check(name, WRONG, found, f'pip install "jax[cuda{cuda}]=={jax}"')
+    return Check(name, OK, found)
+
+
+def check_nccl(facts: Facts) -> Check:
+    """It carries what several GPUs exchange."""
+    package = f"nvidia-nccl-cu{next(iter(_plugins(facts)), _best_cuda(facts))}"
+    version = facts.versions[package]
+    if version or facts.has_nccl_library:
+        return Check("NCCL", OK, version or "a library of the system")
+    if facts.gpus_visible < 2:
+        return Check("NCCL", OK, "not installed; only several GPUs need it")
+    found = "not installed: several GPUs cannot exchange gradients"
+    return Check("NCCL", WRONG, found, f"pip install {package}")
+
+
+def check_gpu_memory(facts: Facts) -> Check:
+    """JAX takes a share of each GPU at once, which it does not get beside a large program."""
+    share = _share_taken(facts)
+    set_ = [f"{name}={facts.settings[name]}" for name in OF_GPU_MEMORY if name in facts.settings]
+    takes = f"JAX takes {share:.0%} of each at once" if share else "JAX takes it as it needs it"
+    told = "; ".join([takes, *set_])
+    if facts.driver is None:
+        return Check("GPU memory", OK, told)
+    free = {
+        one: one.free_bytes / one.memory_bytes
+        for one in facts.driver.gpus
+        if one.memory_bytes and one.free_bytes is not None
+    }
+    lines = [_free_memory(one, facts.driver) for one in free]
+    found = "; ".join([*dict.fromkeys(lines), told])
+    least = min(free.values(), default=1.0)
+    if least >= share:
+        return Check("GPU memory", OK, found)
+    fix = f"export {GPU_FRACTION}={int(90 * least) / 100}     # or end the other program"
+    return Check("GPU memory", WARN, found, fix)
+
+
+def _free_memory(gpu: Gpu, driver: Driver) -> str:
+    holding = [
+        f"{Path(one.name).name} ({one.pid})"
+        + (f" holds {size(one.memory_bytes)}" if one.memory_bytes else "")
+        for one in driver.processes
+        if one.uuid == gpu.uuid
+    ]
+    free = f"{size(gpu.free_bytes or 0)} free"
+    return f"GPU {gpu.number}: {free}, {', '.join(holding)}" if holding else free
+
+
+def _share_taken(facts: Facts) -> float:
+    """The share of a GPU's memory that JAX takes when it starts; see its page on GPU memory."""
+    told = facts.settings
+    grows = told.get(PREALLOCATE, "").lower() in ("0", "false")
+    if grows or told.get(GPU_ALLOCATOR, "default").lower() not in ("default", "bfc"):
+        return 0.0
+    try:
+        return float(told.get(GPU_FRACTION) or told.get(OLD_GPU_FRACTION) or 0.75)
+    except ValueError:
+        return 0.75
+
+
+def _offered(driver: Driver) -> int:
+    """The highest CUDA, as the driver says it or as its number tells."""
+    if driver.cuda:
+        return driver.cuda[0]
+    branch = int(driver.version.partition(".")[0] or 0)
+    return max((cuda for cuda, least in _OLDEST_DRIVER.items() if branch >= least), default=0)
+
+
+def _best_cuda(facts: Facts) -> int:
+    """The plugin that fits the driver and every GPU."""
+    offered = _offered(facts.driver) if facts.driver else 13
+    return 13 if offered >= 13 and _oldest(facts) >= _OLDEST_GPU[13] else 12
+
+
+def _oldest(facts: Facts) -> tuple[int, int]:
+    """The lowest compute capability; a high one if the driver says none."""
+    gpus = facts.driver.gpus if facts.driver else ()
+    return min((one.capability for one in gpus if one.capability), default=(99, 0))
+
+
+def _plugins(facts: Facts) -> dict[int, str]:
+    found = {cuda: facts.versions[f"jax-cuda{cuda}-plugin"] for cuda in (13, 12)}
+    return {cuda: version for cuda, version in found.items() if version}
+
+
+def _kind(count: int, name: str, memory: int | None, capability: tuple[int, int] | None) -> str:
+    parts = [
+        f"{count} {name}",
+        *([size(memory)] if memory else []),
+        *([f"compute capability {_dotted(capability)}"] if capability else []),
+    ]
+    return ", ".join(parts)
+
+
+def _same(version: str | None, jaxlib: str | None) -> bool:
+    """JAX compares the numbers alone, too."""
+    if version is None or jaxlib is None:
+        return False
+    return Version(version).release == Version(jaxlib).release
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+CHECKS_OF_GPUS: Sequence[Callable[[Facts], Check]] = (
+    check_driver,
+    check_gpus,
+    check_plugin,
+    check_nccl,
+    check_gpu_memory,
 )
 
 

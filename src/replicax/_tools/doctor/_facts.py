@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes.util
 import importlib.util
 import platform
+import re
 import shutil
 import socket
 import subprocess
@@ -18,17 +20,21 @@ from typing import final
 
 from packaging.requirements import Requirement
 
+from replicax._core import nvidia
 from replicax._core.env import (
     KERAS_BACKEND,
+    OF_JAX,
+    PREALLOCATE,
     compilation_cache_folder,
     cores,
+    count_visible,
     environment_for_child,
 )
 from replicax.cluster_resolver._tpu_slice import chips_on_bus
 
 _SHARED_MEMORY = Path("/dev/shm")
-_NVIDIA = Path("/proc/driver/nvidia/gpus")
 _ASK_JAX = "import jax; print(jax.default_backend(), jax.local_device_count())"
+_WARNING = re.compile(r"^\w+Error: |Unable to initialize backend|not compatible with the installed")
 _SECONDS = 120  # JAX waits for a TPU of another process, and large machines start slowly
 
 
@@ -44,8 +50,13 @@ class Facts:
     platform: str  # empty if JAX does not start
     devices: int
     jax_error: str
-    gpus: int  # of NVIDIA, as the driver lists them
-    has_gpu_plugin: bool
+    jax_warning: str  # why JAX goes without a plugin
+    settings: Mapping[str, str]  # variables that are set and change JAX
+    gpus: int  # of NVIDIA
+    gpus_visible: int  # that `CUDA_VISIBLE_DEVICES` leaves
+    driver: nvidia.Driver | None  # of these GPUs
+    driver_error: str
+    has_nccl_library: bool  # of the system
     chips: int
     cores: int  # that this process may use
     threads: int | None  # `NPROC`, the size of XLA's pool
@@ -58,18 +69,25 @@ class Facts:
     kernels_off: str  # why none are loaded
 
 
+_MODULES = {"scikit-learn": "sklearn"}
+_WITHOUT_MODULE = tuple(
+    name.format(cuda)
+    for cuda in (12, 13)
+    for name in ("jax-cuda{}-plugin", "jax-cuda{}-pjrt", "nvidia-nccl-cu{}")
+)
 PACKAGES = (
     *("jax", "jaxlib", "keras", "numpy", "ray", "libtpu", "tensorboard", "xprof"),
     *("matplotlib", "scikit-learn"),
+    *_WITHOUT_MODULE,
 )
-_MODULES = {"scikit-learn": "sklearn"}
 
 
 def gather(environ: Mapping[str, str] | None = None) -> Facts:
     """Look at this machine; JAX starts in another process, because it keeps the chips of a TPU."""
     own = environment_for_child({}, environ=environ)  # as for a program that starts now
-    backend, devices, error = _devices(own)
-    has_gpu_plugin = _has_gpu_plugin()
+    driver, driver_error = _driver()  # before JAX, which would be on the GPUs, too
+    gpus = len(driver.gpus) if driver else nvidia.count()
+    backend, devices, error, warning = _devices(own)
     kernels, kernels_off = _kernels()
     cache = compilation_cache_folder(own)
     threads = own.get("NPROC", "")
@@ -81,8 +99,13 @@ def gather(environ: Mapping[str, str] | None = None) -> Facts:
         platform=backend,
         devices=devices,
         jax_error=error,
-        gpus=len(list(_NVIDIA.iterdir())) if _NVIDIA.is_dir() else 0,
-        has_gpu_plugin=has_gpu_plugin,
+        jax_warning=warning,
+        settings={name: own[name] for name in OF_JAX if name in own},
+        gpus=gpus,
+        gpus_visible=count_visible(gpus, own),
+        driver=driver,
+        driver_error=driver_error,
+        has_nccl_library=gpus > 1 and ctypes.util.find_library("nccl") is not None,
         chips=chips_on_bus(),
         cores=cores(),
         threads=int(threads) if threads.isdecimal() else None,
@@ -97,7 +120,8 @@ def gather(environ: Mapping[str, str] | None = None) -> Facts:
 
 
 def _version(package: str) -> str | None:
-    if importlib.util.find_spec(_MODULES.get(package, package)) is None:
+    module = _MODULES.get(package, package)
+    if package not in _WITHOUT_MODULE and importlib.util.find_spec(module) is None:
         return None
     with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(package)
@@ -115,29 +139,31 @@ def _wanted() -> dict[str, str]:
     return {**found, "python": python}
 
 
-def _devices(environ: Mapping[str, str]) -> tuple[str, int, str]:
-    """The platform and number of devices that JAX has, and the error if it does not start."""
+def _driver() -> tuple[nvidia.Driver | None, str]:
+    """What `nvidia-smi` says, or why it says nothing."""
+    try:
+        return nvidia.look(), ""
+    except nvidia.NoAnswerError as error:
+        return None, str(error)
+
+
+def _devices(environ: Mapping[str, str]) -> tuple[str, int, str, str]:
+    """The platform and number of devices that JAX has, the error if it does not start, a warning.
+
+    JAX warns of a plugin that fails, and goes on without it.
+    """
     command = [sys.executable, "-c", _ASK_JAX]
+    own = {**environ, PREALLOCATE: "false"}  # others may be on the GPUs
     try:
-        ran = subprocess.run(
-            command, capture_output=True, text=True, env=dict(environ), timeout=_SECONDS
-        )
+        ran = subprocess.run(command, capture_output=True, text=True, env=own, timeout=_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return "", 0, str(error)
+        return "", 0, str(error), ""
+    said = ran.stderr.strip().splitlines()
     if ran.returncode:
-        said = ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"]
-        return "", 0, said[-1]
+        return "", 0, said[-1] if said else f"exit code {ran.returncode}", ""
     backend, count = ran.stdout.split()[-2:]
-    return backend, int(count), ""
-
-
-def _has_gpu_plugin() -> bool:
-    """Whether JAX has what drives GPUs."""
-    try:
-        from replicax._core.startup import has_plugin
-    except ImportError:  # JAX is missing or broken, which is a separate fact
-        return False
-    return has_plugin("cuda")
+    warnings = [line for line in said if _WARNING.search(line)]
+    return backend, int(count), "", warnings[-1] if warnings else ""
 
 
 def _kernels() -> tuple[str | None, str]:

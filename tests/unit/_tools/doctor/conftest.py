@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from replicax._core.nvidia import Driver, Gpu
 from replicax._tools.doctor._facts import PACKAGES, Facts
 from replicax._tools.profile._result import PARTS, Profile
 
@@ -35,6 +36,9 @@ def made():
     return made
 
 
+GPUS = [Gpu(number, f"GPU-{number}", "H100", 2**36, 2**36, (9, 0)) for number in range(2)]
+
+
 @pytest.fixture
 def found():
     """What a machine without faults has, but for what is said."""
@@ -43,7 +47,9 @@ def found():
         usual = {
             "python": "3.12.1",
             "versions": dict.fromkeys(PACKAGES, "1.5")
-            | {"jax": "0.10.2", "jaxlib": "0.10.2", "keras": "3.15.1", "ray": "2.60.0"},
+            | {"jax": "0.10.2", "jaxlib": "0.10.2", "keras": "3.15.1", "ray": "2.60.0"}
+            | dict.fromkeys(["jax-cuda12-plugin", "jax-cuda12-pjrt", "nvidia-nccl-cu12"])
+            | {"jax-cuda13-plugin": "0.10.2", "jax-cuda13-pjrt": "0.10.2"},
             "wanted": {
                 "python": ">=3.11",
                 "jax": "<0.11,>=0.10",
@@ -54,8 +60,13 @@ def found():
             "platform": "gpu",
             "devices": 2,
             "jax_error": "",
+            "jax_warning": "",
+            "settings": {},
             "gpus": 2,
-            "has_gpu_plugin": True,
+            "gpus_visible": 2,
+            "driver": Driver("580.95.05", (13, 0), tuple(GPUS), ()),
+            "driver_error": "",
+            "has_nccl_library": False,
             "chips": 0,
             "cores": 8,
             "threads": None,

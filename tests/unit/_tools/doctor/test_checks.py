@@ -10,10 +10,23 @@ import sys
 import pytest
 
 from replicax._core.errors import UsageError
+from replicax._core.nvidia import Driver, Gpu, GpuProcess
 from replicax._tools.doctor import __main__ as command
 from replicax._tools.doctor import _examination, _facts, _render
-from replicax._tools.doctor._checks import CHECKS, OK, WARN, WRONG, checked
+from replicax._tools.doctor._checks import CHECKS, CHECKS_OF_GPUS, OK, WARN, WRONG, checked
 from replicax._tools.doctor._facts import PACKAGES, gather
+
+GIB = 2**30
+
+
+def driver(version="580.95.05", cuda=(13, 0), capability=(9, 0), free=79 * GIB, processes=()):
+    """A driver with two GPUs of 80 GiB."""
+    gpus = [
+        Gpu(number, f"GPU-{number}", "NVIDIA H100 80GB HBM3", 80 * GIB, free, capability)
+        for number in range(2)
+    ]
+    return Driver(version, cuda, tuple(gpus), tuple(processes))
+
 
 FAULTS = [
     ("Python", {"python": "3.10.2"}, WRONG, "3.10.2, not >=3.11", "install Python 3.11"),
@@ -25,13 +38,21 @@ FAULTS = [
     ("NumPy", {"versions": {"numpy": None}}, WRONG, "not installed", 'pip install "numpy'),
     ("Keras' backend", {"backend": "torch"}, WRONG, "=torch", "export KERAS_BACKEND=jax"),
     ("devices", {"jax_error": "boom"}, WRONG, "does not start: boom", "JAX_PLATFORMS=cpu"),
-    ("devices", {"platform": "cpu"}, WRONG, "2 GPUs: JAX cannot load", "nvidia-smi"),
+    ("devices", {"platform": "cpu"}, WRONG, "2 GPUs: JAX does not use them", "JAX_PLATFORMS=cuda"),
+    ("devices", {"platform": "cpu", "jax_warning": "no cuDNN"}, WRONG, "no cuDNN", "import jax"),
     (
         "devices",
-        {"platform": "cpu", "has_gpu_plugin": False},
-        WRONG,
-        "JAX has no driver for them",
-        'pip install "jax[cuda13]"',
+        {"platform": "cpu", "settings": {"JAX_PLATFORMS": "cpu"}},
+        WARN,
+        "2 GPUs, which JAX_PLATFORMS=cpu",
+        "unset JAX_PLATFORMS",
+    ),
+    (
+        "devices",
+        {"platform": "cpu", "gpus_visible": 0, "settings": {"CUDA_VISIBLE_DEVICES": "-1"}},
+        WARN,
+        "CUDA_VISIBLE_DEVICES=-1 hides",
+        "unset CUDA_VISIBLE_DEVICES",
     ),
     ("TPU", {"chips": 4, "versions": {"libtpu": None}}, WRONG, "no libtpu", "replicax[tpu]"),
     ("TPU", {"chips": 4}, WRONG, "another process may have them", "lsof"),
@@ -63,9 +84,98 @@ FAULTS = [
         'pip install "replicax[report]"',
     ),
 ]
+GROWS = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+CUDA13 = {"jax-cuda13-plugin": None, "jax-cuda13-pjrt": None}
+CUDA12 = {
+    **dict.fromkeys([*CUDA13, "nvidia-nccl-cu13"]),
+    **{"jax-cuda12-plugin": "0.10.2", "jax-cuda12-pjrt": "0.10.2", "nvidia-nccl-cu12": "2.27"},
+}
+BUSY = GpuProcess(4242, "GPU-1", "/usr/bin/python", 60 * GIB)
+FAULTS_OF_GPUS = [
+    (
+        "NVIDIA driver",
+        {"driver": None, "driver_error": "nvidia-smi fails: no driver", "platform": "cpu"},
+        WRONG,
+        "nvidia-smi fails: no driver",
+        "nvidia-smi",
+    ),
+    (
+        "NVIDIA driver",
+        {"driver": driver("470.82.01", (11, 4)), "platform": "cpu"},
+        WRONG,
+        "470.82.01 offers no version of CUDA",
+        "driver 580",
+    ),
+    ("NVIDIA driver", {"driver": driver("470.82", None)}, WRONG, "470.82 offers", "driver 580"),
+    ("GPUs", {"driver": driver(capability=(3, 5))}, WRONG, "3.5: too old", "JAX_PLATFORMS=cpu"),
+    ("CUDA plugin", {"versions": CUDA13}, WRONG, "not installed", '"jax[cuda13]==0.10.2"'),
+    (
+        "CUDA plugin",
+        {"versions": CUDA13, "driver": driver("535.104", None)},
+        WRONG,
+        "not installed",
+        '"jax[cuda12]==0.10.2"',
+    ),
+    (
+        "CUDA plugin",
+        {"driver": driver("535.104.05", (12, 2))},
+        WRONG,
+        "CUDA 13 needs driver 580",
+        'pip uninstall jax-cuda13-plugin jax-cuda13-pjrt && pip install "jax[cuda12]==0.10.2"',
+    ),
+    (
+        "CUDA plugin",
+        {"driver": driver(capability=(7, 0))},
+        WRONG,
+        "CUDA 13 needs GPUs of compute capability 7.5",
+        '"jax[cuda12]==0.10.2"',
+    ),
+    (
+        "CUDA plugin",
+        {"versions": {**CUDA12, "jax-cuda13-plugin": "0.10.2"}},
+        WRONG,
+        "both",
+        "pip uninstall jax-cuda12-plugin jax-cuda12-pjrt",
+    ),
+    (
+        "CUDA plugin",
+        {"versions": {"jax-cuda13-plugin": "0.10.1"}},
+        WRONG,
+        "jax-cuda13-plugin 0.10.1, jax-cuda13-pjrt 0.10.2, with jaxlib 0.10.2",
+        '"jax[cuda13]==0.10.2"',
+    ),
+    (
+        "CUDA plugin",
+        {"versions": {"jax-cuda13-pjrt": None}},
+        WRONG,
+        "jax-cuda13-pjrt not installed",
+        '"jax[cuda13]==0.10.2"',
+    ),
+    (
+        "NCCL",
+        {"versions": {"nvidia-nccl-cu13": None}},
+        WRONG,
+        "several GPUs cannot",
+        "pip install nvidia-nccl-cu13",
+    ),
+    (
+        "GPU memory",
+        {"driver": driver(free=20 * GIB, processes=[BUSY])},
+        WARN,
+        "GPU 1: 20.0 GiB free, python (4242) holds 60.0 GiB; JAX takes 75%",
+        "export XLA_CLIENT_MEM_FRACTION=0.22",
+    ),
+    (
+        "GPU memory",
+        {"driver": driver(free=60 * GIB), "settings": {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".9"}},
+        WARN,
+        "60.0 GiB free; JAX takes 90% of each at once; XLA_PYTHON_CLIENT_MEM_FRACTION=.9",
+        "export XLA_CLIENT_MEM_FRACTION=0.67",
+    ),
+]
 
 
-@pytest.mark.parametrize(("name", "facts", "level", "says", "fix"), FAULTS)
+@pytest.mark.parametrize(("name", "facts", "level", "says", "fix"), [*FAULTS, *FAULTS_OF_GPUS])
 def test_a_fault_is_found_and_mended(found, name, facts, level, says, fix):
     (check,) = (one for one in checked(found(**facts)) if one.name == name)
     assert check.level == level
@@ -81,6 +191,13 @@ def test_a_fault_is_found_and_mended(found, name, facts, level, says, fix):
         {"platform": "cpu", "gpus": 0, "threads": 8, "devices": 4},
         {"platform": "tpu", "gpus": 0, "chips": 4},
         {"versions": {"ray": None, "libtpu": None}},
+        {"versions": CUDA12},
+        {"versions": CUDA12, "driver": driver("525.60.13", (12, 0), (5, 2))},
+        {"versions": {"nvidia-nccl-cu13": None}, "has_nccl_library": True},
+        {"versions": {"nvidia-nccl-cu13": None}, "gpus_visible": 1},
+        {"driver": driver(free=1, processes=[BUSY]), "settings": GROWS},
+        {"driver": driver(free=1), "settings": {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}},
+        {"driver": driver(free=None, capability=None)},
     ],
 )
 def test_nothing_is_wrong(found, facts):
@@ -91,6 +208,11 @@ def test_nothing_is_wrong(found, facts):
 
 def test_each_check_has_a_fault():
     assert len({name for name, *_ in FAULTS}) == len(CHECKS)
+    assert len({name for name, *_ in FAULTS_OF_GPUS}) == len(CHECKS_OF_GPUS)
+
+
+def test_where_no_gpu_is_nothing_is_said_of_gpus(found):
+    assert len(checked(found(gpus=0, driver=None))) == len(CHECKS)
 
 
 def test_the_table_has_what_mends_below_it(found):
@@ -136,13 +258,21 @@ def test_jax_that_does_not_answer_is_a_fact_too(monkeypatch):
     assert "timed out after 120 seconds" in facts.jax_error
 
 
+def test_why_jax_leaves_a_plugin_is_a_fact_too(tmp_path):
+    plugin = tmp_path / "jax_plugins" / "abacus"
+    plugin.mkdir(parents=True)
+    (plugin / "__init__.py").write_text("def initialize():\n    raise RuntimeError('no beads')\n")
+    facts = gather({"PYTHONPATH": str(tmp_path)})
+    assert (facts.platform, facts.jax_warning) == ("cpu", "RuntimeError: no beads")
+
+
 def test_an_installation_without_anything_is_checked():
     missing = ["jax", "keras", "numpy", "matplotlib", "sklearn", "rich"]
     program = f"""
 import sys
 sys.modules.update(dict.fromkeys({missing}))
 from replicax._tools.doctor import __main__ as command, _facts
-_facts._devices = lambda environ: ("", 0, "no module")
+_facts._devices = lambda environ: ("", 0, "no module", "")
 sys.exit(command.main([{options()[0]!r}]))
 """
     ran = subprocess.run(

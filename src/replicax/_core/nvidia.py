@@ -1,0 +1,155 @@
+"""What NVIDIA's driver says of its GPUs: files for their number, `nvidia-smi` for all else.
+
+`nvidia-smi` hangs with a driver that is stuck, so it gets some seconds and is then left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from replicax._core.env import visible_gpus
+
+_LISTED = Path("/proc/driver/nvidia/gpus")
+_DEVICES = Path("/dev")
+_MIB = 2**20
+_SECONDS = 10.0  # eight GPUs whose driver is not loaded yet take about five
+
+
+class NoAnswerError(Exception):
+    """`nvidia-smi` is not there, has failed, or takes too long."""
+
+
+@final
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU; None stands for what the driver does not say, as of a part of a GPU (MIG)."""
+
+    number: int
+    uuid: str
+    name: str
+    memory_bytes: int | None
+    free_bytes: int | None
+    capability: tuple[int, int] | None  # of computing, such as (9, 0)
+
+
+@final
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process that holds memory of a GPU; in a container its number may be the host's."""
+
+    pid: int
+    uuid: str
+    name: str
+    memory_bytes: int | None
+
+
+@final
+@dataclass(frozen=True)
+class Driver:
+    """The driver, the highest version of CUDA that it offers, and what is on its GPUs."""
+
+    version: str
+    cuda: tuple[int, int] | None
+    gpus: tuple[Gpu, ...]
+    processes: tuple[GpuProcess, ...]
+
+
+def count(listed: Path = _LISTED, devices: Path = _DEVICES) -> int:
+    """How many GPUs there are; nothing is started.
+
+    Sandboxes such as gVisor have the devices and not the driver's own list.
+    """
+    found = list(listed.iterdir()) if listed.is_dir() else []
+    found = found or [one for one in devices.glob("nvidia*") if one.name[6:].isdecimal()]
+    return len(found)
+
+
+def look(seconds: float = _SECONDS) -> Driver:
+    """Ask for the driver, its GPUs and who uses them.
+
+    Raises:
+        NoAnswerError: If `nvidia-smi` does not answer.
+    """
+    try:
+        rows = _rows("gpu", (*_OF_GPU, "compute_cap", "name"), seconds)
+    except NoAnswerError as error:  # drivers before 510 do not know `compute_cap`
+        if "compute_cap" not in str(error):
+            raise
+        rows = [[*row[:-1], "", row[-1]] for row in _rows("gpu", (*_OF_GPU, "name"), seconds)]
+    gpus = [
+        Gpu(int(number), uuid, name, _bytes(total), _bytes(free), _version(capability))
+        for number, uuid, total, free, _, capability, name in rows
+    ]
+    processes = [
+        GpuProcess(int(pid), uuid, name, _bytes(used))
+        for pid, uuid, used, name in _rows("compute-apps", _OF_PROCESS, seconds)
+    ]
+    version = rows[0][_OF_GPU.index("driver_version")] if rows else ""
+    # Newer drivers write `CUDA UMD Version`.
+    cuda = re.search(r"CUDA(?: \w+)? Version\s*:\s*(\d+\.\d+)", _said((), seconds))
+    return Driver(version, _version(cuda[1]) if cuda else None, tuple(gpus), tuple(processes))
+
+
+def utilization(
+    environ: Mapping[str, str] | None = None, seconds: float = _SECONDS
+) -> list[float | None]:
+    """The share of the last second in which each GPU of this process computed anything.
+
+    Raises:
+        NoAnswerError: If `nvidia-smi` does not answer.
+    """
+    rows = _rows("gpu", ("uuid", "utilization.gpu"), seconds)
+    used = {uuid: int(percent) / 100 if percent.isdecimal() else None for uuid, percent in rows}
+    return [used[uuid] for uuid in visible_gpus(list(used), environ)]
+
+
+_OF_GPU = ("index", "uuid", "memory.total", "memory.free", "driver_version")
+_OF_PROCESS = ("pid", "gpu_uuid", "used_memory", "process_name")
+
+
+def _rows(kind: str, fields: Sequence[str], seconds: float) -> list[list[str]]:
+    """The answer to a query; the last field may have commas."""
+    query = (f"--query-{kind}={','.join(fields)}", "--format=csv,noheader,nounits")
+    lines = [line.strip() for line in _said(query, seconds).splitlines()]
+    rows = [line.split(", ", len(fields) - 1) for line in lines]
+    return [row for row in rows if len(row) == len(fields)]  # others are notes for people
+
+
+def _said(options: Sequence[str], seconds: float) -> str:
+    try:
+        process = subprocess.Popen(
+            ["nvidia-smi", *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+    except OSError as error:
+        raise NoAnswerError(f"nvidia-smi cannot be started: {error.strerror}") from None
+    try:
+        said, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the driver may hold it for ever
+            process.communicate(timeout=1)
+        raise NoAnswerError(f"nvidia-smi does not answer within {seconds:g} s") from None
+    if process.returncode:
+        first = (said.strip().splitlines() or [f"exit code {process.returncode}"])[0]
+        raise NoAnswerError(f"nvidia-smi fails: {first}")
+    return said
+
+
+def _bytes(mebibytes: str) -> int | None:
+    return int(mebibytes) * _MIB if mebibytes.isdecimal() else None
+
+
+def _version(text: str) -> tuple[int, int] | None:
+    found = re.fullmatch(r"(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else None

@@ -1,0 +1,113 @@
+"""What NVIDIA's driver says, with a script in the place of `nvidia-smi`."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from replicax._core import nvidia
+from replicax._core.nvidia import Driver, Gpu, GpuProcess, NoAnswerError
+
+MIB = 2**20
+TWO = """\
+0, GPU-7a, 81559, 81008, 580.95.05, 9.0, NVIDIA H100 80GB HBM3
+1, GPU-7b, 81559, 40000, 580.95.05, 9.0, NVIDIA H100 80GB HBM3"""
+APPS = "4242, GPU-7b, 41000, python, train.py"
+PAGE = "| NVIDIA-SMI 580.95.05    Driver Version: 580.95.05    CUDA Version: 13.0     |"
+
+
+@pytest.fixture
+def smi(tmp_path, monkeypatch):
+    """Put an `nvidia-smi` first on the path that answers so, in lines of a shell script."""
+
+    def smi(*, gpus=f"echo '{TWO}'", apps=f"echo '{APPS}'", page=f"echo '{PAGE}'"):
+        script = tmp_path / "nvidia-smi"
+        script.write_text(
+            f'#!/bin/sh\ncase "$*" in\n*query-gpu=*)\n{gpus};;\n'
+            f"*query-compute-apps=*)\n{apps};;\n*)\n{page};;\nesac\n"
+        )
+        script.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+    return smi
+
+
+def test_the_driver_its_gpus_and_their_processes(smi):
+    smi()
+    h100 = "NVIDIA H100 80GB HBM3"
+    assert nvidia.look() == Driver(
+        "580.95.05",
+        (13, 0),
+        (
+            Gpu(0, "GPU-7a", h100, 81559 * MIB, 81008 * MIB, (9, 0)),
+            Gpu(1, "GPU-7b", h100, 81559 * MIB, 40000 * MIB, (9, 0)),
+        ),
+        (GpuProcess(4242, "GPU-7b", "python, train.py", 41000 * MIB),),
+    )
+
+
+def test_newer_drivers_name_cuda_otherwise(smi):
+    smi(page="echo '| NVIDIA-SMI 610.43    KMD Version: 610.43    CUDA UMD Version: 13.3    |'")
+    assert nvidia.look().cuda == (13, 3)
+
+
+def test_what_the_driver_does_not_say_is_none(smi):
+    gpu = "echo '0, GPU-1, [N/A], [N/A], 580.65, [N/A], NVIDIA GB10'"
+    smi(gpus=gpu, apps="echo '7, GPU-1, [N/A], [Not Found]'", page="echo 'CUDA Version: N/A'")
+    found = nvidia.look()
+    assert found.gpus == (Gpu(0, "GPU-1", "NVIDIA GB10", None, None, None),)
+    assert found.processes == (GpuProcess(7, "GPU-1", "[Not Found]", None),)
+    assert found.cuda is None
+
+
+def test_old_drivers_do_not_know_the_compute_capability(smi):
+    smi(
+        gpus="case $1 in *compute_cap*) echo 'Field \"compute_cap\" is not a valid field to query.'"
+        "; exit 2;; *) echo '0, GPU-1, 16160, 16000, 470.42, Tesla V100-SXM2-16GB';; esac",
+        apps="true",
+    )
+    (gpu,) = nvidia.look().gpus
+    assert (gpu.name, gpu.capability, gpu.free_bytes) == ("Tesla V100-SXM2-16GB", None, 16000 * MIB)
+
+
+def test_a_machine_without_gpus_has_none(smi):
+    smi(gpus="echo 'No devices were found'", apps="true")
+    assert nvidia.look() == Driver("", (13, 0), (), ())
+
+
+def test_a_driver_that_fails_says_why(smi, monkeypatch):
+    said = "Failed to initialize NVML: Driver/library version mismatch"
+    smi(gpus=f"echo '{said}'; exit 18")
+    with pytest.raises(NoAnswerError, match=said):
+        nvidia.look()
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(NoAnswerError, match="cannot be started"):
+        nvidia.look()
+
+
+def test_a_driver_that_hangs_is_left_behind(smi):
+    smi(gpus="sleep 60")
+    began = time.monotonic()
+    with pytest.raises(NoAnswerError, match="within 0.2 s"):
+        nvidia.look(seconds=0.2)
+    assert time.monotonic() - began < 10
+
+
+def test_utilization_is_of_the_gpus_that_this_process_sees(smi):
+    smi(gpus="echo 'GPU-a, 0\nGPU-b, 97\nGPU-c, [N/A]'")
+    assert nvidia.utilization({}) == [0.0, 0.97, None]
+    assert nvidia.utilization({"CUDA_VISIBLE_DEVICES": "2,1"}) == [None, 0.97]
+
+
+def test_gpus_are_counted_by_the_driver_or_by_their_devices(tmp_path):
+    listed, devices = tmp_path / "gpus", tmp_path / "dev"
+    assert nvidia.count(listed, devices) == 0
+    devices.mkdir()
+    for name in ("nvidia0", "nvidia11", "nvidiactl", "nvidia-uvm", "nvidia-caps", "null"):
+        (devices / name).touch()
+    assert nvidia.count(listed, devices) == 2
+    for number in range(3):
+        (listed / f"0000:0{number}:00.0").mkdir(parents=True)
+    assert nvidia.count(listed, devices) == 3
