@@ -30,9 +30,9 @@ _FLAGS = [
 if jaxlib.version.__version_info__ < (0, 11):  # later ones end a process that has this flag
     _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 if ON_GPUS:
-    # GPUs get the code that users get. Processes of the tests share a GPU; products and
-    # convolutions keep all digits of float32.
-    _FLAGS = []
+    # Processes of the tests share a GPU; products and convolutions keep all digits of float32. To
+    # try kernels, for the fastest, would take most of the time.
+    _FLAGS = ["--xla_gpu_autotune_level=0"]
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")
 os.environ.setdefault("XLA_FLAGS", " ".join(_FLAGS))

@@ -64,6 +64,11 @@ def tuned(**parts):
     return choose({part for part in PARTS if parts.get(part, True)})
 
 
+def device_names(value):
+    """The names of the devices of an array, such as `CPU:1`."""
+    return [f"{device.platform.upper()}:{device.id}" for device in value.devices()]
+
+
 def local(strategy, value):
     """The components of one value, as NumPy arrays."""
     return [np.asarray(part) for part in strategy.experimental_local_results(value)]

@@ -206,4 +206,5 @@ def test_strategies_of_one_machine_have_no_cluster_resolver(strategy):
 
 
 def test_a_strategy_shows_its_devices(strategy):
-    assert f"with {strategy.num_replicas_in_sync} replica(s) on CPU:" in repr(strategy)
+    count, (first, *_) = strategy.num_replicas_in_sync, strategy.extended.worker_devices
+    assert f"with {count} replica(s) on {first}" in repr(strategy)

@@ -15,7 +15,7 @@ import pytest
 import replicax as rx
 from replicax.testing import MATRIX, strategy_params
 
-from helpers import wait_until
+from helpers import device_names, wait_until
 
 
 @pytest.fixture(params=strategy_params(replicas=(2,)), scope="module")
@@ -115,7 +115,7 @@ def test_pieces_lie_on_their_replicas_devices(strategy):
     rows = 2 * strategy.num_replicas_in_sync
     (batch,) = strategy.experimental_distribute_dataset([np.arange(rows)])
     devices = [
-        [f"CPU:{device.id}" for device in piece.devices()]
+        device_names(piece)
         for piece in strategy.experimental_local_results(batch)
     ]
     assert devices == [[name] for name in strategy.extended.worker_devices]

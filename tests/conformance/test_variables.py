@@ -13,6 +13,7 @@ import replicax as rx
 from helpers import (
     assert_trees_close,
     batch_of,
+    device_names,
     few_strategies,
     local,
     per_replica,
@@ -260,10 +261,10 @@ def test_an_unknown_aggregation_is_refused(strategy):
 
 def test_variables_live_where_the_strategy_keeps_them(strategy):
     v = variable(strategy, np.arange(4.0))
-    names = [f"CPU:{device.id}" for device in v.value.devices()]
+    names = device_names(v.value)
     assert sorted(names) == sorted(strategy.extended.parameter_devices)
     strategy.run(lambda: v.assign_add(np.ones(4)))
-    assert [f"CPU:{device.id}" for device in v.value.devices()] == names
+    assert device_names(v.value) == names
 
 
 def test_a_random_initial_value_is_equal_everywhere(strategy):

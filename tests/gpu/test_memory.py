@@ -11,10 +11,17 @@ import pytest
 
 import replicax as rx
 
-from .cases import BATCH, DEVICE, GPUS, LABELS, NUMBERS, STRATEGIES, compiled
+from .cases import BATCH, DEVICE, LABELS, NUMBERS, STRATEGIES, compiled
 from fitting import made
 
 MEGA = 2**20
+
+
+def line():
+    """A model that compiles fast."""
+    model = keras.Sequential([keras.Input((20,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.01), "mse")
+    return model
 
 
 def in_use(device):
@@ -38,7 +45,7 @@ def test_many_fits_take_no_more_memory_than_a_few(gpu):
 def test_strategies_give_back_what_they_took(strategy, gpu):
     def used(count):
         for _ in range(count):
-            model = made(STRATEGIES[strategy](), functools.partial(compiled, "mlp"))
+            model = made(STRATEGIES[strategy](), line)
             model.fit(NUMBERS, LABELS, batch_size=BATCH, verbose=0)
             del model
             keras.backend.clear_session()
@@ -61,25 +68,10 @@ def wide(width=8192, rows=64):
 
 def test_a_step_takes_its_arguments_memory_again(gpu):
     """Weights, momentum and gradients are there once: no step makes a second copy of a weight."""
-    before = gpu.memory_stats()["peak_bytes_in_use"]
     with rx.OneDeviceStrategy(DEVICE).scope():
         model, rows = wide()
     model.fit(rows, rows, batch_size=64, epochs=2, verbose=0)
     peak = gpu.memory_stats()["peak_bytes_in_use"]
     kernels = sum(int(np.prod(v.shape)) * 4 for v in model.trainable_variables)
     # weights, momentum, and gradients that are added to both at once or wait for each other
-    assert kernels * 2 < peak - before * 0 <= kernels * 3.3, (peak / MEGA, kernels / MEGA)
-
-
-def test_a_model_that_does_not_fit_says_what_to_try(gpu):
-    limit = gpu.memory_stats()["bytes_limit"]
-    width = int((limit / 4 / 3) ** 0.5) // 128 * 128  # three kernels fill it, their momentum not
-    with pytest.raises(rx.errors.ReplicaxError) as caught:
-        with rx.OneDeviceStrategy(DEVICE).scope():
-            model, rows = wide(width, 8)
-        model.fit(rows, rows, batch_size=8, verbose=0)
-    print(caught.value)
-    assert "memory" in str(caught.value)
-    gc.collect()
-    again = made(rx.OneDeviceStrategy(DEVICE), functools.partial(compiled, "mlp"))
-    again.fit(NUMBERS, LABELS, batch_size=BATCH, verbose=0)
+    assert 2 * kernels < peak <= 3.3 * kernels, f"{peak / MEGA:.0f}, {kernels / MEGA:.0f} MiB"

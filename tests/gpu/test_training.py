@@ -12,7 +12,18 @@ import pytest
 import replicax as rx
 import replicax.tf as tf
 
-from .cases import BATCH, DEVICE, GPUS, LABELS, MODELS, NUMBERS, STRATEGIES, WORDS, compiled, trained
+from .cases import (
+    BATCH,
+    DEVICE,
+    GPUS,
+    LABELS,
+    MODELS,
+    NUMBERS,
+    STRATEGIES,
+    WORDS,
+    compiled,
+    trained,
+)
 from fitting import made, weight_difference
 from helpers import assert_trees_close
 
@@ -87,8 +98,12 @@ def test_gradients_of_a_table_are_rows(monkeypatch):
         def make():
             keras.utils.set_random_seed(1)
             model = keras.Sequential(
-                [keras.Input((10,), dtype="int32"), rx.layers.ShardedEmbedding(1000, 8),
-                 keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)]
+                [
+                    keras.Input((10,), dtype="int32"),
+                    rx.layers.ShardedEmbedding(1000, 8),
+                    keras.layers.GlobalAveragePooling1D(),
+                    keras.layers.Dense(1),
+                ]
             )
             model.compile(keras.optimizers.SGD(0.1), "mse")
             return model

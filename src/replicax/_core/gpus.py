@@ -10,7 +10,13 @@ import os
 from collections.abc import Mapping, Sequence
 
 from replicax._core import nvidia
-from replicax._core.env import CUDA_VISIBLE_DEVICES, GPU_FRACTION, JAX_PLATFORMS, PREALLOCATE
+from replicax._core.env import (
+    CUDA_VISIBLE_DEVICES,
+    GPU_FRACTION,
+    JAX_PLATFORMS,
+    OLD_GPU_FRACTION,
+    PREALLOCATE,
+)
 from replicax._core.errors import ClusterSpecError
 
 PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
@@ -76,5 +82,6 @@ def shared_gpus(
         return [{} for _ in range(processes)]
     room = _ROOM - _OF_JAX if beside_jax else _ROOM
     part = room / -(-processes // len(gpus))
-    memory = {PREALLOCATE: "false", GPU_FRACTION: f"{part:.3f}"}
+    # JAX refuses both names of the fraction; an empty one counts as none.
+    memory = {PREALLOCATE: "false", GPU_FRACTION: f"{part:.3f}", OLD_GPU_FRACTION: ""}
     return [{CUDA_VISIBLE_DEVICES: gpus[i % len(gpus)], **memory} for i in range(processes)]

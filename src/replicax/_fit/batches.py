@@ -40,12 +40,16 @@ def placed_batches(original: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(distribution, StoreDistribution):
             return original(self, distribution)
         adapter = self.data_adapter
-        owned = isinstance(adapter, HostAdapter)
+        on_cpu = distribution.topology.platform == "cpu"
+        # Other devices have memory of their own, and nobody fills an array of `fit` again, as
+        # generators do.
+        is_array = not on_cpu and _compat.reads_arrays(adapter)
+        owned = isinstance(adapter, HostAdapter) or is_array
         if distribution.engine.closures is not None:
             return adapter.get_numpy_iterator()  # closures take copies
         # Of a batch ahead, workers know that they agree before they need it.
         several = distribution.topology.num_processes > 1
-        ahead = 1 if several or distribution.topology.platform != "cpu" else 0
+        ahead = 0 if on_cpu and not several else 1
         if several and _compat.reads_arrays(adapter):
             return _of_arrays(adapter, distribution)
         if several:

@@ -30,7 +30,7 @@ _STATUS = re.compile(
 )
 
 _NO_MEMORY = "RESOURCE_EXHAUSTED"
-_WHAT_TO_TRY = (
+WHAT_TO_TRY = (
     "The device has too little memory for this program. Make `batch_size` smaller, train in "
     "`mixed_bfloat16`, or take CentralStorageStrategy, which keeps variables on the CPU. "
     "`replicax plan` says what a step needs, `replicax doctor` which processes hold memory. "
@@ -41,7 +41,7 @@ _WHAT_TO_TRY = (
 def raise_explained(error: Exception) -> NoReturn:
     """Raise an error that came out of a trace, in the user's words if JAX's own were raised."""
     if is_device_error(error) and _NO_MEMORY in str(error):
-        error.add_note(_WHAT_TO_TRY)
+        error.add_note(WHAT_TO_TRY)
     explained = explain(error)
     if explained is error:
         raise error
