@@ -98,9 +98,8 @@ static int do_together(Work *job, const XLA_FFI_CallFrame *frame, int64_t thread
   return atomic_load(&job->failed);
 }
 
-/* XLA refuses handlers of a later version of its interface than its own, and then JAX has no CPU at
-   all. So this is the version of the oldest JAX in pyproject.toml, whatever headers the build has.
-   Structs that are used here have not changed since. */
+/* JAX has no CPU at all if a handler is of a later version of XLA's interface. So this is that of JAX
+   0.10, whatever headers the build has; what is used here has not changed since. */
 enum { OLDEST_MINOR = 3 };
 
 /* Whether XLA only asked for which version of its interface this is, and was told. */
