@@ -5,6 +5,7 @@ python tests/guards/recorded.py    record both anew, after a change that is mean
 
 from __future__ import annotations
 
+import enum
 import importlib
 import inspect
 import itertools
@@ -18,6 +19,7 @@ import measured
 PUBLIC = measured.HERE / "public_api.txt"
 STEPS = measured.HERE / "steps.json"
 RECORDED_STEPS = list(itertools.product(measured.KINDS, "12"))
+HANDED_ON = ("replicax.tf.keras", "replicax.tf.experimental.numpy")
 
 # What a default prints that is another one in each process.
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -37,6 +39,8 @@ def public_modules() -> Iterator[str]:
 
 
 def signature_of(value: object) -> str:
+    if isinstance(value, enum.EnumType):
+        return ""  # it is that of its Python
     try:
         return ADDRESS.sub("", str(inspect.signature(value)))  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -63,14 +67,15 @@ def described(name: str, value: object) -> Iterator[str]:
 def public_api() -> list[str]:
     """Return one line for each public name, in order: its path, and its signature if it is ours.
 
-    Names that `replicax.tf.keras` hands on from Keras are left out: they are those of its version.
+    What `replicax.tf` hands on from Keras, and its NumPy from JAX, is left out: the names are those
+    of their versions.
     """
     lines = set()
     for module in map(importlib.import_module, public_modules()):
         for name in dir(module):
             value = getattr(module, name)
-            of_keras = module.__name__.startswith("replicax.tf.keras") and not is_ours(value)
-            if not (name.startswith("_") or inspect.ismodule(value) or of_keras):
+            handed_on = module.__name__.startswith(HANDED_ON) and not is_ours(value)
+            if not (name.startswith("_") or inspect.ismodule(value) or handed_on):
                 lines.update(described(f"{module.__name__}.{name}", value))
     return sorted(lines)
 

@@ -33,8 +33,8 @@ def storing_bits(equation: Any) -> Sequence[Any]:
     results, stored = list(equation.outvars), list(body.jaxpr.outvars)
     casts_inside, casts_behind = [], []
     for place, (result, atom) in enumerate(zip(results, stored, strict=True)):
-        is_stacked = result.aval.shape != atom.aval.shape  # what is carried is not
-        if is_stacked and result.aval.dtype == _NARROW:
+        # What is carried has one shape inside and outside.
+        if result.aval.dtype == _NARROW and result.aval.shape != atom.aval.shape:
             results[place] = Var(result.aval.update(dtype=_BITS))
             stored[place] = Var(atom.aval.update(dtype=_BITS))
             casts_inside.append(_bitcast(atom, stored[place], equation))

@@ -78,14 +78,11 @@ def labels_of_results(equation: Any, inputs: list[Labels]) -> list[Labels]:
 
 def _scan_labels(equation: Any, inputs: list[Labels]) -> list[Labels]:
     body = equation.params["jaxpr"].jaxpr
-    # The names of the parameters that count these differ between versions of JAX.
+    # By shapes, because the parameters that count them differ between versions of JAX.
     carries = _same_shapes(body.outvars, equation.outvars)
     consts = _same_shapes(body.invars, equation.invars) - carries
-    fixed, carry, slices = (
-        inputs[:consts],
-        inputs[consts : consts + carries],
-        inputs[consts + carries :],
-    )
+    fixed, slices = inputs[:consts], inputs[consts + carries :]
+    carry = inputs[consts : consts + carries]
     while True:  # labels only grow, so this ends
         results = dependence(body, [*fixed, *carry, *slices])
         grown = [before | after for before, after in zip(carry, results[:carries], strict=True)]
@@ -96,8 +93,7 @@ def _scan_labels(equation: Any, inputs: list[Labels]) -> list[Labels]:
 
 def _same_shapes(inside: Sequence[Any], outside: Sequence[Any]) -> int:
     """How many values of a scan are whole in each round; of the others it gets or gives a slice."""
-    pairs = zip(inside, outside, strict=True)
-    return sum(one.aval.shape == whole.aval.shape for one, whole in pairs)
+    return sum(a.aval.shape == b.aval.shape for a, b in zip(inside, outside, strict=True))
 
 
 def _while_labels(params: Any, inputs: list[Labels]) -> list[Labels]:

@@ -1,8 +1,8 @@
 """A JAX trace that records differentiable operations and passes all operations on.
 
 Only this file relies on `jax.core.Trace`, whose methods have changed before, and on tracing by
-`jax.extend.core`. Tested with JAX 0.10.0 to 0.10.2; pyproject.toml pins the range.
-tests/unit/_core/test_recording_trace.py holds a contract test for each method.
+`jax.extend.core`. Tested with JAX 0.10.0 to 0.11.2; pyproject.toml pins the range.
+tests/unit/_tape/test_recording_trace.py holds a contract test for each method.
 """
 
 from __future__ import annotations

@@ -98,12 +98,16 @@ static int do_together(Work *job, const XLA_FFI_CallFrame *frame, int64_t thread
   return atomic_load(&job->failed);
 }
 
+/* JAX has no CPU at all if a handler is of a later version of XLA's interface. So this is that of JAX
+   0.10, whatever headers the build has; what is used here has not changed since. */
+enum { OLDEST_MINOR = 3 };
+
 /* Whether XLA only asked for which version of its interface this is, and was told. */
 static int told_version(XLA_FFI_CallFrame *frame) {
   if (!frame->extension_start || frame->extension_start->type != XLA_FFI_Extension_Metadata) return 0;
   XLA_FFI_Metadata *metadata = ((XLA_FFI_Metadata_Extension *)frame->extension_start)->metadata;
   metadata->api_version.major_version = XLA_FFI_API_MAJOR;
-  metadata->api_version.minor_version = XLA_FFI_API_MINOR;
+  metadata->api_version.minor_version = OLDEST_MINOR;
   return 1;
 }
 
