@@ -30,7 +30,7 @@ _CHIP_CONFIGS = {"v4": "megacore"}
 class Target:
     """Devices, described or real, that a program is compiled for.
 
-    The name is such as `v5e:4x4` or `cpu:8`; `chip` is None if they are not in the catalogue.
+    The name is such as `v5e:4x4` or `cpu:8`; `chip` is None if their memory is not known.
     """
 
     name: str
@@ -104,7 +104,7 @@ def _local(platform: str, count: int) -> Target:
                 else "Plan on a machine with such GPUs, or for a TPU."
             )
         )
-    chip = gpu(devices[0].device_kind) if platform == "gpu" else None
+    chip = gpu(devices[0]) if platform == "gpu" else None
     return Target(f"{platform}:{count}", tuple(devices[:count]), chip)
 
 
