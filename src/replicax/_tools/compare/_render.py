@@ -208,7 +208,7 @@ def one_accelerator(comparison: Comparison) -> str:
     if machine.shares_cores or len(machine.devices) > 1:
         return ""
     return (
-        f"one, on {machine.devices[0].name}: nothing is exchanged here, and a ratio near 1 is all "
+        f"one, on {name_range(one.name for one in machine.devices)}: nothing is exchanged here, and a ratio near 1 is all "
         "that can be expected; how training scales needs a second accelerator"
     )
 
