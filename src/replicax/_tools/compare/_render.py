@@ -207,9 +207,10 @@ def one_accelerator(comparison: Comparison) -> str:
     machine = comparison.machine
     if machine.shares_cores or len(machine.devices) > 1:
         return ""
+    where = name_range(device.name for device in machine.devices)
     return (
-        f"one, on {name_range(one.name for one in machine.devices)}: nothing is exchanged here, and a ratio near 1 is all "
-        "that can be expected; how training scales needs a second accelerator"
+        f"one, on {where}: nothing is exchanged here, and a ratio near 1 is all that can be "
+        "expected; how training scales needs a second accelerator"
     )
 
 

@@ -107,7 +107,12 @@ def _home(devices: Sequence[jax.Device]) -> str | None:
 
     Of one accelerator it would be the accelerator, and nothing but a strategy for one device.
     """
-    return "CPU:0" if len(devices) == 1 and devices[0].platform != "cpu" else None
+    if len(devices) > 1 or devices[0].platform == "cpu":
+        return None
+    try:
+        return device_name(jax.local_devices(backend="cpu")[0])
+    except RuntimeError:  # with JAX_PLATFORMS=cuda there is no CPU
+        return None
 
 
 def strategy_use(name: str, devices: Sequence[jax.Device]) -> StrategyUse:
