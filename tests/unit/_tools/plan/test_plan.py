@@ -144,6 +144,23 @@ def test_a_gpu_has_the_memory_that_jax_may_use():
     assert gpu(device(None)) is None  # with XLA_PYTHON_CLIENT_ALLOCATOR=platform
 
 
+def test_more_gpus_than_there_are_are_described_by_the_one_that_is_here(monkeypatch):
+    here = SimpleNamespace(device_kind="NVIDIA H200", memory_stats=lambda: {"bytes_limit": 7})
+    asked = {}
+
+    def describe(**how):
+        asked.update(how)
+        return SimpleNamespace(devices=list("abcd"))
+
+    monkeypatch.setattr(_targets, "_devices_of", lambda _platform: [here])
+    monkeypatch.setattr("jax.experimental.topologies.get_topology_desc", describe)
+    found = _targets.target("gpu:4")
+    assert (found.devices, found.chip) == (tuple("abcd"), Chip("NVIDIA H200", 7))
+    assert found.is_described
+    assert asked == {"platform": "gpu", "topology": "1x1x4"}
+    assert _targets.target("gpu:1").devices == (here,)
+
+
 def test_programs_for_tpus_are_not_kept_on_disk(tmp_path):
     # The next plan would find them, which JAX cannot load without a TPU, and warns of it.
     program = """
