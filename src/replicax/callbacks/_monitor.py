@@ -17,10 +17,11 @@ from replicax._core.errors import UsageError
 from replicax._core.event_files import EventFile
 from replicax._fit.pace import Count, between, pace_of
 from replicax._keras import _compat, workers
+from replicax.callbacks._gpu_load import GpuLoad
 
 
 class ReplicaMonitor(keras.callbacks.Callback):
-    """Write throughput, data wait and the slowest worker to files.
+    """Write throughput, data wait, the slowest worker and the use of GPUs to files.
 
     `monitor.jsonl` in the folder has a line for each epoch, and for every `every` steps; `monitor/`
     beside it has the same numbers for TensorBoard. The numbers of an epoch are added to its logs,
@@ -78,6 +79,7 @@ class ReplicaMonitor(keras.callbacks.Callback):
         self._for_tensorboard = tensorboard
         self._lines: TextIO | None = None
         self._events: EventFile | None = None
+        self._load: GpuLoad | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         model = _compat.model_of(self)
@@ -96,6 +98,8 @@ class ReplicaMonitor(keras.callbacks.Callback):
             self._lines = (self.log_dir / "monitor.jsonl").open("a", encoding="utf-8")
             if self._for_tensorboard:
                 self._events = EventFile(self.log_dir / "monitor", 10, 120.0, "")
+            if any(device.platform == "gpu" for device in jax.local_devices()):
+                self._load = GpuLoad()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._last: Count | None = None
@@ -110,7 +114,9 @@ class ReplicaMonitor(keras.callbacks.Callback):
             found["skipped_steps"] = self._pace.steps - steps - (now - applied)
         if logs is not None:
             logs.update(found)
-        self._write("epoch", {**found, **_memory()}, epoch=epoch)
+        load = self._load.mean() if self._load else []
+        used = {"gpu_utilization": load} if load else {}
+        self._write("epoch", {**found, **_memory(), **used}, epoch=epoch)
 
     def _after_step(self) -> None:
         if self._pace.steps < self._due:
@@ -141,14 +147,17 @@ class ReplicaMonitor(keras.callbacks.Callback):
             self._lines.close()
         if self._events is not None:
             self._events.close()
-        self._lines = self._events = None
+        if self._load is not None:
+            self._load.close()
+        self._lines = self._events = self._load = None
 
 
 def _scalars(about: dict[str, Any]) -> Iterator[tuple[str, float]]:
     """Each number with its name; the elements of a list are numbered."""
     for name, value in about.items():
         if isinstance(value, list):
-            yield from ((f"{name}/{number}", one) for number, one in enumerate(value))
+            known = ((number, one) for number, one in enumerate(value) if one is not None)
+            yield from ((f"{name}/{number}", one) for number, one in known)
         else:
             yield name, value
 
@@ -159,11 +168,18 @@ def _applied(model: Any) -> int | None:
     return None if inner is None else int(_compat.read(_compat.iterations(inner)))
 
 
+_MEMORY = {
+    "memory_bytes": "bytes_in_use",
+    "peak_memory_bytes": "peak_bytes_in_use",
+    "memory_limit_bytes": "bytes_limit",
+}
+
+
 def _memory() -> dict[str, list[int]]:
-    """The peak of memory on each device of this process; empty where JAX has no statistics."""
-    stats = [device.memory_stats() for device in jax.local_devices()]
-    peaks = [one["peak_bytes_in_use"] for one in stats if one and "peak_bytes_in_use" in one]
-    return {"peak_memory_bytes": peaks} if peaks else {}
+    """The memory of each device of this process; empty where JAX has no statistics."""
+    stats = [device.memory_stats() or {} for device in jax.local_devices()]
+    told = {name: [one[key] for one in stats if key in one] for name, key in _MEMORY.items()}
+    return {name: numbers for name, numbers in told.items() if numbers}
 
 
 def _as_json(value: Any) -> Any:

@@ -63,7 +63,7 @@ def _add_where(where: Any) -> None:
     where.add_argument(
         "--cpu", type=positive, metavar="N", help="N virtual devices of this machine's CPU"
     )
-    where.add_argument("--gpu", type=positive, metavar="N", help="N GPUs of this machine")
+    where.add_argument("--gpu", type=positive, metavar="N", help="N GPUs of the kind that is here")
     where.add_argument(
         "--strategies",
         type=partial(strategies, known=STRATEGIES),

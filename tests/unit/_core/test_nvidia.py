@@ -88,7 +88,7 @@ def test_a_driver_that_fails_says_why(smi, monkeypatch):
 
 
 def test_a_driver_that_hangs_is_left_behind(smi):
-    smi(gpus="sleep 60")
+    smi(gpus="exec sleep 60")
     began = time.monotonic()
     with pytest.raises(NoAnswerError, match="within 0.2 s"):
         nvidia.look(seconds=0.2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -11,7 +13,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.util import tensor_util
 
 from replicax._core.errors import UsageError
-from replicax.callbacks import ReplicaMonitor
+from replicax._core.nvidia import NoAnswerError
+from replicax.callbacks import ReplicaMonitor, _gpu_load, _monitor
+from replicax.callbacks._gpu_load import GpuLoad
 
 from fitting import ROWS, TARGETS, dense_net, made
 
@@ -111,3 +115,34 @@ def test_a_number_of_steps_is_positive():
 def test_a_model_of_no_strategy_is_refused(tmp_path):
     with pytest.raises(UsageError, match="watches the replicas of a strategy. Received: `fit`"):
         linear(None).fit(X, X[:, :1], callbacks=[ReplicaMonitor(tmp_path)], **QUIET)
+
+
+def test_memory_and_use_of_gpus_are_in_the_lines_of_epochs(mirrored, tmp_path, monkeypatch):
+    stats = {"bytes_in_use": 5, "peak_bytes_in_use": 7, "bytes_limit": 9, "num_allocs": 1}
+    gpus = [SimpleNamespace(platform="gpu", memory_stats=lambda: stats) for _ in range(2)]
+    monkeypatch.setattr(_monitor, "jax", SimpleNamespace(local_devices=lambda: gpus))
+    monkeypatch.setattr(_monitor, "GpuLoad", lambda: GpuLoad(0.01))
+    monkeypatch.setattr(_gpu_load.nvidia, "utilization", lambda: [0.5, None])
+    model = linear(mirrored)
+    model.fit(X, X[:, :1], callbacks=[ReplicaMonitor(tmp_path)], **QUIET)
+    (epoch,) = lines_of(tmp_path, "epoch")
+    assert epoch["memory_bytes"] == [5, 5]
+    assert epoch["peak_memory_bytes"] == [7, 7]
+    assert epoch["memory_limit_bytes"] == [9, 9]
+    assert epoch["gpu_utilization"] == [0.5, None]
+    assert curve(tmp_path, "epoch/gpu_utilization/0") == {3: 0.5}
+
+
+def test_a_driver_that_says_nothing_is_asked_once(monkeypatch):
+    asked = threading.Semaphore(0)
+
+    def fails():
+        asked.release()
+        raise NoAnswerError
+
+    monkeypatch.setattr(_gpu_load.nvidia, "utilization", fails)
+    load = GpuLoad(0.001)
+    assert asked.acquire(timeout=10)
+    assert not asked.acquire(timeout=0.1)
+    assert load.mean() == []
+    load.close()

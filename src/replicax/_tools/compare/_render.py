@@ -195,9 +195,23 @@ def caption(comparison: Comparison) -> list[str]:
     }
     if MULTI_WORKER in comparison.settings.strategies:
         lines[MULTI_WORKER] = "timed after the others, not in turn: its processes are its own"
+    if alone := one_accelerator(comparison):
+        lines["replicas"] = alone
     if comparison.on_cpu_alone:
         lines[", ".join(comparison.on_cpu_alone)] = beside_accelerators(comparison)
     return [f"{name}: {meaning}" for name, meaning in lines.items()]
+
+
+def one_accelerator(comparison: Comparison) -> str:
+    """A note on what one accelerator cannot show; empty where there are more, or none."""
+    machine = comparison.machine
+    if machine.shares_cores or len(machine.devices) > 1:
+        return ""
+    where = name_range(device.name for device in machine.devices)
+    return (
+        f"one, on {where}: nothing is exchanged here, and a ratio near 1 is all that can be "
+        "expected; how training scales needs a second accelerator"
+    )
 
 
 def beside_accelerators(comparison: Comparison) -> str:

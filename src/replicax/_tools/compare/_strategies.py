@@ -80,7 +80,7 @@ def make(name: str, devices: Sequence[jax.Device]) -> rx.Strategy:
         case "mirrored":
             return rx.MirroredStrategy(devices)
         case "central_storage":
-            return rx.CentralStorageStrategy(devices)
+            return rx.CentralStorageStrategy(devices, _home(devices))
         case _:
             raise rx.errors.UsageError(
                 f"A strategy must be one of {', '.join(NAMES)}. Received: {name!r}. "
@@ -92,12 +92,27 @@ def call(name: str, devices: Sequence[jax.Device]) -> str:
     """The Python expression that makes the strategy of that name for these devices."""
     names = ", ".join(f'"{device_name(device)}"' for device in devices)
     several = "" if list(devices) == jax.local_devices() else f"[{names}]"
+    home = _home(devices)
+    central = ", ".join([*[several] * bool(several), *[f'parameter_device="{home}"'] * bool(home)])
     return {
         "default": "get_strategy()",
         "one_device": f'OneDeviceStrategy("{device_name(devices[0])}")',
         "mirrored": f"MirroredStrategy({several})",
-        "central_storage": f"CentralStorageStrategy({several})",
+        "central_storage": f"CentralStorageStrategy({central})",
     }[name]
+
+
+def _home(devices: Sequence[jax.Device]) -> str | None:
+    """Where a central storage is, if not where it is by itself.
+
+    Of one accelerator it would be the accelerator, and nothing but a strategy for one device.
+    """
+    if len(devices) > 1 or devices[0].platform == "cpu":
+        return None
+    try:
+        return device_name(jax.local_devices(backend="cpu")[0])
+    except RuntimeError:  # with JAX_PLATFORMS=cuda there is no CPU
+        return None
 
 
 def strategy_use(name: str, devices: Sequence[jax.Device]) -> StrategyUse:

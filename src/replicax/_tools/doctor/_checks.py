@@ -43,8 +43,9 @@ class Check:
 
 
 def checked(facts: Facts) -> list[Check]:
-    """What all checks say; those of GPUs where there are any."""
-    return [check(facts) for check in (*CHECKS, *(CHECKS_OF_GPUS if facts.gpus else ()))]
+    """What all checks say; those of GPUs where there are any, or where their driver fails."""
+    of_driver = [check_driver] if facts.driver_error else []
+    return [check(facts) for check in (*CHECKS, *(CHECKS_OF_GPUS if facts.gpus else of_driver))]
 
 
 def check_python(facts: Facts) -> Check:
@@ -229,8 +230,10 @@ def check_driver(facts: Facts) -> Check:
     """The driver decides which of JAX's plugins can run."""
     driver, name = facts.driver, "NVIDIA driver"
     if driver is None:
-        level = WARN if facts.platform == "gpu" else WRONG
-        return Check(name, level, facts.driver_error, "nvidia-smi")
+        level = WRONG if _plugins(facts) and facts.platform != "gpu" else WARN
+        found = facts.driver_error or "no nvidia-smi, which says what this driver can do"
+        fix = "nvidia-smi     # for a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        return Check(name, level, found, fix)
     if _offered(driver) < min(_OLDEST_DRIVER):
         found = f"{driver.version} offers no version of CUDA that JAX is built for"
         return Check(name, WRONG, found, "install driver 580 or later")

@@ -54,7 +54,10 @@ class Script:
         return found
 
     def of_workers(self, count: int) -> tuple[Profile, ...]:
-        """The profiles of all workers of a cluster, each a process here with one device."""
+        """The profiles of all workers of a cluster, each a process here with one device of the CPU.
+
+        Processes of one machine would take the same accelerators.
+        """
         run = ["replicax.launch", "run", "--workers", str(count), "--devices-per-worker", "1"]
         return self._run([sys.executable, "-m", *run], count, of_workers=True)
 
@@ -77,7 +80,7 @@ class Script:
                 "log": str(log),
             }
             child = [*start, "-m", "replicax._tools.profile", json.dumps(options | how)]
-            own = environment_for_child({})
+            own = environment_for_child({"JAX_PLATFORMS": "cpu"} if how.get("of_workers") else {})
             code = run_child(child, profile_environment(own, devices, cores=cores()))
             if code:
                 printed = log.read_text(errors="replace") if log.exists() else ""

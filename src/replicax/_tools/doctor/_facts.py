@@ -140,7 +140,9 @@ def _wanted() -> dict[str, str]:
 
 
 def _driver() -> tuple[nvidia.Driver | None, str]:
-    """What `nvidia-smi` says, or why it says nothing."""
+    """What `nvidia-smi` says, or why it fails; neither where there is none."""
+    if shutil.which("nvidia-smi") is None:
+        return None, ""
     try:
         return nvidia.look(), ""
     except nvidia.NoAnswerError as error:

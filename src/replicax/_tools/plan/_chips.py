@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 GIB = 2**30
 
@@ -29,16 +29,11 @@ TPUS = {
     "v6e": Chip("TPU v6e", round(31.25 * GIB)),
 }
 
-_GPUS = (
-    ("A100", Chip("A100 80GB", 80 * GIB)),
-    ("H100", Chip("H100 SXM", 80 * GIB)),
-    ("H200", Chip("H200 SXM", 141 * 10**9)),
-)
 
-
-def gpu(kind: str) -> Chip | None:
-    """The chip for JAX's name of a GPU, or None if it is not in the catalogue."""
-    return next((chip for word, chip in _GPUS if word in kind), None)
+def gpu(device: Any) -> Chip | None:
+    """A GPU of this machine, with the memory that JAX may use of it; None if JAX does not say."""
+    limit = (device.memory_stats() or {}).get("bytes_limit")
+    return Chip(device.device_kind, limit) if limit else None
 
 
 def size(count: float) -> str:

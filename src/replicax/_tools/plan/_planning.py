@@ -167,8 +167,7 @@ class _Planner:
     def _read(self, rows: int) -> Reading | TooLarge:
         self._listener.report(f"compiling for a batch of {rows}")
         lowered = self._planned.lower(with_rows(self._planned.batch, rows), self._strategy)
-        described = self._target.devices[0].platform == "tpu"
-        with not_kept() if described else contextlib.nullcontext():
+        with not_kept() if self._target.is_described else contextlib.nullcontext():
             read = compile_and_read(lowered, self._devices)
         self._listener.advance()
         return read

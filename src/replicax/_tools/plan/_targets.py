@@ -1,6 +1,7 @@
 """The targets of a plan: described slices of TPUs, or the devices of this machine.
 
-The compiler for TPUs, libtpu, describes and compiles for any slice on a machine without a TPU.
+The compiler for TPUs, libtpu, describes and compiles for any slice on a machine without a TPU. XLA
+compiles for any number of GPUs where there is one of their kind, on which it tries its kernels.
 """
 
 from __future__ import annotations
@@ -30,19 +31,20 @@ _CHIP_CONFIGS = {"v4": "megacore"}
 class Target:
     """Devices, described or real, that a program is compiled for.
 
-    The name is such as `v5e:4x4` or `cpu:8`; `chip` is None if they are not in the catalogue.
+    The name is such as `v5e:4x4` or `cpu:8`; `chip` is None if their memory is not known.
     """
 
     name: str
     devices: tuple[Any, ...]
     chip: Chip | None
+    is_described: bool = False
 
 
 def target(name: str) -> Target:
     """Find or describe the devices of a name.
 
-    `v5e:4x4`, `v4:2x2x2` and so on are slices of TPUs, in chips; `cpu:8` or `gpu:2` are devices of
-    this machine.
+    `v5e:4x4`, `v4:2x2x2` and so on are slices of TPUs, in chips; `cpu:8` are devices of this
+    machine; `gpu:2` are GPUs of the kind that is here.
     """
     found = _SPEC.match(name.strip().lower())
     if found and found[1] in TPUS:
@@ -68,7 +70,7 @@ def _slice(name: str, kind: str, axes: tuple[int, ...]) -> Target:
             described = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
     except Exception as error:
         raise _explained(name, error) from error
-    return Target(name, tuple(described.devices), TPUS[kind])
+    return Target(name, tuple(described.devices), TPUS[kind], is_described=True)
 
 
 def _explained(name: str, error: Exception) -> UsageError:
@@ -91,21 +93,37 @@ def _is_without_libtpu(error: Exception) -> bool:
 
 
 def _local(platform: str, count: int) -> Target:
-    devices = _devices_of(platform)
+    devices, name = _devices_of(platform), f"{platform}:{count}"
+    chip = gpu(devices[0]) if platform == "gpu" and devices else None
+    if platform == "gpu" and 0 < len(devices) < count:
+        return Target(name, _described_gpus(count), chip, is_described=True)
     if not 1 <= count <= len(devices):
         raise UsageError(
-            "Programs for CPUs and GPUs are compiled for devices of this machine. "
-            f"Received: {platform}:{count}, and {len(devices)} such devices here. "
+            "Programs for CPUs are compiled for devices of this machine, for GPUs where there is "
+            f"one. Received: {name}, and {len(devices)} such devices here. "
             "The compiler asks the device what it can do. "
             + (
                 f"Start Python with JAX_NUM_CPU_DEVICES={max(count, 1)}, or call "
                 f"`replicax.testing.virtual_devices({max(count, 1)})` first."
                 if platform == "cpu"
-                else "Plan on a machine with such GPUs, or for a TPU."
+                else "Plan on a machine with such a GPU, or for a TPU."
             )
         )
-    chip = gpu(devices[0].device_kind) if platform == "gpu" else None
-    return Target(f"{platform}:{count}", tuple(devices[:count]), chip)
+    return Target(name, tuple(devices[:count]), chip)
+
+
+def _described_gpus(count: int) -> tuple[Any, ...]:
+    """GPUs of one machine, all of the kind that is here."""
+    from jax.experimental import topologies
+
+    try:
+        described = topologies.get_topology_desc(platform="gpu", topology=f"1x1x{count}")
+    except Exception as error:
+        raise UsageError(
+            f"More GPUs than there are here are described by JAX. Received: gpu:{count}, of which "
+            f"it says: {error}. Plan for the GPUs of this machine, or install a newer JAX."
+        ) from error
+    return tuple(described.devices)
 
 
 def _devices_of(platform: str) -> Sequence[Any]:

@@ -119,7 +119,8 @@ def _times(
         return ()
     ours = set(map(_number, devices))
     steps = {step.number for step in traced}
-    found = {id: done for id, done in operations(file, steps).items() if id in ours}
+    platform = devices[0].platform if devices else "cpu"
+    found = {id: done for id, done in operations(file, steps, platform).items() if id in ours}
     if program is None:
         return device_times(found, len(traced))
     return device_times(

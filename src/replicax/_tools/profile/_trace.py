@@ -1,7 +1,8 @@
 """The files of JAX's profiler → what each device did, and when.
 
 On CPUs, a program's operations are events of the threads that computed them, which name the device;
-on GPUs and TPUs each device has a plane of its own.
+on GPUs and TPUs each device has a plane of its own. On GPUs its events are kernels. Those of a CUDA
+graph, which XLA calls a command buffer, all name that as their operation.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 # operations that contain others with events of their own
 _CONTAINERS = ("while", "conditional", "call")
 _OF_DEVICE = re.compile(r"/device:\w+:(\d+)")
+_OF_NCCL = "nccl"  # what its kernels are called, such as `ncclDevKernel_AllReduce_Sum_f32_RING_LL`
 
 
 class Operation(NamedTuple):
@@ -60,8 +62,10 @@ def trace_file(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def operations(file: Path, steps: Collection[int]) -> dict[int, list[Operation]]:
-    """The operations of each device, by its number, in the steps of these numbers."""
+def operations(
+    file: Path, steps: Collection[int], platform: str = "cpu"
+) -> dict[int, list[Operation]]:
+    """The operations of each device of a platform, by its number, in the steps of these numbers."""
     data: Any = jax.profiler.ProfileData.from_file(str(file))
     found: dict[int, list[Operation]] = defaultdict(list)
     inside: list[tuple[float, float]] = []
@@ -71,15 +75,29 @@ def operations(file: Path, steps: Collection[int]) -> dict[int, list[Operation]]
             stats = dict(event.stats)
             begin = event.start_ns / 1e9
             end = begin + event.duration_ns / 1e9
-            device = int(own[1]) if own else stats.get("device_ordinal")
-            if device is not None and stats.get("hlo_op"):
-                found[int(device)].append(Operation(str(stats["hlo_op"]), begin, end))
+            name = _name(event.name, stats)
+            if own and platform != "cpu":
+                if name:
+                    found[int(own[1])].append(Operation(name, begin, end))
+            elif name and platform == "cpu" and stats.get("device_ordinal") is not None:
+                found[int(stats["device_ordinal"])].append(Operation(name, begin, end))
             elif event.name == STEP and int(stats.get("step_num", -1)) in steps:
                 inside.append((begin, end))
     return {
         device: [one for one in done if any(b <= one.begin < e for b, e in inside)]
         for device, done in found.items()
     }
+
+
+def _name(event: str, stats: Mapping[str, Any]) -> str:
+    """The operation of an event; of a kernel, its own name where that tells more."""
+    operation = str(stats.get("hlo_op") or "")
+    is_kernel = "kernel_details" in stats
+    if is_kernel and (
+        event.startswith(_OF_NCCL) or not operation or operation.startswith(_CONTAINERS)
+    ):
+        return event
+    return operation
 
 
 def device_times(
@@ -113,7 +131,7 @@ def _times(
     for one in done:
         if one.name in callbacks:
             python.append((one.begin, one.end))
-        elif one.name in collectives or one.name.startswith(KINDS):
+        elif one.name in collectives or one.name.startswith((*KINDS, _OF_NCCL)):
             communication.append((one.begin, one.end))
         elif not one.name.startswith(_CONTAINERS):
             own.append((one.begin, one.end))

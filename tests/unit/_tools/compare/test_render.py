@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -99,3 +100,15 @@ def test_kibibytes(count, text):
 @pytest.mark.parametrize(("count", "text"), [(None, "unknown"), (3 * 2**29, "1.5 GiB")])
 def test_gibibytes(count, text):
     assert _render.gibibytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("platform", "count", "is_said"), [("gpu", 1, 1), ("gpu", 2, 0), ("cpu", 1, 0)]
+)
+def test_one_accelerator_shows_no_scaling(sample, platform, count, is_said):
+    comparison = sample()
+    devices = tuple(
+        replace(one, platform=platform) for one in comparison.machine.devices[:1] * count
+    )
+    comparison = replace(comparison, machine=replace(comparison.machine, devices=devices))
+    assert _render.to_text(comparison).count("needs a second accelerator") == is_said

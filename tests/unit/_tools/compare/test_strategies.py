@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -43,6 +44,13 @@ def test_how_a_program_gets_it(name, call):
 @pytest.mark.parametrize("name", ["mirrored", "central_storage"])
 def test_all_devices_need_not_be_named(name):
     assert _strategies.call(name, jax.local_devices()).endswith("Strategy()")
+
+
+def test_beside_one_accelerator_a_central_storage_is_the_cpu():
+    gpu = SimpleNamespace(platform="gpu", id=0)
+    written = 'CentralStorageStrategy(["GPU:0"], parameter_device="CPU:0")'
+    assert _strategies.call("central_storage", [gpu]) == written
+    assert _strategies.call("central_storage", jax.local_devices()[:1]).endswith('(["CPU:0"])')
 
 
 def test_the_expressions_are_true():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from types import SimpleNamespace
 
 import jax
 import keras
@@ -12,7 +13,7 @@ import pytest
 
 import replicax as rx
 from replicax._tools.plan import _planning, _targets
-from replicax._tools.plan._chips import gpu
+from replicax._tools.plan._chips import Chip, gpu
 from replicax._tools.plan._compiled import bytes_per_device, lower_train_step, rows_of
 from replicax._tools.plan._reading import TooLarge
 from replicax._tools.plan._strategies import strategy_for
@@ -130,11 +131,34 @@ def test_the_plan_for_a_cpu_is_what_fit_holds_there():
         assert row.memory.optimizer == held(counted)
 
 
-def test_the_memory_of_a_cpu_and_of_an_unknown_gpu_is_not_known():
+def test_the_memory_of_a_cpu_is_not_known():
     (row,) = rx.plan(cnn(), topologies=["cpu:2"], batch_size=ROWS).rows
     assert (row.fits, row.capacity, row.chip) == (None, None, None)
-    assert gpu("GeForce 256") is None
-    assert gpu("NVIDIA H100 80GB HBM3").memory_bytes == 80 * 2**30
+
+
+def test_a_gpu_has_the_memory_that_jax_may_use():
+    def device(stats):
+        return SimpleNamespace(device_kind="NVIDIA H200", memory_stats=lambda: stats)
+
+    assert gpu(device({"bytes_in_use": 0, "bytes_limit": 2**36})) == Chip("NVIDIA H200", 2**36)
+    assert gpu(device(None)) is None  # with XLA_PYTHON_CLIENT_ALLOCATOR=platform
+
+
+def test_more_gpus_than_there_are_are_described_by_the_one_that_is_here(monkeypatch):
+    here = SimpleNamespace(device_kind="NVIDIA H200", memory_stats=lambda: {"bytes_limit": 7})
+    asked = {}
+
+    def describe(**how):
+        asked.update(how)
+        return SimpleNamespace(devices=list("abcd"))
+
+    monkeypatch.setattr(_targets, "_devices_of", lambda _platform: [here])
+    monkeypatch.setattr("jax.experimental.topologies.get_topology_desc", describe)
+    found = _targets.target("gpu:4")
+    assert (found.devices, found.chip) == (tuple("abcd"), Chip("NVIDIA H200", 7))
+    assert found.is_described
+    assert asked == {"platform": "gpu", "topology": "1x1x4"}
+    assert _targets.target("gpu:1").devices == (here,)
 
 
 def test_programs_for_tpus_are_not_kept_on_disk(tmp_path):
