@@ -218,7 +218,7 @@ def main() -> None:
     begin = time.monotonic()
     facts = machine.describe(None, options.torch)
     settings = {"rounds": options.rounds, "peaks": peaks(options)}
-    if settings["peaks"]["platform"] != "gpu" and not options.dry_run:
+    if settings["peaks"]["platform"] == "cpu" and not options.dry_run:
         sys.exit("JAX finds no GPU here: install its CUDA wheels, or try --dry-run")
     options.seconds -= time.monotonic() - begin
     file = options.output / "gpu.json"
