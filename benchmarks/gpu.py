@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import machine, report
-from harness.measure import SIDE, Case, Measured
+from harness.measure import SIDE, Case
 from harness.output import end_cleanly_on_signals, say
 from harness.sides import COMPILED, HAND, KERAS, OURS, TORCH
 from harness.training import EVALUATE, FIT, PREDICT, Plan
@@ -43,7 +43,8 @@ PATHS = {
     **dict.fromkeys((KERAS, TORCH, COMPILED), (FIT, EVALUATE, PREDICT)),
 }
 COMPARED = {HAND: "hand", KERAS: "Keras", TORCH: "PyTorch", COMPILED: "compiled"}
-TO_CLOSE = 15  # seconds to end what runs, and to write
+TO_CLOSE = 10  # seconds to end what runs, and to write
+LEAST, SLACK = 4, 1.25  # GB that JAX may take in any case, and of what a side needs
 LEGEND = (
     "**A step.** Wall milliseconds, in brackets CPU milliseconds; ratios are medians over rounds, "
     "in brackets their range: above 1, Replicax is faster. Of the peak: a step's operations and "
@@ -68,7 +69,11 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--torch", metavar="PYTHON", default=torch, help="has PyTorch and Keras (default: this)")
     add("--only", type=some_of(list(MEMORY)), help=f"some of: {', '.join(MEMORY)}")
-    add("--types", type=some_of(TYPES), help="some of float32, tf32, bfloat16 (default: the last)")
+    add(
+        "--types",
+        type=some_of(TYPES),
+        help=f"some of {', '.join(TYPES)} (default: without the first)",
+    )
     add("--paths", type=some_of(PATHS[OURS]), default=[FIT], help="fit (default),evaluate,predict")
     add("--sides", type=some_of(list(PATHS)), default=list(PATHS), help="by default all")
     add("--rounds", type=int, help="turns of each side (default 5)")
@@ -82,19 +87,21 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options.only = options.only or (["mlp", "dlrm"] if few else list(MEMORY))
     options.types = options.types or list(TYPES[1:])
     options.rounds = options.rounds or (2 if few else 5)
+    options.pythons = pythons(options.torch)
+    options.sides = [side for side in options.sides if side in options.pythons]
     return options
 
 
-def pythons(options: argparse.Namespace) -> dict[str, str]:
+def pythons(torch: str | None) -> dict[str, str]:
     """The sides, each with the Python that runs it."""
     found = dict.fromkeys((OURS, HAND, KERAS), sys.executable)
-    if options.torch:
-        found[TORCH] = options.torch
+    if torch:
+        found[TORCH] = torch
         if shutil.which("g++"):  # which `torch.compile` needs
-            found[COMPILED] = options.torch
+            found[COMPILED] = torch
     else:
         say("PyTorch is left out: name a Python that has it with --torch")
-    return {side: python for side, python in found.items() if side in options.sides}
+    return found
 
 
 def peaks(options: argparse.Namespace) -> dict[str, Any]:
@@ -106,26 +113,31 @@ def peaks(options: argparse.Namespace) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def cases(options: argparse.Namespace, cache: str, until: float) -> list[tuple[str, Case]]:
+def cases(options: argparse.Namespace, cache: str, memory: float, until: float) -> dict[str, Case]:
     """What there is to measure, by the workload's name."""
-    sides, found = pythons(options), []
+    sides, found = {side: options.pythons[side] for side in options.sides}, {}
     paths = {side: [p for p in options.paths if p in PATHS[side]] for side in sides}
     for name in (f"{model}-{types}" for model in options.only for types in options.types):
         told = (3, 4) if options.dry_run else (ON_GPU[name].steps, ON_GPU[name].batch_size)
         device = "cpu" if options.dry_run else "gpu"
-        plans = [Plan(side, name, "one", *told, device) for side in sides if paths[side]]
-        found.append((name, Case(plans, paths, sides, cache, lambda _: None, until)))
+        share = min(0.9, max(LEAST, SLACK * needed(name)) / memory)
+        plans = [Plan(side, name, "one", *told, device, share) for side in sides if paths[side]]
+        found[name] = Case(plans, paths, sides, cache, lambda _: None, until)
     return found
+
+
+def needed(name: str) -> float:
+    """GB of a GPU that a side takes."""
+    return MEMORY[name.partition("-")[0]]
 
 
 def waves(names: Sequence[str], sides: int, at_once: int, memory: float) -> list[list[str]]:
     """Names that live at once: each goes to the first wave that has room for its sides."""
     found: list[list[str]] = []
     for name in names:
-        need = MEMORY[name.partition("-")[0]]
         for wave in found:
-            taken = sum(MEMORY[other.partition("-")[0]] for other in wave)
-            if sides * (len(wave) + 1) <= at_once and sides * (taken + need) <= memory:
+            taken = sum(map(needed, [*wave, name]))
+            if sides * (len(wave) + 1) <= at_once and sides * taken <= memory:
                 wave.append(name)
                 break
         else:
@@ -138,23 +150,29 @@ def measure(options: argparse.Namespace, facts: dict[str, Any]) -> Iterator[list
     begin = time.monotonic()
     until = begin + options.seconds - TO_CLOSE
     megabytes = re.search(r"(\d+) MiB", facts.get("gpu", ""))
-    memory = 0.9 * int(megabytes[1]) / 1000 if megabytes else math.inf
+    memory = int(megabytes[1]) / 1000 if megabytes else 80.0
     with tempfile.TemporaryDirectory(prefix="cache-") as cache:
         # What one side has found to be the fastest kernel, others need not try.
         os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "1e9"
-        every = dict(cases(options, cache, until))
-        for wave in waves(list(every), len(pythons(options)), options.at_once, memory):
-            if time.monotonic() > until:
+        every = cases(options, cache, memory, until)
+        starts: list[float] = []
+        for wave in waves(list(every), len(options.sides), options.at_once, 0.9 * memory):
+            started = time.monotonic()
+            if started + min(starts, default=0) > until:
                 break
             some = [every[name] for name in wave]
             say(f"{time.monotonic() - begin:.0f} s: {', '.join(wave)} start")
             with Case.together(some, options.at_once):
+                starts.append(time.monotonic() - started)
                 for name, case in zip(wave, some, strict=True):
                     say(f"{time.monotonic() - begin:.0f} s: {name} in turns")
                     case.rounds(options.rounds)
                     case.end()
-                    yield report.Row.of(name, "one", case.found)
+                    rows = report.Row.of(name, "one", case.found)
+                    for line in report.failures(rows):
+                        say(line)
+                    yield [row for row in rows if any(one.wall for one in row.sides.values())]
 
 
 def table(rows: Sequence[report.Row], peaks: dict[str, Any]) -> str:
@@ -165,24 +183,24 @@ def table(rows: Sequence[report.Row], peaks: dict[str, Any]) -> str:
     for row in rows:
         others = (row.sides.get(side) for side in COMPARED)
         ratios = [report.ratio_cell(other, row.ours, "wall") for other in others]
-        shown = report.milliseconds(row.ours), *ratios, of_peak(row, peaks)
+        shown = report.milliseconds(row.ours), *ratios, of_peak(row, rows, peaks)
         lines.append([*report.name_cells(row), *shown])
     medians = [f"{name} ÷ ours, {report.median(rows, side)}" for side, name in COMPARED.items()]
     return f"{report.table(heads, lines)}\n\n{'; '.join(medians)}."
 
 
-def of_peak(row: report.Row, peaks: dict[str, Any]) -> str:
+def of_peak(row: report.Row, rows: Sequence[report.Row], peaks: dict[str, Any]) -> str:
     """By our time: the step's operations and bytes as shares of what the device can do."""
-    ours, hand = row.ours, row.sides.get(HAND) or Measured(HAND)
-    if ours is None or ours.error or not ours.wall:
+    if row.ours is None or not row.ours.wall or row.path != FIT:
         return report.NOTHING
-    of_each = {"flops": peaks[EVERY[row.workload].types], "bytes": peaks["bytes"]}
-    seconds = statistics.median(ours.wall)
-    shares = [
-        f"{hand.cost[what] / seconds / peak:.0%}" if what in hand.cost else report.NOTHING
-        for what, peak in of_each.items()
-    ]
-    return ", ".join(shares)
+    seconds, model = statistics.median(row.ours.wall), EVERY[row.workload]
+    costs = {one.workload: one.sides[HAND].cost for one in rows if HAND in one.sides}
+    # The operations of a model are the same in all types, and not known in each.
+    alike = [cost for name, cost in costs.items() if EVERY[name].title == model.title]
+    operations = max((cost.get("flops", 0) for cost in alike), default=0)
+    moved = costs.get(row.workload, {}).get("bytes", 0)
+    shares = operations / seconds / peaks[model.types], moved / seconds / peaks["bytes"]
+    return ", ".join(f"{share:.0%}" if share else report.NOTHING for share in shares)
 
 
 def page(rows: Sequence[report.Row], facts: dict[str, Any], settings: dict[str, Any]) -> str:
@@ -200,7 +218,7 @@ def main() -> None:
     begin = time.monotonic()
     facts = machine.describe(None, options.torch)
     settings = {"rounds": options.rounds, "peaks": peaks(options)}
-    if settings["peaks"]["platform"] != "gpu" and not options.dry_run:
+    if settings["peaks"]["platform"] == "cpu" and not options.dry_run:
         sys.exit("JAX finds no GPU here: install its CUDA wheels, or try --dry-run")
     options.seconds -= time.monotonic() - begin
     file = options.output / "gpu.json"

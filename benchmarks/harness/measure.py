@@ -23,7 +23,7 @@ from .workloads import EVERY, ON_GPU
 SIDE = str(Path(__file__).parents[1] / "side.py")
 SETTINGS = {"KERAS_BACKEND": "jax", "TF_CPP_MIN_LOG_LEVEL": "2"}
 # OpenMP's threads sleep while they wait: else they would take time from the others' turns.
-_TORCH = {"KERAS_BACKEND": "torch", "OMP_WAIT_POLICY": "passive"}
+_TORCH = {"KERAS_BACKEND": "torch", "KERAS_TORCH_DEVICE": "cpu", "OMP_WAIT_POLICY": "passive"}
 OF_SIDE = {
     **dict.fromkeys((TENSORFLOW, LEGACY), {"KERAS_BACKEND": "tensorflow"}),
     **dict.fromkeys((TORCH, COMPILED), _TORCH),
@@ -105,6 +105,7 @@ def of_device(plan: Plan) -> dict[str, str]:
     exact = EVERY[plan.workload].types == "float32"
     return {
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "XLA_CLIENT_MEM_FRACTION": f"{plan.share:.3f}",
         "TORCHINDUCTOR_COMPILE_THREADS": "2",
         **({"JAX_DEFAULT_MATMUL_PRECISION": "highest"} if exact else {}),
     }

@@ -27,6 +27,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 # What describes clusters or devices is for each side to say.
 LEFT_OUT = (
     *("TF_CONFIG", "NPROC", "JAX_NUM_CPU_DEVICES", "KERAS_BACKEND", "RX_JOIN"),
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
     # A program that was started before has its byte code; that of packages pip has made.
     "PYTHONDONTWRITEBYTECODE",
 )

@@ -30,6 +30,7 @@ class Plan:
         steps: Training steps of a round.
         batch_size: Rows of a step, over all replicas.
         device: The kind of device that the side trains on: "cpu" or "gpu".
+        share: Of a GPU's memory, the most that JAX may take; by default three quarters.
     """
 
     side: str
@@ -38,6 +39,7 @@ class Plan:
     steps: int
     batch_size: int
     device: str = "cpu"
+    share: float = 0.75
 
     @property
     def replicas(self) -> int:

@@ -54,25 +54,25 @@ def _gpt(title: str, vocabulary: int, length: int, **sizes: int) -> Workload:
     return replace(MODELS["gpt"], title=title, model=model, draw=drawn)
 
 
-# Batch, steps of a round (0.3 to 1 s on an H100) and GB of a side, as the allocators take them.
+# Batch, steps of a round (0.3 to 1 s on an H100), and GB of a GPU that a side takes in float32.
 _SIZES = {
-    "resnet50": (_applied("resnet50", "ResNet-50", 224), 64, 20, 14),
+    "resnet50": (_applied("resnet50", "ResNet-50", 224), 64, 20, 10),
     "mlp": (mlp.WORKLOAD, 1024, 400, 1.5),
     "gpt100m": (
         _gpt("GPT, 110 M", 16_384, 512, width=768, heads=12, blocks=12),
-        *(16, 20, 12),
+        *(8, 40, 12),
     ),
     "dlrm": (MODELS["dlrm"], 8192, 200, 1.5),
-    "mobilenet": (_applied("mobilenet", "MobileNetV2", 224), 64, 24, 10),
+    "mobilenet": (_applied("mobilenet", "MobileNetV2", 224), 64, 30, 5),
     "text": (text.WORKLOAD, 256, 150, 2),
-    "gpt10m": (_gpt("GPT, 10 M", 8192, 256, blocks=8), 32, 80, 4),
-    "unet": (_images("unet", "U-Net, 128²", _models.unet, 128, _models.masks), 32, 30, 5),
+    "gpt10m": (_gpt("GPT, 10 M", 8192, 256, blocks=8), 32, 80, 5.5),
+    "unet": (_images("unet", "U-Net, 128²", _models.unet, 128, _models.masks), 32, 50, 2.5),
     "cnn": (cnn.WORKLOAD, 1024, 120, 3),
     "dcgan": (
         _images("dcgan", "DCGAN's layers, 64²", _models.discriminator, 64, _models.masks),
-        *(128, 60, 5),
+        *(128, 100, 2),
     ),
-    "resnet20": (resnet.WORKLOAD, 512, 80, 3),
+    "resnet20": (resnet.WORKLOAD, 512, 80, 2.5),
 }
 MEMORY = {name: size[-1] for name, size in _SIZES.items()}
 
