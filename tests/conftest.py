@@ -6,10 +6,7 @@ import gc
 import os
 import signal
 
-import jaxlib.version
-
-# `RX_TESTS_ON=gpu`: strategies have GPUs, as many as there are, where they have CPUs else.
-ON_GPUS = os.environ.get("RX_TESTS_ON") == "gpu"
+from before_jax import FLAGS, ON_GPUS
 
 # Before JAX starts. NPROC sizes XLA:CPU's thread pool: a second belt against its dead-lock,
 # beside the engine's own rule of one step in flight.
@@ -19,23 +16,10 @@ os.environ["KERAS_BACKEND"] = "jax"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # Nothing of the tests, or of what they start, goes into the folder of the user.
 os.environ["RX_COMPILATION_CACHE"] = "off"
-# What the tests compile is small, and compiling takes longer than all else. XLA divides and fuses
-# operations as ever, but makes machine code of them by the quicker of its two ways, in one piece,
-# and without trying hard: in less than a third of the time.
-_FLAGS = [
-    "--xla_backend_optimization_level=0",
-    "--xla_llvm_disable_expensive_passes=true",
-    "--xla_cpu_parallel_codegen_split_count=1",
-]
-if jaxlib.version.__version_info__ < (0, 11):  # later ones end a process that has this flag
-    _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
-if ON_GPUS:
-    # Processes of the tests share a GPU; products and convolutions keep all digits of float32. To
-    # try kernels, for the fastest, would take most of the time.
-    _FLAGS = ["--xla_gpu_autotune_level=0"]
+os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
+if ON_GPUS:  # processes of the tests share them; products keep all digits of float32
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")
-os.environ.setdefault("XLA_FLAGS", " ".join(_FLAGS))
 
 from replicax._core.env import without_idle_libtpu
 from replicax.cluster_resolver._tpu_slice import chips_on_bus

@@ -15,6 +15,7 @@ import jax
 import keras
 import numpy as np
 import pytest
+from before_jax import ON_GPUS
 
 from replicax._cpu.tuning import PARTS, choose
 
@@ -34,7 +35,7 @@ WITH_PLOTS = {
 
 # For tests that compile a model: one of each kind, and a number of replicas that divides nothing.
 FEW = ("default", "one_device", "mirrored_2", "mirrored_3", "central_storage_4")
-if os.environ.get("RX_TESTS_ON") == "gpu":
+if ON_GPUS:
     FEW += ("mirrored_1", "central_storage_1")
 few_strategies = pytest.mark.parametrize("strategy", FEW, indirect=True)
 # For the slowest of them.

@@ -50,8 +50,7 @@ def test_another_model_trains_after_one_that_did_not_fit(gpu):
         rx.OneDeviceStrategy(DEVICE).scope(),
         pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"),
     ):
-        for _ in range(gibibytes + 1):
-            tables.append(keras.Variable(zeros))
+        tables.extend(keras.Variable(zeros) for _ in range(gibibytes + 1))
     tables.clear()
     again = made(rx.OneDeviceStrategy(DEVICE), functools.partial(compiled, "mlp"))
     again.fit(NUMBERS, LABELS, batch_size=BATCH, verbose=0)
