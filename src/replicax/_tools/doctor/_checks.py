@@ -18,6 +18,7 @@ from replicax._core.env import (
     OF_GPU_MEMORY,
     OLD_GPU_FRACTION,
     PREALLOCATE,
+    visible_gpus,
 )
 from replicax._tools.plan._chips import GIB, size
 
@@ -305,7 +306,7 @@ def check_gpu_memory(facts: Facts) -> Check:
         return Check("GPU memory", OK, told)
     free = {
         one: one.free_bytes / one.memory_bytes
-        for one in facts.driver.gpus
+        for one in _visible(facts)
         if one.memory_bytes and one.free_bytes is not None
     }
     lines = [_free_memory(one, facts.driver) for one in free]
@@ -313,7 +314,9 @@ def check_gpu_memory(facts: Facts) -> Check:
     least = min(free.values(), default=1.0)
     if least >= share:
         return Check("GPU memory", OK, found)
-    fix = f"export {GPU_FRACTION}={int(90 * least) / 100}     # or end the other program"
+    # JAX refuses to start with both.
+    name = OLD_GPU_FRACTION if OLD_GPU_FRACTION in facts.settings else GPU_FRACTION
+    fix = f"export {name}={int(90 * least) / 100}     # or end the other program"
     return Check("GPU memory", WARN, found, fix)
 
 
@@ -356,8 +359,13 @@ def _best_cuda(facts: Facts) -> int:
 
 def _oldest(facts: Facts) -> tuple[int, int]:
     """The lowest compute capability; a high one if the driver says none."""
-    gpus = facts.driver.gpus if facts.driver else ()
-    return min((one.capability for one in gpus if one.capability), default=(99, 0))
+    return min((one.capability for one in _visible(facts) if one.capability), default=(99, 0))
+
+
+def _visible(facts: Facts) -> list[Gpu]:
+    """The GPUs that `CUDA_VISIBLE_DEVICES` leaves."""
+    by_uuid = {one.uuid: one for one in facts.driver.gpus} if facts.driver else {}
+    return [by_uuid[uuid] for uuid in visible_gpus(list(by_uuid), facts.settings)]
 
 
 def _plugins(facts: Facts) -> dict[int, str]:

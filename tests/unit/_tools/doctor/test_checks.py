@@ -178,7 +178,7 @@ FAULTS_OF_GPUS = [
         {"driver": driver(free=60 * GIB), "settings": {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".9"}},
         WARN,
         "60.0 GiB free; JAX takes 90% of each at once; XLA_PYTHON_CLIENT_MEM_FRACTION=.9",
-        "export XLA_CLIENT_MEM_FRACTION=0.67",
+        "export XLA_PYTHON_CLIENT_MEM_FRACTION=0.67",
     ),
 ]
 
@@ -206,6 +206,7 @@ def test_a_fault_is_found_and_mended(found, name, facts, level, says, fix):
         {"driver": driver(free=1, processes=[BUSY]), "settings": GROWS},
         {"driver": driver(free=1), "settings": {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}},
         {"driver": driver(free=None, capability=None)},
+        {"driver": driver(free=1), "settings": {"CUDA_VISIBLE_DEVICES": "7"}},  # none of these
     ],
 )
 def test_nothing_is_wrong(found, facts):
