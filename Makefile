@@ -22,7 +22,7 @@ SITE_PACKAGES = $(wildcard $(CURDIR)/$(VENV)/lib/python3*/site-packages)
 FAST_DURATIONS := build/durations-fast.json
 SLOW_DURATIONS := build/durations-slow.json
 
-.PHONY: help compare docs test test-slow test-all durations stubs check keras-range bench bench-models bench-steps bench-input bench-workers bench-servers bench-clicks bench-scale bench-monitoring faults clean
+.PHONY: help compare docs test test-slow test-all durations stubs check keras-range bench bench-models bench-steps bench-input bench-workers bench-servers bench-clicks bench-scale bench-monitoring gpu faults clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -67,6 +67,9 @@ bench: $(INSTALLED) ## Replicax beside TensorFlow, JAX by hand and Keras: one ta
 
 bench-models: $(INSTALLED) ## Replicax beside TensorFlow, PyTorch and Keras on real models, in 32 and 16 bits; ARGS="--help" shows how
 	$(VENV)/bin/python benchmarks/models.py $(ARGS)
+
+gpu: $(INSTALLED) ## check and measure on an NVIDIA GPU; ARGS="--dry-run" on a CPU, ARGS="checks" a part
+	$(VENV)/bin/python scripts/gpu.py $(ARGS)
 
 bench-steps: $(INSTALLED) ## measure what Replicax adds to a training step
 	$(VENV)/bin/python benchmarks/overhead.py $(ARGS)

@@ -114,10 +114,7 @@ def test_with_one_replica_batches_are_plain_arrays():
 def test_pieces_lie_on_their_replicas_devices(strategy):
     rows = 2 * strategy.num_replicas_in_sync
     (batch,) = strategy.experimental_distribute_dataset([np.arange(rows)])
-    devices = [
-        device_names(piece)
-        for piece in strategy.experimental_local_results(batch)
-    ]
+    devices = [device_names(piece) for piece in strategy.experimental_local_results(batch)]
     assert devices == [[name] for name in strategy.extended.worker_devices]
 
 
