@@ -17,10 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path[:0] = [
-    str(Path(__file__).parents[1] / "src"),
-    str(Path(__file__).parents[1] / "benchmarks"),
-]
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 from harness.report import put_between_markers
 

@@ -80,6 +80,9 @@ from keras.src.utils.python_utils import is_default  # noqa: E402
 from keras.src.utils.python_utils import pythonify_logs as numbers_of  # noqa: E402
 from keras.src.utils.tracking import DotNotTrackScope  # noqa: E402
 
+# `keras.src.backend.jax` has a function of that name, too.
+jax_rnn = importlib.import_module("keras.src.backend.jax.rnn")
+
 __all__ = [
     "BaseOptimizer",
     "CallbackList",
@@ -102,6 +105,7 @@ __all__ = [
     "jax_distribution",
     "jax_nn",
     "jax_random",
+    "jax_rnn",
     "jax_trainer",
     "losses",
     "numbers_of",
