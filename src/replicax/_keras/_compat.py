@@ -377,6 +377,12 @@ def reads_arrays(adapter: Any) -> bool:
     return type(adapter) is ArrayDataAdapter
 
 
+LSTM_ON_GPU = "_is_gpu_available"
+"""The function of `jax_rnn` that decides whether an LSTM goes to cuDNN."""
+
+ATTENTION_BY_CUDNN = "_can_use_flash_attention"
+"""The function of `jax_nn` that decides whether attention does."""
+
 BATCH_ITERATOR = "_get_distributed_iterator"
 """The method of `JAXEpochIterator` that places an epoch's batches."""
 

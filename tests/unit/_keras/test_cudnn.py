@@ -1,4 +1,4 @@
-"""Keras takes cuDNN's LSTM where the strategy computes on GPUs, whatever else the machine has."""
+"""Keras takes cuDNN where the strategy computes on GPUs, whatever else the machine has."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ def on_a_gpu_machine(monkeypatch):
     if asks is None:
         pytest.skip("this Keras has no LSTM by cuDNN")
     monkeypatch.setattr("jax.default_backend", lambda: "gpu")
+    for name, found in (("check_cudnn_version", 91000), ("check_compute_capability", True)):
+        monkeypatch.setattr(
+            f"jax._src.cudnn.fused_attention_stablehlo.{name}", lambda *_, found=found: found
+        )
     assert asks()
 
 
@@ -44,6 +48,25 @@ def test_a_strategy_on_the_cpu_trains_an_lstm_beside_a_gpu(expected, on_a_gpu_ma
     found = trained(rx.MirroredStrategy(devices))
     for value, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-6)
+
+
+def attended(strategy):
+    """Of attention in 16 bits with heads that cuDNN takes, by the operations of Keras."""
+    rows = np.random.default_rng(4).normal(size=(2, 16, 2, 64)).astype("bfloat16")
+
+    def attend(x):
+        assert x.dtype == "bfloat16"
+        return keras.ops.cast(keras.ops.dot_product_attention(x, x, x), "float32")
+
+    with rx.config.cpu_tuning(False):
+        return np.asarray(strategy.run(attend, args=(rows,)))
+
+
+def test_a_strategy_on_the_cpu_attends_in_16_bits_beside_a_gpu(request):
+    strategy = rx.OneDeviceStrategy("CPU:0")
+    expected = attended(strategy)
+    request.getfixturevalue("on_a_gpu_machine")
+    np.testing.assert_array_equal(attended(rx.OneDeviceStrategy("CPU:0")), expected)
 
 
 def test_closures_of_parameter_servers_leave_cudnn_out(on_a_gpu_machine):
