@@ -317,15 +317,24 @@ def usual_compilation_cache(environ: Mapping[str, str] | None = None) -> Path:
     return folder_for_cache(environ) / "replicax"
 
 
-def count_visible(gpus: int, environ: Mapping[str, str] | None = None) -> int:
-    """How many of so many GPUs `CUDA_VISIBLE_DEVICES` leaves to this process."""
+def visible_gpus(count: int, environ: Mapping[str, str] | None = None) -> list[str]:
+    """The names of the GPUs, of so many, that `CUDA_VISIBLE_DEVICES` leaves to this process.
+
+    MIG devices and UUIDs have names that are no numbers.
+
+    Example:
+        >>> visible_gpus(4, {"CUDA_VISIBLE_DEVICES": "2,0"}), visible_gpus(2, {})
+        (['2', '0'], ['0', '1'])
+    """
     text = (os.environ if environ is None else environ).get(CUDA_VISIBLE_DEVICES)
-    if text is None:
-        return gpus
-    # CUDA stops at the first that it does not know; MIG devices and UUIDs have names.
-    named = [name.strip() for name in text.split(",")]
-    known = [name for name in named if name.isdecimal() and int(name) < gpus or name[:1].isalpha()]
-    return len(known)
+    if text is None or not count:
+        return list(map(str, range(count)))
+    names: list[str] = []
+    for name in map(str.strip, text.split(",")):  # CUDA stops at the first that it does not know
+        if not (name.isdecimal() and int(name) < count or name[:1].isalpha()):
+            break
+        names.append(name)
+    return names
 
 
 def set_variables(variables: Mapping[str, str]) -> None:
@@ -336,24 +345,6 @@ def set_variables(variables: Mapping[str, str]) -> None:
 def takes_gpu_memory_at_once() -> bool:
     """Whether JAX takes most of a GPU's memory when it starts."""
     return os.environ.get(PREALLOCATE, "true").lower() not in ("false", "0")
-
-
-def visible_gpus(uuids: Sequence[str], environ: Mapping[str, str] | None = None) -> list[str]:
-    """Those of all GPUs that `CUDA_VISIBLE_DEVICES` leaves to this process, in its order.
-
-    Example:
-        >>> visible_gpus(["GPU-ab", "GPU-cd", "GPU-ef"], {"CUDA_VISIBLE_DEVICES": "2,GPU-a"})
-        ['GPU-ef', 'GPU-ab']
-    """
-    text = (os.environ if environ is None else environ).get(CUDA_VISIBLE_DEVICES)
-    if text is None:
-        return list(uuids)
-    return [
-        uuid
-        for name in map(str.strip, text.split(","))
-        for number, uuid in enumerate(uuids)
-        if name == str(number) or name[:1].isalpha() and uuid.startswith(name)
-    ]
 
 
 def preallocate_gpu_memory(preallocate: bool) -> None:

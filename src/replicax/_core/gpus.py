@@ -16,6 +16,7 @@ from replicax._core.env import (
     JAX_PLATFORMS,
     OLD_GPU_FRACTION,
     PREALLOCATE,
+    visible_gpus,
 )
 from replicax._core.errors import ClusterSpecError
 
@@ -25,27 +26,14 @@ _NAMES = {"gpu", "cuda"}
 _ROOM, _OF_JAX = 0.9, 0.75
 
 
-def visible_gpus(environ: Mapping[str, str] | None = None, count: int | None = None) -> list[str]:
-    """The names, for CUDA, of the GPUs that JAX would use in this environment.
-
-    `count`: how many the machine has; by default the driver is asked.
-    """
+def usable_gpus(environ: Mapping[str, str] | None = None) -> list[str]:
+    """The names, for CUDA, of the GPUs that JAX would use in this environment."""
     environ = os.environ if environ is None else environ
     platforms = environ.get(JAX_PLATFORMS)
     if platforms and not _NAMES & set(platforms.split(",")):
         return []
-    if count is None:
-        has_plugin = any(importlib.util.find_spec(name) for name in PLUGINS)
-        count = nvidia.count() if has_plugin else 0
-    text = environ.get(CUDA_VISIBLE_DEVICES)
-    if text is None or not count:
-        return list(map(str, range(count)))
-    names: list[str] = []
-    for name in map(str.strip, text.split(",")):  # CUDA stops at the first that it does not know
-        if not (name.isdecimal() and int(name) < count or name[:1].isalpha()):
-            break
-        names.append(name)
-    return names
+    has_plugin = any(importlib.util.find_spec(name) for name in PLUGINS)
+    return visible_gpus(nvidia.count(), environ) if has_plugin else []
 
 
 def own_gpus(processes: int, gpus: Sequence[str]) -> list[dict[str, str]]:

@@ -96,6 +96,19 @@ def look(seconds: float = _SECONDS) -> Driver:
     return Driver(version, _version(cuda[1]) if cuda else None, tuple(gpus), tuple(processes))
 
 
+def visible_uuids(uuids: Sequence[str], environ: Mapping[str, str] | None = None) -> list[str]:
+    """Those of all GPUs that `CUDA_VISIBLE_DEVICES` leaves to this process, in its order.
+
+    It may name one by the beginning of its UUID.
+    """
+    return [
+        uuid
+        for name in visible_gpus(len(uuids), environ)
+        for number, uuid in enumerate(uuids)
+        if name == str(number) or name[:1].isalpha() and uuid.startswith(name)
+    ]
+
+
 def utilization(
     environ: Mapping[str, str] | None = None, seconds: float = _SECONDS
 ) -> list[float | None]:
@@ -106,7 +119,7 @@ def utilization(
     """
     rows = _rows("gpu", ("uuid", "utilization.gpu"), seconds)
     used = {uuid: int(percent) / 100 if percent.isdecimal() else None for uuid, percent in rows}
-    return [used[uuid] for uuid in visible_gpus(list(used), environ)]
+    return [used[uuid] for uuid in visible_uuids(list(used), environ)]
 
 
 _OF_GPU = ("index", "uuid", "memory.total", "memory.free", "driver_version")

@@ -17,12 +17,13 @@ import jax
 from replicax._core import compilation_cache, nvidia
 from replicax._core.compilation_cache import jax_setting
 from replicax._core.env import (
-    count_visible,
     demand_deterministic_gpus,
     leave_idle_libtpu,
     preallocate_gpu_memory,
+    visible_gpus,
 )
 from replicax._core.errors import BackendAlreadyInitialized
+from replicax._core.gpus import PLUGINS
 from replicax._cpu.memory import keep_memory
 from replicax.cluster_resolver._tpu_slice import chips_on_bus
 
@@ -46,7 +47,6 @@ def _keep_memory_of_cpus() -> None:
 
 
 _AMD = Path("/sys/class/kfd/kfd/topology/nodes")
-_CUDA = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 _ROCM = ("jax_rocm60_plugin", "jax_rocm7_plugin", "jax_rocm_plugin")
 _PLATFORMS = {"GPU": {"gpu", "cuda", "rocm"}, "TPU": {"tpu"}}
 
@@ -87,16 +87,16 @@ def count_accelerators(kind: str, *, amd: Path = _AMD) -> int:
     if kind == "TPU":
         return chips_on_bus() if _has("libtpu") else 0
     if has_plugin("cuda") and (gpus := nvidia.count()):
-        return count_visible(gpus)
+        return len(visible_gpus(gpus))
     if has_plugin("rocm") and amd.is_dir():
         nodes = [(node / "properties").read_text() for node in amd.iterdir()]
-        return count_visible(sum("simd_count 0\n" not in text for text in nodes))
+        return len(visible_gpus(sum("simd_count 0\n" not in text for text in nodes)))
     return 0
 
 
 def has_plugin(kind: str) -> bool:
     """Whether JAX has what drives GPUs: of NVIDIA, `cuda`, or of AMD, `rocm`."""
-    return any(map(_has, {"cuda": _CUDA, "rocm": _ROCM}[kind]))
+    return any(map(_has, {"cuda": PLUGINS, "rocm": _ROCM}[kind]))
 
 
 def set_cpu_devices(count: int) -> None:

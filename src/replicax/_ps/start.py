@@ -20,7 +20,7 @@ from replicax._core.env import (
     takes_gpu_memory_at_once,
 )
 from replicax._core.errors import UsageError
-from replicax._core.gpus import shared_gpus, visible_gpus
+from replicax._core.gpus import shared_gpus, usable_gpus
 from replicax._core.startup import is_started
 from replicax._ps.hosts.cluster import Size, local_size
 from replicax._ps.hosts.dialer import Dialer
@@ -209,7 +209,7 @@ def _started(size: Size, host: str, address: str | None) -> StartedCluster:
     Ray gives GPUs to members that ask for them.
     """
     threads = {} if address else threads_of(size.threads)
-    gpus = visible_gpus() if host == FORK else []
+    gpus = usable_gpus() if host == FORK else []
     on_cpu = {JAX_PLATFORMS: "cpu", **threads}
     workers = {JAX_PLATFORMS: "cuda,cpu"} if gpus else {} if address else on_cpu
     shares = _shares(size.workers, gpus)

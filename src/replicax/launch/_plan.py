@@ -18,7 +18,7 @@ from replicax._core.env import (
     tuning_for_child,
 )
 from replicax._core.errors import UsageError
-from replicax._core.gpus import own_gpus, shared_gpus, visible_gpus
+from replicax._core.gpus import own_gpus, shared_gpus, usable_gpus
 from replicax.cluster_resolver import ClusterSpec, Task, TFConfig
 from replicax.launch._devices import device_variables
 
@@ -111,7 +111,7 @@ def plan(
     """
     spec = ClusterSpec({"worker": list(addresses)})
     common = _environment(surroundings, restart)
-    shares = own_gpus(len(here), visible_gpus({**common, **surroundings.extra}))
+    shares = own_gpus(len(here), usable_gpus({**common, **surroundings.extra}))
     argv = program.argv if len(addresses) == 1 else program.argv_inside
     return [
         ProcessPlan(
@@ -149,7 +149,7 @@ def plan_parameter_servers(
     plans: list[ProcessPlan] = []
     tasks = sorted(spec.tasks, key=lambda task: JOBS.index(task.job))
     computing = sum(task.job != "ps" for task in tasks)
-    shares = iter(shared_gpus(computing, visible_gpus({**common, **surroundings.extra})))
+    shares = iter(shared_gpus(computing, usable_gpus({**common, **surroundings.extra})))
     for task in tasks:
         env = {**of_servers, JAX_PLATFORMS: "cpu"} if task.job == "ps" else common | next(shares)
         if task.job != "chief":

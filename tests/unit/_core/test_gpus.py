@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import replicax as rx
-from replicax._core.gpus import own_gpus, shared_gpus, visible_gpus
+from replicax._core import nvidia
+from replicax._core.gpus import own_gpus, shared_gpus, usable_gpus
 
 
 @pytest.mark.parametrize(
@@ -21,8 +22,10 @@ from replicax._core.gpus import own_gpus, shared_gpus, visible_gpus
         ({"JAX_PLATFORMS": "cuda,cpu", "CUDA_VISIBLE_DEVICES": "3"}, ["3"]),
     ],
 )
-def test_the_gpus_that_an_environment_leaves(environ, expected):
-    assert visible_gpus(environ, 4) == expected
+def test_the_gpus_that_an_environment_leaves(environ, expected, monkeypatch):
+    monkeypatch.setattr(nvidia, "count", lambda: 4)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    assert usable_gpus(environ) == expected
 
 
 @pytest.mark.parametrize(

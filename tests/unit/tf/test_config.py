@@ -8,7 +8,7 @@ import pytest
 import replicax as rx
 import replicax.tf as tf
 from replicax._core import env, startup
-from replicax._core.env import count_visible
+from replicax._core.env import visible_gpus
 from replicax.tf import _config
 
 from helpers import run_python
@@ -156,7 +156,7 @@ def test_gpus_are_counted_by_the_driver(tmp_path, monkeypatch):
     ("text", "count"), [(None, 4), ("", 0), ("1,3", 2), ("7", 0), ("-1", 0), ("GPU-ab,MIG-c", 2)]
 )
 def test_hidden_gpus_do_not_count(text, count):
-    assert count_visible(4, {} if text is None else {"CUDA_VISIBLE_DEVICES": text}) == count
+    assert len(visible_gpus(4, {} if text is None else {"CUDA_VISIBLE_DEVICES": text})) == count
 
 
 def test_settings_that_are_noted():

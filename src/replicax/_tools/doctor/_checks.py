@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, final
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from replicax._core import nvidia
 from replicax._core.env import (
     CUDA_VISIBLE_DEVICES,
     GPU_ALLOCATOR,
@@ -18,7 +19,6 @@ from replicax._core.env import (
     OF_GPU_MEMORY,
     OLD_GPU_FRACTION,
     PREALLOCATE,
-    visible_gpus,
 )
 from replicax._tools.plan._chips import GIB, size
 
@@ -365,7 +365,7 @@ def _oldest(facts: Facts) -> tuple[int, int]:
 def _visible(facts: Facts) -> list[Gpu]:
     """The GPUs that `CUDA_VISIBLE_DEVICES` leaves."""
     by_uuid = {one.uuid: one for one in facts.driver.gpus} if facts.driver else {}
-    return [by_uuid[uuid] for uuid in visible_gpus(list(by_uuid), facts.settings)]
+    return [by_uuid[uuid] for uuid in nvidia.visible_uuids(list(by_uuid), facts.settings)]
 
 
 def _plugins(facts: Facts) -> dict[int, str]:

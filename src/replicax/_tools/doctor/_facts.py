@@ -27,8 +27,8 @@ from replicax._core.env import (
     PREALLOCATE,
     compilation_cache_folder,
     cores,
-    count_visible,
     environment_for_child,
+    visible_gpus,
 )
 from replicax.cluster_resolver._tpu_slice import chips_on_bus
 
@@ -102,7 +102,7 @@ def gather(environ: Mapping[str, str] | None = None) -> Facts:
         jax_warning=warning,
         settings={name: own[name] for name in OF_JAX if name in own},
         gpus=gpus,
-        gpus_visible=count_visible(gpus, own),
+        gpus_visible=len(visible_gpus(gpus, own)),
         driver=driver,
         driver_error=driver_error,
         has_nccl_library=gpus > 1 and ctypes.util.find_library("nccl") is not None,
