@@ -79,7 +79,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--rounds", type=int, help="turns of each side (default 5)")
     add("--seconds", type=float, default=math.inf, help="after which it stops with what it has")
     add("--at-once", type=int, default=os.cpu_count(), help="sides that live (default: cores)")
-    add("--output", type=Path, default=ROOT / "build" / "benchmarks", help="for gpu.json, gpu.md")
+    add("--output", type=Path, help="for gpu.json, gpu.md (default build/benchmarks)")
     add("--add", action="store_true", help="keep the rows that are not measured")
     add("--dry-run", action="store_true", help="a few small steps of two models on the CPU")
     options = parser.parse_args(arguments)
@@ -87,6 +87,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options.only = options.only or (["mlp", "dlrm"] if few else list(MEMORY))
     options.types = options.types or list(TYPES[1:])
     options.rounds = options.rounds or (2 if few else 5)
+    folder = ROOT / "build" / "benchmarks"
+    # A dry run leaves alone what was measured.
+    options.output = options.output or (folder / "dry" if few else folder)
     options.pythons = pythons(options.torch)
     options.sides = [side for side in options.sides if side in options.pythons]
     return options

@@ -24,7 +24,7 @@ from harness.report import put_between_markers
 from replicax._core import nvidia
 
 ROOT = Path(__file__).parents[1]
-PAGE, TABLE = ROOT / "docs" / "gpu.md", ROOT / "build" / "benchmarks" / "gpu.md"
+PAGE, TABLES = ROOT / "docs" / "gpu.md", ROOT / "build" / "benchmarks"
 COMMAND = "make gpu"
 OF_CUDA_13 = 580  # the first driver that has it
 ENOUGH = 14  # processes of tests: each needs a core, and half a gigabyte of the GPU
@@ -53,13 +53,14 @@ def checks(*, dry: bool) -> None:
 
 
 def bench(arguments: list[str], *, dry: bool) -> None:
-    """Measure; the table is TABLE."""
+    """Measure, and write a table below TABLES."""
     run("benchmarks/gpu.py", *(["--dry-run"] if dry else []), *arguments)
 
 
 def docs(*, dry: bool) -> None:
     """Put the table into the page, or only try to."""
-    page = put_between_markers(PAGE.read_text(), TABLE.read_text(), COMMAND)
+    table = TABLES / "dry" / "gpu.md" if dry else TABLES / "gpu.md"
+    page = put_between_markers(PAGE.read_text(), table.read_text(), COMMAND)
     if not dry:
         PAGE.write_text(page)
 

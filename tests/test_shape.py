@@ -22,9 +22,7 @@ MAY_TOUCH_PRIVATE = {SRC / "_keras" / "_compat.py"}
 # All of it in one file: a list of small functions, and a table of names.
 LONG_BY_DESIGN = {SRC / "_keras" / "_compat.py", SRC / "tf" / "_names.py"}
 NAMEDTUPLE_METHODS = {"_asdict", "_fields", "_make", "_replace"}
-MAY_READ_ENVIRON = {
-    *("cluster_resolver", "launch", "_core/env.py", "_core/gpus.py", "testing", "report"),
-}
+MAY_READ_ENVIRON = {"cluster_resolver", "launch", "_core/env.py", "testing", "report"}
 # What `tf.distribute.TPUStrategy` has beside what all strategies have.
 OF_ONE_STRATEGY = {
     "experimental_assign_to_logical_device",

@@ -5,11 +5,6 @@ from __future__ import annotations
 import jax
 import pytest
 
-GPUS = [device for device in jax.local_devices() if device.platform == "gpu"]
-DEVICE = "GPU:0" if GPUS else "CPU:1"
-
-needs_gpu = pytest.mark.skipif(not GPUS, reason="needs a GPU")
-
 
 @pytest.fixture(autouse=True)
 def _full_float32():
@@ -21,6 +16,7 @@ def _full_float32():
 @pytest.fixture
 def gpu():
     """The first GPU."""
-    if not GPUS:
+    try:
+        return jax.local_devices(backend="gpu")[0]
+    except RuntimeError:
         pytest.skip("needs a GPU")
-    return GPUS[0]

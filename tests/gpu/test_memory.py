@@ -1,4 +1,4 @@
-"""Memory of a GPU: it does not grow, steps reuse it, and a program that wants too much is told."""
+"""Memory of a GPU does not grow, and steps take the memory of their arguments again."""
 
 from __future__ import annotations
 

@@ -91,8 +91,8 @@ def test_a_loop_with_a_tape_gives_what_a_cpu_gives(strategy, function):
     assert weight_difference(weights, expected) <= TOLERANCE
 
 
-def test_gradients_of_a_table_are_rows(monkeypatch):
-    """Adam moves the rows of a batch and no other, as on a CPU."""
+def test_a_table_is_trained_as_on_a_cpu():
+    """Rows that occur move, and no others."""
 
     def rows(strategy):
         def make():

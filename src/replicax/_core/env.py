@@ -330,8 +330,10 @@ def visible_gpus(count: int, environ: Mapping[str, str] | None = None) -> list[s
     if text is None or not count:
         return list(map(str, range(count)))
     names: list[str] = []
-    for name in map(str.strip, text.split(",")):  # CUDA stops at the first that it does not know
-        if not (name.isdecimal() and int(name) < count or name[:1].isalpha()):
+    # CUDA stops at the first name that it does not know, or has seen.
+    for name in map(str.strip, text.split(",")):
+        is_known = name.isdecimal() and int(name) < count or name[:1].isalpha()
+        if not is_known or name in names:
             break
         names.append(name)
     return names
@@ -342,9 +344,21 @@ def set_variables(variables: Mapping[str, str]) -> None:
     os.environ.update(variables)
 
 
-def takes_gpu_memory_at_once() -> bool:
-    """Whether JAX takes most of a GPU's memory when it starts."""
-    return os.environ.get(PREALLOCATE, "true").lower() not in ("false", "0")
+def gpu_settings() -> dict[str, str]:
+    """What the environment says of a GPU's memory."""
+    return {name: os.environ[name] for name in OF_GPU_MEMORY if name in os.environ}
+
+
+def gpu_share_at_start(environ: Mapping[str, str] | None = None) -> float:
+    """The share of a GPU's memory that JAX takes when it starts; see its page on GPU memory."""
+    told = os.environ if environ is None else environ
+    grows = told.get(PREALLOCATE, "").lower() in ("0", "false")
+    if grows or told.get(GPU_ALLOCATOR, "default").lower() not in ("default", "bfc"):
+        return 0.0
+    try:
+        return float(told.get(GPU_FRACTION) or told.get(OLD_GPU_FRACTION) or 0.75)
+    except ValueError:
+        return 0.75
 
 
 def preallocate_gpu_memory(preallocate: bool) -> None:

@@ -6,7 +6,6 @@ Nothing here imports JAX: `replicax run` shares them out among the processes tha
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Mapping, Sequence
 
 from replicax._core import nvidia
@@ -23,12 +22,11 @@ from replicax._core.errors import ClusterSpecError
 PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 _NAMES = {"gpu", "cuda"}
 # Of a GPU's memory: CUDA and its libraries need some of each process' own beside it.
-_ROOM, _OF_JAX = 0.9, 0.75
+_ROOM, _LEAST = 0.9, 0.05
 
 
-def usable_gpus(environ: Mapping[str, str] | None = None) -> list[str]:
+def usable_gpus(environ: Mapping[str, str]) -> list[str]:
     """The names, for CUDA, of the GPUs that JAX would use in this environment."""
-    environ = os.environ if environ is None else environ
     platforms = environ.get(JAX_PLATFORMS)
     if platforms and not _NAMES & set(platforms.split(",")):
         return []
@@ -59,17 +57,19 @@ def own_gpus(processes: int, gpus: Sequence[str]) -> list[dict[str, str]]:
 
 
 def shared_gpus(
-    processes: int, gpus: Sequence[str], *, beside_jax: bool = False
+    processes: int, gpus: Sequence[str], environ: Mapping[str, str], *, taken: float = 0.0
 ) -> list[dict[str, str]]:
     """Variables that give each process, of those that compute alone, its part of a GPU.
 
-    They take turns on the GPUs, and those on one have equal parts of its memory, which they take as
-    they need it. `beside_jax`: this process has taken its memory of the first one already.
+    GPUs are dealt out in turn. Processes on one have equal parts of its memory, which they take as
+    they need it, unless the environment says a fraction. `taken`: the share that this process has
+    taken already.
     """
     if not gpus:
         return [{} for _ in range(processes)]
-    room = _ROOM - _OF_JAX if beside_jax else _ROOM
-    part = room / -(-processes // len(gpus))
+    part = max(_ROOM - taken, _LEAST) / -(-processes // len(gpus))
     # JAX refuses both names of the fraction; an empty one counts as none.
     memory = {PREALLOCATE: "false", GPU_FRACTION: f"{part:.3f}", OLD_GPU_FRACTION: ""}
+    if environ.get(GPU_FRACTION) or environ.get(OLD_GPU_FRACTION):
+        memory = {}
     return [{CUDA_VISIBLE_DEVICES: gpus[i % len(gpus)], **memory} for i in range(processes)]

@@ -85,10 +85,12 @@ def look(seconds: float = _SECONDS) -> Driver:
     gpus = [
         Gpu(int(number), uuid, name, _bytes(total), _bytes(free), _version(capability))
         for number, uuid, total, free, _, capability, name in rows
+        if number.isdecimal()
     ]
     processes = [
         GpuProcess(int(pid), uuid, name, _bytes(used))
         for pid, uuid, used, name in _rows("compute-apps", _OF_PROCESS, seconds)
+        if pid.isdecimal()
     ]
     version = rows[0][_OF_GPU.index("driver_version")] if rows else ""
     # Newer drivers write `CUDA UMD Version`.

@@ -90,6 +90,14 @@ def count_accelerators(kind: str, *, amd: Path = _AMD) -> int:
     return 0
 
 
+def nvidia_gpus() -> list[str]:
+    """The names, for CUDA, of the GPUs of NVIDIA that this process can use."""
+    if not has_plugin("cuda") or not count_accelerators("GPU"):
+        return []
+    names, chosen = visible_gpus(nvidia.count()), jax_setting("jax_cuda_visible_devices")
+    return names if chosen in (None, "all") else [names[int(n)] for n in chosen.split(",")]
+
+
 def has_plugin(kind: str) -> bool:
     """Whether JAX has what drives GPUs: of NVIDIA, `cuda`, or of AMD, `rocm`."""
     return any(map(_has, {"cuda": PLUGINS, "rocm": _ROCM}[kind]))

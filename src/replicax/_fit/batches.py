@@ -41,8 +41,8 @@ def placed_batches(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, distribution)
         adapter = self.data_adapter
         on_cpu = distribution.topology.platform == "cpu"
-        # Other devices have memory of their own, and nobody fills an array of `fit` again, as
-        # generators do.
+        # Other devices have memory of their own, and the arrays of `fit` stay as they are while it
+        # trains; generators may fill theirs again.
         is_array = not on_cpu and _compat.reads_arrays(adapter)
         owned = isinstance(adapter, HostAdapter) or is_array
         if distribution.engine.closures is not None:

@@ -40,13 +40,20 @@ WHAT_TO_TRY = (
 
 def raise_explained(error: Exception) -> NoReturn:
     """Raise an error that came out of a trace, in the user's words if JAX's own were raised."""
-    if is_device_error(error) and _NO_MEMORY in str(error):
-        error.add_note(WHAT_TO_TRY)
+    _advise(error)
     explained = explain(error)
     if explained is error:
         raise error
     root = root_of(error)
     raise explained from (None if explained is root else root)
+
+
+def _advise(error: Exception) -> None:
+    """Say once, beneath the error of an accelerator without memory, what to try."""
+    if not is_device_error(error) or _NO_MEMORY not in str(error):
+        return
+    if jax.default_backend() != "cpu" and WHAT_TO_TRY not in getattr(error, "__notes__", ()):
+        error.add_note(WHAT_TO_TRY)
 
 
 def explain(error: Exception) -> Exception:

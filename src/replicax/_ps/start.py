@@ -16,12 +16,13 @@ import cloudpickle
 from replicax._control import Limits
 from replicax._core.env import (
     JAX_PLATFORMS,
+    gpu_settings,
+    gpu_share_at_start,
     preallocate_gpu_memory,
-    takes_gpu_memory_at_once,
 )
 from replicax._core.errors import UsageError
-from replicax._core.gpus import shared_gpus, usable_gpus
-from replicax._core.startup import is_started
+from replicax._core.gpus import shared_gpus
+from replicax._core.startup import is_started, nvidia_gpus
 from replicax._ps.hosts.cluster import Size, local_size
 from replicax._ps.hosts.dialer import Dialer
 from replicax._ps.hosts.given_cluster import GivenCluster
@@ -209,7 +210,7 @@ def _started(size: Size, host: str, address: str | None) -> StartedCluster:
     Ray gives GPUs to members that ask for them.
     """
     threads = {} if address else threads_of(size.threads)
-    gpus = usable_gpus() if host == FORK else []
+    gpus = nvidia_gpus() if host == FORK else []
     on_cpu = {JAX_PLATFORMS: "cpu", **threads}
     workers = {JAX_PLATFORMS: "cuda,cpu"} if gpus else {} if address else on_cpu
     shares = _shares(size.workers, gpus)
@@ -225,10 +226,9 @@ def _shares(workers: int, gpus: Sequence[str]) -> list[dict[str, str]]:
     """The part of a GPU that each worker gets beside this process, which traces and looks on."""
     if not gpus:
         return []
-    is_first = not is_started()
-    if is_first:
+    if not is_started():
         preallocate_gpu_memory(False)
-    return shared_gpus(workers, gpus, beside_jax=not is_first and takes_gpu_memory_at_once())
+    return shared_gpus(workers, gpus, gpu_settings(), taken=gpu_share_at_start())
 
 
 def threads_of(count: int) -> dict[str, str]:

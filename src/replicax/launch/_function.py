@@ -50,7 +50,7 @@ def run(
         fn_or_script: A function, which is sent to the workers by cloudpickle; or the name of one
             that they import, `"module:function"`; or the path of a Python file.
         num_workers: How many workers.
-        devices_per_worker: How many devices the CPU looks like in each.
+        devices_per_worker: How many devices the CPU looks like in each; they use no GPU then.
         args: The arguments of the function, or of the script.
         max_restarts: How many times all are started again after a failure.
         timeout: Seconds after which all are ended.
@@ -64,10 +64,11 @@ def run(
         ProcessFailed: If a worker failed. It has `rank`, `returncode` and `tail`, the last lines.
         ProcessesTimedOut: If the time was over.
         UsageError: If the function or its arguments cannot be sent.
+        ClusterSpecError: If there are GPUs, and fewer of them than workers.
 
     Example:
         >>> import replicax as rx
-        >>> rx.launch.run("math:sqrt", num_workers=2, args=[9.0])
+        >>> rx.launch.run("math:sqrt", num_workers=2, devices_per_worker=1, args=[9.0])
         [3.0, 3.0]
     """
     _check_counts(num_workers, max_restarts)

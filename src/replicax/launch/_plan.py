@@ -111,7 +111,9 @@ def plan(
     """
     spec = ClusterSpec({"worker": list(addresses)})
     common = _environment(surroundings, restart)
-    shares = own_gpus(len(here), usable_gpus({**common, **surroundings.extra}))
+    told = {**common, **surroundings.extra}
+    gpus, joins = usable_gpus(told), told.get("RX_JOIN") != "0"
+    shares = own_gpus(len(here), gpus) if joins else shared_gpus(len(here), gpus, told)
     argv = program.argv if len(addresses) == 1 else program.argv_inside
     return [
         ProcessPlan(
@@ -119,10 +121,10 @@ def plan(
             argv,
             {
                 **common,
-                **share,
                 RX_PROCESSES_HERE: str(len(here)),
                 TF_CONFIG: TFConfig(spec, task).to_json(),
                 **surroundings.extra,
+                **share,
             },
             program.descriptors,
         )
@@ -149,12 +151,14 @@ def plan_parameter_servers(
     plans: list[ProcessPlan] = []
     tasks = sorted(spec.tasks, key=lambda task: JOBS.index(task.job))
     computing = sum(task.job != "ps" for task in tasks)
-    shares = iter(shared_gpus(computing, usable_gpus({**common, **surroundings.extra})))
+    told = {**common, **surroundings.extra}
+    shares = iter(shared_gpus(computing, usable_gpus(told), told))
     for task in tasks:
-        env = {**of_servers, JAX_PLATFORMS: "cpu"} if task.job == "ps" else common | next(shares)
+        env = {**of_servers, JAX_PLATFORMS: "cpu"} if task.job == "ps" else common
         if task.job != "chief":
             env = {**tuning, **env}
         env = {**env, TF_CONFIG: TFConfig(spec, task).to_json(), **surroundings.extra}
+        env |= {} if task.job == "ps" else next(shares)
         plans.append(ProcessPlan(task, program.argv, env))
     return plans
 
@@ -193,5 +197,6 @@ def _environment(surroundings: Surroundings, restart: int) -> dict[str, str]:
     }
     if surroundings.devices_per_worker:
         env |= device_variables(surroundings.devices_per_worker, surroundings.cores)
-        env.setdefault(JAX_PLATFORMS, "cpu")
+        if not env.get(JAX_PLATFORMS):
+            env[JAX_PLATFORMS] = "cpu"
     return env

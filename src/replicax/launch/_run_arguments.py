@@ -74,7 +74,7 @@ def _add_cluster(cluster: Options) -> None:
         "--devices-per-worker",
         type=positive,
         metavar="R",
-        help="make the CPU look like R devices in each worker",
+        help="make the CPU look like R devices in each worker, which uses no GPU then",
     )
     cluster.add_argument(
         "--hosts",

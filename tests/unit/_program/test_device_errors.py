@@ -7,6 +7,7 @@ import pytest
 
 from replicax._control import set_current
 from replicax._control._current import Alone
+from replicax._program import explain
 from replicax._program.explain import blame, is_device_error
 
 GLOO = "UNKNOWN: Gloo AllReduce failed: Connection closed by peer"
@@ -74,3 +75,13 @@ def test_an_error_of_the_runtime_is_asked_about(channel):
 def test_one_worker_alone_has_nobody_to_blame(monkeypatch):
     monkeypatch.setattr(Alone, "explain", None)
     assert blame(ValueError(GLOO)) is None
+
+
+@pytest.mark.parametrize(("backend", "times"), [("gpu", 1), ("cpu", 0)])
+def test_an_accelerator_without_memory_says_once_what_to_try(backend, times, monkeypatch):
+    monkeypatch.setattr("jax.default_backend", lambda: backend)
+    error = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+    for _ in range(2):  # by the program, then by `fit`
+        with pytest.raises(jax.errors.JaxRuntimeError):
+            explain.raise_explained(error)
+    assert getattr(error, "__notes__", []) == [explain.WHAT_TO_TRY] * times

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import replicax as rx
-from replicax.cluster_resolver import Task
+from replicax.cluster_resolver import ClusterSpec, Task
 from replicax.launch import _inside, _run
 from replicax.launch._plan import (
     Program,
@@ -16,6 +16,7 @@ from replicax.launch._plan import (
     parse_variable,
     plan,
     plan_joining,
+    plan_parameter_servers,
 )
 
 ADDRESSES = ["a:1", "a:2", "b:1", "b:2"]
@@ -129,3 +130,48 @@ def test_local_workers_share_a_secret_that_is_not_in_their_arguments(name):
     assert len(secrets({})) == 64
     assert secrets({}) != secrets({})
     assert secrets({name: "what all know"}) in ("what all know", None)  # None: it is in the file
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    """A machine with two, whatever the environment of the test says."""
+    monkeypatch.setattr("replicax._core.nvidia.count", lambda: 2)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+
+
+def gpus_of(plans):
+    return [planned.env.get("CUDA_VISIBLE_DEVICES") for planned in plans]
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_workers_get_gpus_of_their_own_of_those_that_the_user_names():
+    for extra in ({}, {"CUDA_VISIBLE_DEVICES": "0,1"}):
+        surroundings = Surroundings({}, extra=extra)
+        plans = plan(TRAIN, ["a:1", "a:2"], [0, 1], surroundings=surroundings)
+        assert gpus_of(plans) == ["0", "1"]
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_more_workers_than_gpus_are_refused_unless_they_do_not_join():
+    three = ["a:1", "a:2", "a:3"]
+    with pytest.raises(rx.errors.ClusterSpecError, match="3 workers for 2 GPUs"):
+        plan(TRAIN, three, [0, 1, 2], surroundings=Surroundings({}))
+    alone = Surroundings({}, extra={"RX_JOIN": "0"})
+    assert gpus_of(plan(TRAIN, three, [0, 1, 2], surroundings=alone)) == ["0", "1", "0"]
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_with_devices_of_the_cpu_workers_leave_gpus_alone():
+    surroundings = Surroundings({"JAX_PLATFORMS": ""}, devices_per_worker=1)
+    plans = plan(TRAIN, ["a:1", "a:2", "a:3"], [0, 1, 2], surroundings=surroundings)
+    assert gpus_of(plans) == [None] * 3
+    assert {planned.env["JAX_PLATFORMS"] for planned in plans} == {"cpu"}
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_parameter_servers_leave_gpus_to_the_workers_and_the_chief():
+    spec = ClusterSpec({"chief": ["a:1"], "worker": ["a:2", "a:3"], "ps": ["a:4"]})
+    plans = plan_parameter_servers(TRAIN, spec, surroundings=Surroundings({}))
+    assert [planned.task.job for planned in plans] == ["chief", "worker", "worker", "ps"]
+    assert gpus_of(plans) == ["0", "1", "0", None]
+    assert [planned.env.get("JAX_PLATFORMS") for planned in plans] == [None, None, None, "cpu"]

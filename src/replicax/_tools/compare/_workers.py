@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from replicax._tools.compare._measure import Round, Training
 
-# Two processes on one machine would take the same accelerators; the CPU can be shared.
+# Workers need an accelerator each; any number of them shares the CPU.
 _ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"}
 
 

@@ -14,11 +14,10 @@ from packaging.version import Version
 from replicax._core import nvidia
 from replicax._core.env import (
     CUDA_VISIBLE_DEVICES,
-    GPU_ALLOCATOR,
     GPU_FRACTION,
     OF_GPU_MEMORY,
     OLD_GPU_FRACTION,
-    PREALLOCATE,
+    gpu_share_at_start,
 )
 from replicax._tools.plan._chips import GIB, size
 
@@ -298,7 +297,7 @@ def check_nccl(facts: Facts) -> Check:
 
 def check_gpu_memory(facts: Facts) -> Check:
     """JAX takes a share of each GPU at once, which it does not get beside a large program."""
-    share = _share_taken(facts)
+    share = gpu_share_at_start(facts.settings)
     set_ = [f"{name}={facts.settings[name]}" for name in OF_GPU_MEMORY if name in facts.settings]
     takes = f"JAX takes {share:.0%} of each at once" if share else "JAX takes it as it needs it"
     told = "; ".join([takes, *set_])
@@ -331,23 +330,12 @@ def _free_memory(gpu: Gpu, driver: Driver) -> str:
     return f"GPU {gpu.number}: {free}, {', '.join(holding)}" if holding else free
 
 
-def _share_taken(facts: Facts) -> float:
-    """The share of a GPU's memory that JAX takes when it starts; see its page on GPU memory."""
-    told = facts.settings
-    grows = told.get(PREALLOCATE, "").lower() in ("0", "false")
-    if grows or told.get(GPU_ALLOCATOR, "default").lower() not in ("default", "bfc"):
-        return 0.0
-    try:
-        return float(told.get(GPU_FRACTION) or told.get(OLD_GPU_FRACTION) or 0.75)
-    except ValueError:
-        return 0.75
-
-
 def _offered(driver: Driver) -> int:
     """The highest CUDA, as the driver says it or as its number tells."""
     if driver.cuda:
         return driver.cuda[0]
-    branch = int(driver.version.partition(".")[0] or 0)
+    major = driver.version.partition(".")[0]
+    branch = int(major) if major.isdecimal() else 0
     return max((cuda for cuda, least in _OLDEST_DRIVER.items() if branch >= least), default=0)
 
 

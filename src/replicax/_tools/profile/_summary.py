@@ -119,7 +119,8 @@ def _times(
         return ()
     ours = set(map(_number, devices))
     steps = {step.number for step in traced}
-    platform = devices[0].platform if devices else "cpu"
+    # A central storage has the CPU beside its GPU, with the same number.
+    platform = next((one.platform for one in devices if one.platform != "cpu"), "cpu")
     found = {id: done for id, done in operations(file, steps, platform).items() if id in ours}
     if program is None:
         return device_times(found, len(traced))
