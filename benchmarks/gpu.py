@@ -18,7 +18,6 @@ import json
 import math
 import os
 import re
-import shutil
 import statistics
 import subprocess
 import sys
@@ -31,7 +30,7 @@ from typing import Any
 from harness import machine, report
 from harness.measure import SIDE, Case
 from harness.output import end_cleanly_on_signals, say
-from harness.sides import COMPILED, HAND, KERAS, OURS, TORCH
+from harness.sides import COMPILED, HAND, KERAS, OURS, TORCH, of_torch
 from harness.training import EVALUATE, FIT, PREDICT, Plan
 from harness.workloads import EVERY, MEMORY, ON_GPU
 
@@ -90,21 +89,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     folder = ROOT / "build" / "benchmarks"
     # A dry run leaves alone what was measured.
     options.output = options.output or (folder / "dry" if few else folder)
-    options.pythons = pythons(options.torch)
+    own = dict.fromkeys((OURS, HAND, KERAS), sys.executable)
+    options.pythons = {**own, **of_torch(options.torch, say)}
     options.sides = [side for side in options.sides if side in options.pythons]
     return options
-
-
-def pythons(torch: str | None) -> dict[str, str]:
-    """The sides, each with the Python that runs it."""
-    found = dict.fromkeys((OURS, HAND, KERAS), sys.executable)
-    if torch:
-        found[TORCH] = torch
-        if shutil.which("g++"):  # which `torch.compile` needs
-            found[COMPILED] = torch
-    else:
-        say("PyTorch is left out: name a Python that has it with --torch")
-    return found
 
 
 def peaks(options: argparse.Namespace) -> dict[str, Any]:

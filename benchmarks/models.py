@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ from pathlib import Path
 from harness import machine, report
 from harness.measure import Case
 from harness.output import end_cleanly_on_signals
-from harness.sides import COMPILED, KERAS, OURS, TENSORFLOW, TORCH
+from harness.sides import COMPILED, KERAS, OURS, TENSORFLOW, TORCH, of_torch
 from harness.training import EVALUATE, FIT, PREDICT, Plan
 from harness.workloads import MODELS
 from rich.console import Console
@@ -69,14 +68,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def sides(options: argparse.Namespace, console: Console) -> dict[str, str]:
     """The sides, each with the Python that runs it."""
-    found = {OURS: sys.executable, TENSORFLOW: options.tensorflow, TORCH: options.torch}
-    if not options.torch:
-        console.print("PyTorch is left out: name a Python that has it with --torch")
-    elif shutil.which("g++"):
-        found[COMPILED] = options.torch
-    else:
-        console.print("torch.compile is left out: it needs g++")
-    found[KERAS] = sys.executable
+    found = {OURS: sys.executable, TENSORFLOW: options.tensorflow}
+    found |= {**of_torch(options.torch, console.print), KERAS: sys.executable}
     return {side: python for side, python in found.items() if python}
 
 

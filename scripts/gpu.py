@@ -22,19 +22,19 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from harness.report import put_between_markers
 
 from replicax._core import nvidia
+from replicax._tools.doctor._checks import best_cuda
+from replicax._tools.doctor._facts import gather
 
 ROOT = Path(__file__).parents[1]
 PAGE, TABLES = ROOT / "docs" / "gpu.md", ROOT / "build" / "benchmarks"
 COMMAND = "make gpu"
-OF_CUDA_13 = 580  # the first driver that has it
 ENOUGH = 14  # processes of tests: each needs a core, and half a gigabyte of the GPU
 
 
 def install() -> None:
     """Add JAX's plugin for the driver's CUDA."""
-    version = nvidia.look().version
-    extra = "cuda13" if int(version.partition(".")[0]) >= OF_CUDA_13 else "cuda12"
-    print(f"driver {version}: the extra {extra}", flush=True)
+    extra = f"cuda{best_cuda(gather())}"
+    print(f"the extra {extra} fits the driver and the GPUs", flush=True)
     run("-m", "pip", "install", "--quiet", "-c", "constraints.txt", "-e", f".[{extra}]")
 
 

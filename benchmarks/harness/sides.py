@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -88,6 +89,17 @@ def torch(plan: Plan, workload: Workload) -> Any:
     from .pytorch import PyTorch
 
     return PyTorch(plan, workload, compiled=plan.side == COMPILED)
+
+
+def of_torch(python: str | None, say: Callable[[str], object]) -> dict[str, str]:
+    """The sides of PyTorch that a Python can run, if there is one that has it."""
+    if not python:
+        say("PyTorch is left out: name a Python that has it with --torch")
+        return {}
+    if shutil.which("g++"):
+        return {TORCH: python, COMPILED: python}
+    say("torch.compile is left out: it needs g++")
+    return {TORCH: python}
 
 
 def strategy_of(plan: Plan, tf: Any) -> Any:

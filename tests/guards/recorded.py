@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import importlib
+import importlib.metadata
 import inspect
 import itertools
 import json
@@ -19,7 +20,7 @@ import measured
 PUBLIC = measured.HERE / "public_api.txt"
 STEPS = measured.HERE / "steps.json"
 RECORDED_STEPS = list(itertools.product(measured.KINDS, "12"))
-HANDED_ON = ("replicax.tf.keras", "replicax.tf.experimental.numpy")
+OF_JAX = "replicax.tf.experimental.numpy."  # names that differ between its versions
 
 # What a default prints that is another one in each process.
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -67,17 +68,23 @@ def described(name: str, value: object) -> Iterator[str]:
 def public_api() -> list[str]:
     """Return one line for each public name, in order: its path, and its signature if it is ours.
 
-    What `replicax.tf` hands on from Keras, and its NumPy from JAX, is left out: the names are those
-    of their versions.
+    Names that `replicax.tf.keras` hands on from Keras are left out: they are those of its version.
     """
     lines = set()
     for module in map(importlib.import_module, public_modules()):
         for name in dir(module):
             value = getattr(module, name)
-            handed_on = module.__name__.startswith(HANDED_ON) and not is_ours(value)
-            if not (name.startswith("_") or inspect.ismodule(value) or handed_on):
+            of_keras = module.__name__.startswith("replicax.tf.keras") and not is_ours(value)
+            if not (name.startswith("_") or inspect.ismodule(value) or of_keras):
                 lines.update(described(f"{module.__name__}.{name}", value))
     return sorted(lines)
+
+
+def of_any_jax(lines: list[str]) -> list[str]:
+    """All lines with JAX 0.10, of which the record is; else those that JAX does not change."""
+    if importlib.metadata.version("jax").startswith("0.10."):
+        return lines
+    return [line for line in lines if not line.startswith(OF_JAX)]
 
 
 if __name__ == "__main__":

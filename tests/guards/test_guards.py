@@ -49,7 +49,8 @@ def test_the_public_names_and_signatures_are_the_recorded_ones():
     found = json.loads(
         measured.in_a_process("import json, recorded; print(json.dumps(recorded.public_api()))")
     )
-    assert found == recorded.PUBLIC.read_text().splitlines()
+    expected = recorded.PUBLIC.read_text().splitlines()
+    assert recorded.of_any_jax(found) == recorded.of_any_jax(expected)
 
 
 @pytest.mark.parametrize("step", recorded.RECORDED_STEPS, ids=" on ".join)

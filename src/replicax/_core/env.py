@@ -2,7 +2,8 @@
 
 `KERAS_BACKEND`          set to `jax` on `import replicax` when Keras is not imported yet and it is
                          unset.
-`CUDA_VISIBLE_DEVICES`   set by `SlurmClusterResolver` to the GPUs of this task.
+`CUDA_VISIBLE_DEVICES`   set by `SlurmClusterResolver` to the GPUs of this task; in workers of
+                         parameter servers to the GPU that they share, with their part of it.
 `NCCL_ALGO`              set to `Ring` by `CommunicationImplementation.RING` if it is unset.
 `TPU_SKIP_MDS_QUERY`, `ALLOW_MULTIPLE_LIBTPU_LOAD`  set while libtpu starts only to compile: else
                          it asks Google's metadata server, and only one process may load it.
@@ -337,6 +338,19 @@ def visible_gpus(count: int, environ: Mapping[str, str] | None = None) -> list[s
             break
         names.append(name)
     return names
+
+
+_PLATFORMS = {"cuda": {"gpu", "cuda"}, "GPU": {"gpu", "cuda", "rocm"}, "TPU": {"tpu"}}
+
+
+def leaves(platforms: str | None, kind: str) -> bool:
+    """Whether JAX may use devices of a kind: GPU, TPU, or GPUs of NVIDIA, with these platforms.
+
+    Example:
+        >>> leaves("cuda,cpu", "GPU"), leaves("cpu", "cuda"), leaves(None, "TPU")
+        (True, False, True)
+    """
+    return not platforms or bool(_PLATFORMS[kind] & set(platforms.split(",")))
 
 
 def set_variables(variables: Mapping[str, str]) -> None:

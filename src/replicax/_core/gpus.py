@@ -15,23 +15,29 @@ from replicax._core.env import (
     JAX_PLATFORMS,
     OLD_GPU_FRACTION,
     PREALLOCATE,
+    leaves,
     visible_gpus,
 )
 from replicax._core.errors import ClusterSpecError
 
-PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
-_NAMES = {"gpu", "cuda"}
+_PLUGINS = {
+    "cuda": ("jax_cuda12_plugin", "jax_cuda13_plugin"),
+    "rocm": ("jax_rocm60_plugin", "jax_rocm7_plugin", "jax_rocm_plugin"),
+}
 # Of a GPU's memory: CUDA and its libraries need some of each process' own beside it.
 _ROOM, _LEAST = 0.9, 0.05
 
 
+def has_plugin(kind: str) -> bool:
+    """Whether JAX has what drives GPUs: of NVIDIA, `cuda`, or of AMD, `rocm`."""
+    return any(map(importlib.util.find_spec, _PLUGINS[kind]))
+
+
 def usable_gpus(environ: Mapping[str, str]) -> list[str]:
     """The names, for CUDA, of the GPUs that JAX would use in this environment."""
-    platforms = environ.get(JAX_PLATFORMS)
-    if platforms and not _NAMES & set(platforms.split(",")):
+    if not leaves(environ.get(JAX_PLATFORMS), "cuda") or not has_plugin("cuda"):
         return []
-    has_plugin = any(importlib.util.find_spec(name) for name in PLUGINS)
-    return visible_gpus(nvidia.count(), environ) if has_plugin else []
+    return visible_gpus(nvidia.count(), environ)
 
 
 def own_gpus(processes: int, gpus: Sequence[str]) -> list[dict[str, str]]:

@@ -19,11 +19,12 @@ from replicax._core.compilation_cache import jax_setting
 from replicax._core.env import (
     demand_deterministic_gpus,
     leave_idle_libtpu,
+    leaves,
     preallocate_gpu_memory,
     visible_gpus,
 )
 from replicax._core.errors import BackendAlreadyInitialized
-from replicax._core.gpus import PLUGINS
+from replicax._core.gpus import has_plugin
 from replicax._cpu.memory import keep_memory
 from replicax.cluster_resolver._tpu_slice import chips_on_bus
 
@@ -43,8 +44,6 @@ def begin() -> None:
 
 
 _AMD = Path("/sys/class/kfd/kfd/topology/nodes")
-_ROCM = ("jax_rocm60_plugin", "jax_rocm7_plugin", "jax_rocm_plugin")
-_PLATFORMS = {"GPU": {"gpu", "cuda", "rocm"}, "TPU": {"tpu"}}
 
 
 def is_started() -> bool:
@@ -77,11 +76,10 @@ def count_accelerators(kind: str, *, amd: Path = _AMD) -> int:
             return len(jax.local_devices(backend=kind.lower()))
         except RuntimeError:
             return 0
-    platforms = jax_setting("jax_platforms")
-    if platforms and not _PLATFORMS[kind] & set(platforms.split(",")):
+    if not leaves(jax_setting("jax_platforms"), kind):
         return 0
     if kind == "TPU":
-        return chips_on_bus() if _has("libtpu") else 0
+        return chips_on_bus() if importlib.util.find_spec("libtpu") else 0
     if has_plugin("cuda") and (gpus := nvidia.count()):
         return len(visible_gpus(gpus))
     if has_plugin("rocm") and amd.is_dir():
@@ -96,11 +94,6 @@ def nvidia_gpus() -> list[str]:
         return []
     names, chosen = visible_gpus(nvidia.count()), jax_setting("jax_cuda_visible_devices")
     return names if chosen in (None, "all") else [names[int(n)] for n in chosen.split(",")]
-
-
-def has_plugin(kind: str) -> bool:
-    """Whether JAX has what drives GPUs: of NVIDIA, `cuda`, or of AMD, `rocm`."""
-    return any(map(_has, {"cuda": PLUGINS, "rocm": _ROCM}[kind]))
 
 
 def set_cpu_devices(count: int) -> None:
@@ -147,7 +140,3 @@ def _before_start(what: str) -> None:
             f"{what}, when JAX has started. It looks at its devices once. Move the call to the top "
             "of the program, before arrays, models and strategies are made."
         )
-
-
-def _has(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None

@@ -54,8 +54,7 @@ def _platform() -> str | None:
 
 def _distribution() -> StoreDistribution | None:
     """The distribution of `fit`, or of the strategy that is current in `run` and in its scope."""
-    current, frame = _compat.distribution(), current_frame()
-    if isinstance(current, StoreDistribution) or frame is None:
-        return current if isinstance(current, StoreDistribution) else None
-    found = getattr(frame.strategy.extended, "distribution", None)
+    found = _compat.distribution()
+    if not isinstance(found, StoreDistribution) and (frame := current_frame()) is not None:
+        found = getattr(frame.strategy.extended, "distribution", None)
     return found if isinstance(found, StoreDistribution) else None

@@ -150,15 +150,16 @@ def plan_parameter_servers(
     tuning = tuning_for_child(cpu_tuning_parts(environ), environ)
     plans: list[ProcessPlan] = []
     tasks = sorted(spec.tasks, key=lambda task: JOBS.index(task.job))
-    computing = sum(task.job != "ps" for task in tasks)
     told = {**common, **surroundings.extra}
-    shares = iter(shared_gpus(computing, usable_gpus(told), told))
+    computing = [task for task in tasks if task.job != "ps"]
+    shares = shared_gpus(len(computing), usable_gpus(told), told)
+    share_of = dict(zip(computing, shares, strict=True))
     for task in tasks:
         env = {**of_servers, JAX_PLATFORMS: "cpu"} if task.job == "ps" else common
         if task.job != "chief":
             env = {**tuning, **env}
         env = {**env, TF_CONFIG: TFConfig(spec, task).to_json(), **surroundings.extra}
-        env |= {} if task.job == "ps" else next(shares)
+        env |= share_of.get(task, {})
         plans.append(ProcessPlan(task, program.argv, env))
     return plans
 

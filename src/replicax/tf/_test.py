@@ -13,7 +13,8 @@ import keras
 import numpy as np
 from absl.testing import absltest
 
-from replicax._core.startup import count_accelerators, has_plugin
+from replicax._core.gpus import has_plugin
+from replicax._core.startup import count_accelerators
 
 
 class TestCase(absltest.TestCase):

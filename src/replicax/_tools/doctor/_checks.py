@@ -15,9 +15,11 @@ from replicax._core import nvidia
 from replicax._core.env import (
     CUDA_VISIBLE_DEVICES,
     GPU_FRACTION,
+    JAX_PLATFORMS,
     OF_GPU_MEMORY,
     OLD_GPU_FRACTION,
     gpu_share_at_start,
+    leaves,
 )
 from replicax._tools.plan._chips import GIB, size
 
@@ -97,8 +99,8 @@ def check_devices(facts: Facts) -> Check:
     if facts.platform != "cpu" or not facts.gpus:
         return Check("devices", OK, found)
     found += f", beside {facts.gpus} GPU{'s' * (facts.gpus > 1)}"
-    platforms = facts.settings.get("JAX_PLATFORMS", "")
-    if platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
+    platforms = facts.settings.get(JAX_PLATFORMS)
+    if not leaves(platforms, "cuda"):
         found += f", which JAX_PLATFORMS={platforms} keeps from JAX"
         return Check("devices", WARN, found, "unset JAX_PLATFORMS")
     if not facts.gpus_visible:
@@ -257,7 +259,7 @@ def check_gpus(facts: Facts) -> Check:
 
 def check_plugin(facts: Facts) -> Check:
     """JAX drives GPUs by a plugin, of jaxlib's version and of no later CUDA than the driver's."""
-    name, best = "CUDA plugin", _best_cuda(facts)
+    name, best = "CUDA plugin", best_cuda(facts)
     jax, jaxlib = facts.versions["jax"], facts.versions["jaxlib"]
     install = f'pip install "jax[cuda{best}]=={jax}"'
     plugins = _plugins(facts)
@@ -285,7 +287,7 @@ def check_plugin(facts: Facts) -> Check:
 
 def check_nccl(facts: Facts) -> Check:
     """It carries what several GPUs exchange."""
-    package = f"nvidia-nccl-cu{next(iter(_plugins(facts)), _best_cuda(facts))}"
+    package = f"nvidia-nccl-cu{next(iter(_plugins(facts)), best_cuda(facts))}"
     version = facts.versions[package]
     if version or facts.has_nccl_library:
         return Check("NCCL", OK, version or "a library of the system")
@@ -339,7 +341,7 @@ def _offered(driver: Driver) -> int:
     return max((cuda for cuda, least in _OLDEST_DRIVER.items() if branch >= least), default=0)
 
 
-def _best_cuda(facts: Facts) -> int:
+def best_cuda(facts: Facts) -> int:
     """The plugin that fits the driver and every GPU."""
     offered = _offered(facts.driver) if facts.driver else 13
     return 13 if offered >= 13 and _oldest(facts) >= _OLDEST_GPU[13] else 12

@@ -56,7 +56,7 @@ class Script:
     def of_workers(self, count: int) -> tuple[Profile, ...]:
         """The profiles of all workers of a cluster, each a process here with one device of the CPU.
 
-        Processes of one machine would take the same accelerators.
+        So any number of them fits, also where `JAX_PLATFORMS` names GPUs.
         """
         run = ["replicax.launch", "run", "--workers", str(count), "--devices-per-worker", "1"]
         return self._run([sys.executable, "-m", *run], count, of_workers=True)
