@@ -75,9 +75,9 @@ def varying_alike(*arrays: Any) -> Sequence[Any]:
 
 
 def in_32_bits(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """Convert `bfloat16` operands to `float32`, and the result to the first operand's dtype.
+    """Convert operands of 16 bits to `float32`, and the result to the first operand's dtype.
 
-    XLA:CPU does the same.
+    XLA:CPU does the same with `bfloat16`, and rounds after each operation.
     """
 
     @functools.wraps(compute)
@@ -88,7 +88,7 @@ def in_32_bits(compute: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _widened(array: Any) -> Any:
-    is_narrow = getattr(array, "dtype", None) == jnp.bfloat16
+    is_narrow = getattr(array, "dtype", None) in (jnp.bfloat16, jnp.float16)
     return array.astype(jnp.float32) if is_narrow else array
 
 

@@ -7,6 +7,9 @@ In the gradient of max pooling the gradient of a window goes to its first larges
 no order: XLA walks along the window, and moves on unless the value so far is at least (at most, for
 a minimum) the next one. This file does the same walk for all windows at once, and adds the
 gradients of several windows in XLA's order, so that results are equal to the last bit.
+
+Types of 16 bits are computed in `float32` and rounded once at the end. XLA rounds after each
+operation, in loops without vectors; the gradient of 3 × 3 windows took 2.5 times as long.
 """
 
 from __future__ import annotations
@@ -32,8 +35,8 @@ Place = tuple[int, ...]
 
 def install() -> None:
     """Register the rules for pooling and its gradient in our programs on CPUs."""
-    largest = functools.partial(combine_slices, lax.max, -math.inf)
-    total = functools.partial(combine_slices, lax.add, 0.0)
+    largest = lowering.in_32_bits(functools.partial(combine_slices, lax.max, -math.inf))
+    total = lowering.in_32_bits(functools.partial(combine_slices, lax.add, 0.0))
     lowering.replace(lax.select_and_scatter_add_p, "pooling", covers, scatter_to_selected)
     lowering.replace(lax.reduce_window_max_p, "pooling", covers, largest)
     lowering.replace(lax.reduce_window_sum_p, "pooling", covers_sum, total)
@@ -85,6 +88,7 @@ def combine_slices(
     return functools.reduce(combine, views)
 
 
+@lowering.in_32_bits
 def scatter_to_selected(
     source: Any,
     operand: Any,
