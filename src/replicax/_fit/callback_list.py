@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any, final
 import keras
 
 from replicax._fit.destinations import refuse_unwritable
-from replicax._fit.pace import Figures, Pace, pace_of
+from replicax._fit.figures import Figures
+from replicax._fit.steps import Pace, pace_of
 from replicax._fit.trainer import own_steps_of
 from replicax._keras import _compat, workers
 from replicax._keras.distribution import installed

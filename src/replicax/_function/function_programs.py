@@ -19,6 +19,7 @@ from replicax._core.topology import AXIS, MODEL
 from replicax._core.values import PerReplica, is_distributed
 from replicax._function.input_signature import PLAIN
 from replicax._program.capture import Captured, Static, capture
+from replicax._program.central import compile_step
 from replicax._program.compiling import compile_for, devices_of, platform_of
 from replicax._program.feeding import (
     Elements,
@@ -32,8 +33,7 @@ from replicax._program.feeding import (
     next_of,
 )
 from replicax._program.identity import agree_on_program
-from replicax._program.program import Program, ProgramState
-from replicax._program.signature import ProgramCache, Signature
+from replicax._program.program import Program, ProgramCache, ProgramState, Signature
 from replicax._program.table_gradients import evaluate_by_rows
 
 _EMPTY = Signature.of((), {})
@@ -181,8 +181,8 @@ class FunctionProgram:
             results = evaluate_by_rows(captured.jaxpr, *values, *leaves, platform=platform)
             return results[: captured.num_outputs], results[captured.num_outputs :], jnp.int32(0)
 
-        made = state.compile(
-            program, arrays, out_shardings=(outputs, layouts, None), devices=devices
+        made = compile_step(
+            state, program, arrays, out_shardings=(outputs, layouts, None), devices=devices
         )
         self._program = Program(state, made, devices, is_common=self.is_common, identity=identity)
 

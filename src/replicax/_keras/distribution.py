@@ -30,7 +30,7 @@ from replicax._keras import _compat
 
 if TYPE_CHECKING:
     from replicax._core.topology import Topology
-    from replicax._fit.pace import Members
+    from replicax._fit.figures import Members
 
 
 def install() -> None:

@@ -36,8 +36,7 @@ from replicax._mesh.pieces import put_pieces, put_uneven
 from replicax._mesh.spmd import ReplicaProgram, build, stack_of
 from replicax._program.capture import current_recorder
 from replicax._program.identity import agree_on_program, agree_on_shared
-from replicax._program.program import Queue, queue_of
-from replicax._program.signature import ProgramCache, Signature
+from replicax._program.program import ProgramCache, Queue, Signature, queue_of
 from replicax._program.state_watch import StateWatch
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from replicax._mesh.uneven import build_uneven
 from replicax._program.aggregation import analyse, settled
 from replicax._program.bucketing import with_sums_along
 from replicax._program.capture import Captured, capture
+from replicax._program.central import compile_step
 from replicax._program.feeding import Refusal
 from replicax._program.program import Program, ProgramState
 
@@ -84,7 +85,8 @@ def build(
             outputs = [_for_replicas(out, v, topology) for out, v in pairs]
         return outputs, news, *(token or [jnp.int32(0)])
 
-    made = state.compile(
+    made = compile_step(
+        state,
         step,
         [stack_of(array) for array in arrays],
         apart=donate,

@@ -6,6 +6,7 @@ once. What an optimizer keeps never leaves its device, and its memory is used ag
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -19,6 +20,40 @@ from replicax._program.parting import Operations, computed, computed_once, parte
 
 if TYPE_CHECKING:
     from replicax._core.store import Store
+    from replicax._program.program import ProgramState
+
+
+def compile_step(
+    state: ProgramState,
+    step: Any,
+    arrays: Any,
+    *,
+    apart: bool = True,
+    out_shardings: Any = None,
+    **how: Any,
+) -> Any:
+    """Compile a step that reads and writes variables, in two parts if these live elsewhere.
+
+    It is from `(written values, other values, arrays)` to `(outputs, new values, token)`. A step
+    that is a part of another program, or is only planned, is not taken `apart`. `out_shardings`
+    have no effect on variables that live elsewhere. `how` is what else `compiled` takes.
+    """
+    if state.store is None or not apart:
+        donated = (0,) if state.donates else ()
+        return compiled(step, donate_argnums=donated, out_shardings=out_shardings, **how)
+    written, others = state.values()
+    is_away = state.away[: len(written)]
+    found = CentralProgram(
+        step,
+        (written, others, arrays),
+        away=[*state.away, *[False] * len(jax.tree.leaves(arrays))],
+        news=lambda result: list(itertools.compress(result[1], is_away)),
+        store=state.store,
+        donates=state.wants_memory,
+        **how,
+    )
+    state.replaced, state.may_fail = found.replaced, found.may_fail
+    return found
 
 
 @final
