@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import keras
@@ -231,38 +231,23 @@ SLOT_OF, ANY_SLOT = "add_variable_from_reference", "add_variable"
 """The methods of `BaseOptimizer` that make a variable: the first calls the second."""
 
 
-class _Maker(NamedTuple):
-    """The optimizer that makes variables now, and the variable that it makes one for."""
-
-    optimizer: Any = None
-    parameter: Any = None
-
-
-_nobody = _Maker()
-_maker: ContextVar[_Maker] = ContextVar("replicax_maker", default=_nobody)
-
-
 @contextlib.contextmanager
-def _made_by(**changes: Any) -> Iterator[None]:
-    token = _maker.set(_maker.get()._replace(**changes))
+def adding_slot(optimizer: BaseOptimizer, parameter: Any) -> Iterator[None]:
+    """Take what an optimizer makes in a `with` block for what it keeps for a variable.
+
+    `parameter` is that variable; `ANY_SLOT` for none.
+    """
+    before = served_by(optimizer)
+    vars(optimizer)["_replicax_serves"] = parameter  # past the tracking of `__setattr__`
     try:
         yield
     finally:
-        _maker.reset(token)
+        vars(optimizer)["_replicax_serves"] = before
 
 
-def adding_slot(parameter: Any) -> contextlib.AbstractContextManager[None]:
-    """Take the variables that are made in a `with` block for an optimizer's.
-
-    Args:
-        parameter: The variable that the optimizer keeps it for; `ANY_SLOT` for none.
-    """
-    return _made_by(parameter=parameter)
-
-
-def parameter_being_served() -> Any:
-    """What `adding_slot` was told, or None."""
-    return _maker.get().parameter
+def served_by(optimizer: Any) -> Any:
+    """What `adding_slot` was told of an optimizer, or None."""
+    return getattr(optimizer, "_replicax_serves", None)
 
 
 def note_slot(variable: KerasVariable, parameter: Any) -> None:
@@ -273,7 +258,7 @@ def note_slot(variable: KerasVariable, parameter: Any) -> None:
 
 def slot(variable: KerasVariable) -> str | None:
     """The path of the variable that an optimizer keeps this one for; None if it is no slot."""
-    served = _maker.get().parameter
+    served = served_by(optimizer_in_scope())
     if served is not None:  # the one that is being made
         return getattr(served, "path", "")
     return getattr(variable, "_replicax_slot", None)
@@ -281,17 +266,15 @@ def slot(variable: KerasVariable) -> str | None:
 
 def build_optimizer(optimizer: BaseOptimizer, variables: Any) -> None:
     """Make the optimizer's variables; all that is made meanwhile is its own."""
-    with _made_by(optimizer=optimizer):
+    with keras.name_scope(optimizer.name, caller=optimizer):
         optimizer.build(variables)
         optimizer.built = True
 
 
 def optimizer_in_scope() -> Any:
     """The optimizer that is making variables now, or None."""
-    if _maker.get().optimizer is not None:
-        return _maker.get().optimizer
     scopes = global_state.get_global_attribute("name_scope_stack") or []
-    callers = [getattr(scope, "caller", None) for scope in scopes]
+    callers = (scope.caller for scope in reversed(scopes))
     return next((one for one in callers if isinstance(one, BaseOptimizer)), None)
 
 

@@ -204,7 +204,7 @@ def installed(distribution: Any) -> Generator[None, None, None]:
 def _served(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def add(self: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
-        with _compat.adding_slot(reference_variable):
+        with _compat.adding_slot(self, reference_variable):
             return original(self, reference_variable, *args, **kwargs)
 
     return add
@@ -213,10 +213,10 @@ def _served(original: Callable[..., Any]) -> Callable[..., Any]:
 def _added(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def add(self: Any, *args: Any, **kwargs: Any) -> Any:
-        parameter = _compat.parameter_being_served()
+        parameter = _compat.served_by(self)
         if parameter is not None and isinstance(_compat.distribution(), StoreDistribution):
             kwargs["layout"] = None  # the store is asked, not the parameter
-        with _compat.adding_slot(_compat.ANY_SLOT if parameter is None else parameter):
+        with _compat.adding_slot(self, _compat.ANY_SLOT if parameter is None else parameter):
             variable = original(self, *args, **kwargs)
         _compat.note_slot(variable, parameter)
         return variable
