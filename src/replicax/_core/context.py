@@ -49,6 +49,13 @@ _frame: ContextVar[Frame | None] = ContextVar("replicax_frame", default=None)
 current_frame: Callable[[], Frame | None] = _frame.get
 
 
+def current_group() -> SyncGroup | None:
+    """The replicas that run together now; None outside of `run`, and where there is one."""
+    frame = current_frame()
+    replica = frame.replica if frame else None
+    return replica.group if replica is not None and replica.num_replicas_in_sync > 1 else None
+
+
 @contextlib.contextmanager
 def entered(frame: Frame | None) -> Generator[None, None, None]:
     """Make `frame` the current one for a `with` block."""

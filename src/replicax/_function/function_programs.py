@@ -16,7 +16,7 @@ from replicax._core.errors import UsageError
 from replicax._core.placement import is_spread
 from replicax._core.startup import begin
 from replicax._core.topology import AXIS, MODEL
-from replicax._core.values import PerReplica, is_distributed
+from replicax._core.values import PerReplica, is_distributed, is_text
 from replicax._function.input_signature import PLAIN
 from replicax._program.capture import Captured, Static, capture
 from replicax._program.central import compile_step
@@ -143,7 +143,7 @@ class FunctionProgram:
         iterators: Sequence[Any],
         fed: Signature,
     ) -> None:
-        if any(map(_is_text, [*signature.arrays, *fed.arrays])):
+        if any(map(is_text, [*signature.arrays, *fed.arrays])):
             raise HostLoop("gets text, which XLA does not compute", always=False)
         begin()
         rebuild, refill = signature.without_arrays().rebuild, fed.without_arrays().rebuild
@@ -194,10 +194,6 @@ class FunctionProgram:
     def __call__(self, doing: str, leaves: list[Any]) -> Any:
         """Run the program; `doing` names it in errors."""
         return self._captured.assemble(self._program(doing, leaves))
-
-
-def _is_text(array: Any) -> bool:
-    return getattr(getattr(array, "dtype", None), "kind", None) in ("O", "S", "U")
 
 
 def _layouts_of_outputs(captured: Captured, inputs: Sequence[Any]) -> list[Any]:

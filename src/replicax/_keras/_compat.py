@@ -520,10 +520,10 @@ def go_on_with(variable: KerasVariable, value: Any) -> None:
         variable.assign(value)
 
 
-def forget_pending(initializers: Sequence[Any]) -> None:
-    """Leave the variables with these initializers as they are when the stateless scope ends."""
+def forget_pending(forgets: Callable[[KerasVariable], bool]) -> None:
+    """Let some of the variables that wait for their first values get none."""
     pending: list[Any] = global_state.get_global_attribute("uninitialized_variables") or []
-    pending[:] = [v for v in pending if v._initializer not in initializers]
+    pending[:] = [variable for variable in pending if not forgets(variable)]
 
 
 def strategy_of(model: Any) -> Any:
@@ -787,12 +787,6 @@ def start_from(variable: KerasVariable, value: Any) -> None:
 def starts_from(variable: KerasVariable, initializer: Any) -> bool:
     """Whether a variable gets its first value from this initializer."""
     return variable._initializer is initializer
-
-
-def forget_variable(variable: KerasVariable) -> None:
-    """Let a variable that awaits its first value get none when the stateless scope ends."""
-    pending: list[Any] = global_state.get_global_attribute("uninitialized_variables") or []
-    pending[:] = [other for other in pending if other is not variable]
 
 
 @contextlib.contextmanager

@@ -124,7 +124,7 @@ def _leave_out(innermost: weakref.ref[Any], variable: Any) -> None:
     scope = innermost()
     if scope is None or not _compat.awaits_value(variable):
         return  # the trace is over
-    _compat.forget_variable(variable)
+    _compat.forget_pending(lambda other: other is variable)
     while scope is not None:  # a scope asks those around it, which have noted the read as well
         scope.state_mapping.pop(id(variable), None)
         if isinstance(scope, CaptureScope):
