@@ -43,7 +43,7 @@ def _reduced_apply(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reduced_stateless_apply(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for the stateless form, whose loss-scale check is a branch."""
+    """Sum the gradients in the stateless form, too, whose loss-scale check is a branch."""
 
     @functools.wraps(original)
     def stateless_apply(
@@ -71,7 +71,7 @@ def _summed(
         summed = iter(group.all_reduce(ReduceOp.SUM, given))
     else:
         known = _compat.trainable_variables(optimizer) if variables is None else variables
-        # Not strict: of too many or too few Keras says what is wrong.
+        # Not strict: Keras reports a length mismatch.
         theirs = [v for v, g in zip(known, grads, strict=False) if g is not None]
         summed = iter(frame.sum_gradients(optimizer, theirs, given, group))
     with gradients_reduced():
