@@ -137,11 +137,7 @@ hearers = _hearers.get
 
 @contextlib.contextmanager
 def reads_heard(hear: Callable[[KerasVariable, Any], Any]) -> Iterator[None]:
-    """Hear of each read of a variable in a `with` block, and say what is read.
-
-    Args:
-        hear: From a variable and its value to the value that the reader gets.
-    """
+    """Call `hear(variable, value)` for each read in a `with` block; the reader gets its result."""
     _count_tapes(1)
     token = _hearers.set((*_hearers.get(), hear))
     try:
@@ -557,12 +553,12 @@ def unpack(batch: Any) -> Any:
 
 
 def training_argument(model: Any, training: bool) -> dict[str, bool]:
-    """What tells a model whether it is training, if it wants to know."""
+    """The argument `training` of a model's call, if it has one."""
     return {"training": training} if model._call_has_training_arg else {}
 
 
 def needs_training(layer: Any) -> bool:
-    """Whether a layer's `call` asks for `training` without saying what it is otherwise."""
+    """Whether a layer's `call` has an argument `training` without a default."""
     parameter = layer._call_signature.parameters.get("training")
     return parameter is not None and parameter.default is parameter.empty
 
@@ -581,13 +577,13 @@ def compute_loss(
 
 
 def update_metrics(model: Any, loss: Any, x: Any, y: Any, predicted: Any, weights: Any) -> Any:
-    """Let a model's metrics see a batch; what they say then."""
+    """Update a model's metrics with a batch; return their results."""
     track_loss(model, loss, x)
     return model.compute_metrics(x, y, predicted, weights)
 
 
 def track_loss(model: Any, loss: Any, batch: Any) -> None:
-    """Let a model's metric `loss` see that of a batch."""
+    """Update a model's metric `loss` with the loss of a batch."""
     rows = next(leaf for leaf in keras.tree.flatten(batch) if leaf is not None).shape[0]
     # In a replica the loss is divided by their number, so that the sum over them is the mean.
     loss = losses.unscale_loss_for_distribution(loss)
@@ -595,7 +591,7 @@ def track_loss(model: Any, loss: Any, batch: Any) -> None:
 
 
 def has_tracked_loss(model: Any) -> bool:
-    """Whether a model's metric `loss` has seen that of a batch since it was reset."""
+    """Whether a model's metric `loss` was updated since it was reset."""
     return bool(model._loss_tracker.count > 0)
 
 
