@@ -1,6 +1,6 @@
 """What watching costs: `fit` as it is, with `ReplicaMonitor`, and with nothing of it.
 
-One model is trained in one process by turns of a few hundred steps: without the counts of pace.py,
+One model is trained in one process by turns of a few hundred steps: without the counts of steps.py,
 with them, as `fit` always has them, and with the callback. On a busy machine the time on the CPU
 says more than that on the wall. Last are the counts alone, without steps between them, and how
 much that is of a step of 3 ms.
@@ -48,7 +48,7 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 
 import replicax as rx  # noqa: E402
-from replicax._fit.pace import Pace, rows_of  # noqa: E402
+from replicax._fit.steps import Pace, rows_of  # noqa: E402
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(OPTIONS.steps * OPTIONS.batch_size, 784)).astype("float32")

@@ -43,7 +43,7 @@ LAYERS = {
     "_tape": {"_core", "_program", "_keras"},
     "_fit": {"_core", "_control", "_cpu", "_program", "_keras"},
     "data": {
-        "_core.checksums",
+        "_core.wire",
         "_core.errors",
         "_core.env",
         "_core.extras",
@@ -155,7 +155,7 @@ LIBRARIES = {
     "cloudpickle": {"data", "launch._payload", "_ps"},
     **dict.fromkeys(["google", "pyarrow", "PIL"], {"data"}),
     "absl": {"data", "tf._test"},  # on which Keras depends
-    "google_crc32c": {"_core.checksums"},
+    "google_crc32c": {"_core.wire"},
     "filelock": {"_core.compilation_cache"},
     "ray": {"_ps"},
     "packaging": {"_tools.doctor"},

@@ -109,7 +109,7 @@ def test_damage_is_noticed_whatever_byte_it_hits(tmp_path, end):
 def test_a_compressed_index_is_refused(tmp_path):
     import google_crc32c
 
-    from replicax._core.checksums import masked
+    from replicax._core.wire import masked
 
     block = b"\x00\x00\x00\x00\x01\x00\x00\x00"
     trailer = b"\x01" + masked(google_crc32c.value(block + b"\x01")).to_bytes(4, "little")

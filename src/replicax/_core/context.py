@@ -1,4 +1,4 @@
-"""Who am I: one ContextVar holding one frozen `Frame`; nothing else is ambient.
+"""The current strategy and replica: one ContextVar that holds one frozen `Frame`.
 
 A frame says which strategy is current and, inside `run`, which replica context. The public
 questions (`get_strategy`, …) are in `strategies/_current.py`, because their answer outside any
@@ -22,23 +22,19 @@ from replicax._core.values import Mirrored, PerReplica, is_distributed
 @final
 @dataclass(frozen=True)
 class Frame:
-    """Where the running code is.
-
-    Args:
-        strategy: The current strategy.
-        replica: The replica context inside `run`; None in cross-replica context.
-        merging: Inside `merge_call`, the context of the replicas that were merged.
-        gradients_reduced: Whether an optimizer further out has summed the gradients already.
-        is_global: Whether it was set by `experimental_set_strategy` rather than by a scope.
-        sum_gradients: In `run`, from an optimizer, variables, a replica's gradients for them and
-            its group to the gradients that are applied; None for their sums.
-    """
+    """The current strategy and, inside `run`, the current replica."""
 
     strategy: Any
+    #: The replica context inside `run`; None in cross-replica context.
     replica: ReplicaContext | None = None
+    #: Inside `merge_call`, the context of the replicas that were merged.
     merging: ReplicaContext | None = None
+    #: Whether an optimizer further out has summed the gradients already.
     gradients_reduced: bool = False
+    #: Whether it was set by `experimental_set_strategy` rather than by a scope.
     is_global: bool = False
+    #: In `run`, from an optimizer, variables, a replica's gradients for them and its group to the
+    #: gradients that are applied; None for their sums.
     sum_gradients: Callable[[Any, Sequence[Any], Sequence[Any], SyncGroup], list[Any]] | None = None
 
 
@@ -47,6 +43,13 @@ _frame: ContextVar[Frame | None] = ContextVar("replicax_frame", default=None)
 
 #: The innermost frame, or None outside every scope.
 current_frame: Callable[[], Frame | None] = _frame.get
+
+
+def current_group() -> SyncGroup | None:
+    """The replicas that run together now; None outside of `run`, and where there is one."""
+    frame = current_frame()
+    replica = frame.replica if frame else None
+    return replica.group if replica is not None and replica.num_replicas_in_sync > 1 else None
 
 
 @contextlib.contextmanager

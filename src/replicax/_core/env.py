@@ -68,8 +68,10 @@ RX_CLUSTER_SECRET = "RX_CLUSTER_SECRET"
 RX_CLUSTER_SECRET_FILE = "RX_CLUSTER_SECRET_FILE"
 RX_CPU_TUNING = "RX_CPU_TUNING"
 RX_PROCESSES_HERE = "RX_PROCESSES_HERE"
-_PARTS = "attention convolutions fusions loops memory optimizers pooling products tables threads"
-CPU_TUNING_PARTS = tuple(_PARTS.split())
+CPU_TUNING_PARTS = (
+    *("attention", "convolutions", "fusions", "loops", "memory"),
+    *("optimizers", "pooling", "products", "tables", "threads"),
+)
 RX_COMPILATION_CACHE = "RX_COMPILATION_CACHE"
 RAY_AUTH_MODE = "RAY_AUTH_MODE"
 OF_JAX = (
@@ -150,16 +152,16 @@ def set_visible_gpus(gpus: Sequence[str]) -> None:
     os.environ[CUDA_VISIBLE_DEVICES] = ",".join(gpus)
 
 
+def _text(name: str, environ: Mapping[str, str] | None) -> str:
+    """What a variable says, without spaces around it; empty if it says nothing."""
+    return (os.environ if environ is None else environ).get(name, "").strip()
+
+
 def watchdog_seconds(environ: Mapping[str, str] | None = None) -> float | None:
     """What `RX_WATCHDOG_SECONDS` says; None if it says nothing."""
-    text = (os.environ if environ is None else environ).get(RX_WATCHDOG_SECONDS, "").strip()
-    if not text:
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.0 < seconds < float("inf"):
+    text = _text(RX_WATCHDOG_SECONDS, environ)
+    seconds = _seconds(text)
+    if seconds is not None and not 0.0 < seconds < float("inf"):
         raise UsageError(
             f"{RX_WATCHDOG_SECONDS}={text!r} is no positive number of seconds. Write after how "
             "long a worker that says nothing is given up, such as 120; unset it is 30."
@@ -169,14 +171,9 @@ def watchdog_seconds(environ: Mapping[str, str] | None = None) -> float | None:
 
 def wait_limit_seconds(environ: Mapping[str, str] | None = None) -> float | None:
     """What `RX_WAIT_LIMIT_SECONDS` says, 0 for no limit; None if it says nothing."""
-    text = (os.environ if environ is None else environ).get(RX_WAIT_LIMIT_SECONDS, "").strip()
-    if not text:
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0.0 <= seconds < float("inf"):
+    text = _text(RX_WAIT_LIMIT_SECONDS, environ)
+    seconds = _seconds(text)
+    if seconds is not None and not 0.0 <= seconds < float("inf"):
         raise UsageError(
             f"{RX_WAIT_LIMIT_SECONDS}={text!r} is no number of seconds. Write how long workers may "
             "wait for one that is busy elsewhere, such as 3600, or 0 for no limit; unset it is 600."
@@ -184,9 +181,17 @@ def wait_limit_seconds(environ: Mapping[str, str] | None = None) -> float | None
     return seconds
 
 
+def _seconds(text: str) -> float | None:
+    """The number that a text is, NaN if it is none; None for an empty text."""
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return float("nan")
+
+
 def second_port(environ: Mapping[str, str] | None = None) -> int:
     """What `RX_SECOND_PORT` says; 0 if it says nothing."""
-    text = (os.environ if environ is None else environ).get(RX_SECOND_PORT, "").strip()
+    text = _text(RX_SECOND_PORT, environ)
     if text and not (text.isdecimal() and 0 < int(text) < 1 << 16):
         raise UsageError(
             f"{RX_SECOND_PORT}={text!r} is no port from 1 to 65535. Write one that the firewall "
@@ -197,8 +202,7 @@ def second_port(environ: Mapping[str, str] | None = None) -> int:
 
 def tls_files(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """What `RX_TLS_CERT`, `RX_TLS_KEY` and `RX_TLS_CA` say; empty where they say nothing."""
-    own = os.environ if environ is None else environ
-    return {name: own.get(name, "").strip() for name in RX_TLS}
+    return {name: _text(name, environ) for name in RX_TLS}
 
 
 def environment_for_child(
@@ -218,17 +222,17 @@ def environment_for_child(
 
 def ray_asks_for_token(environ: Mapping[str, str] | None = None) -> bool:
     """Whether Ray, in this process, shows a token to the cluster that it joins."""
-    return (os.environ if environ is None else environ).get(RAY_AUTH_MODE, "").lower() == "token"
+    return _text(RAY_AUTH_MODE, environ).lower() == "token"
 
 
 def cluster_secret_text(environ: Mapping[str, str] | None = None) -> str:
     """What `RX_CLUSTER_SECRET` says; empty if it says nothing."""
-    return (os.environ if environ is None else environ).get(RX_CLUSTER_SECRET, "").strip()
+    return _text(RX_CLUSTER_SECRET, environ)
 
 
 def cluster_secret_file(environ: Mapping[str, str] | None = None) -> str:
     """What `RX_CLUSTER_SECRET_FILE` says; empty if it says nothing."""
-    return (os.environ if environ is None else environ).get(RX_CLUSTER_SECRET_FILE, "").strip()
+    return _text(RX_CLUSTER_SECRET_FILE, environ)
 
 
 def cpu_tuning_parts(environ: Mapping[str, str] | None = None) -> frozenset[str]:
@@ -241,7 +245,7 @@ def cpu_tuning_parts(environ: Mapping[str, str] | None = None) -> frozenset[str]
         >>> sorted(cpu_tuning_parts({"RX_CPU_TUNING": "memory,pooling"}))
         ['memory', 'pooling']
     """
-    text = (os.environ if environ is None else environ).get(RX_CPU_TUNING, "").strip()
+    text = _text(RX_CPU_TUNING, environ)
     if text in ("", "1"):
         return frozenset(CPU_TUNING_PARTS)
     names = frozenset() if text == "0" else frozenset(name.strip() for name in text.split(","))
@@ -288,26 +292,23 @@ def cores() -> int:
 
 def processes_here(environ: Mapping[str, str] | None = None) -> int:
     """How many processes of the program share this machine, as far as `replicax run` said."""
-    text = (os.environ if environ is None else environ).get(RX_PROCESSES_HERE, "")
+    text = _text(RX_PROCESSES_HERE, environ)
     return int(text) if text.isdecimal() and int(text) else 1
 
 
 def folder_for_state(environ: Mapping[str, str] | None = None) -> Path:
     """Where programs of this user keep what outlives them."""
-    own = os.environ if environ is None else environ
-    return Path(own.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return Path(_text("XDG_STATE_HOME", environ) or Path.home() / ".local" / "state")
 
 
 def folder_for_cache(environ: Mapping[str, str] | None = None) -> Path:
     """Where programs of this user keep what they can make again."""
-    own = os.environ if environ is None else environ
-    return Path(own.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(_text("XDG_CACHE_HOME", environ) or Path.home() / ".cache")
 
 
 def compilation_cache_folder(environ: Mapping[str, str] | None = None) -> Path | None:
     """Where compiled programs are kept, as `RX_COMPILATION_CACHE` says; None for nowhere."""
-    own = os.environ if environ is None else environ
-    text = own.get(RX_COMPILATION_CACHE, "").strip()
+    text = _text(RX_COMPILATION_CACHE, environ)
     if text.lower() in ("off", "0", "false", "no"):
         return None
     return Path(text).expanduser() if text else usual_compilation_cache(environ)

@@ -29,9 +29,7 @@ _AT_ONCE_BYTES = 64 * 1024
 def call_on_host(fn: Callable[..., Any], *values: Any) -> None:
     """Call `fn` with the values, as NumPy arrays, whenever compiled code gets here.
 
-    Args:
-        fn: What to call. Under `run` each replica calls it for itself; calls may overlap.
-        values: Arrays of compiled code.
+    Under `run` each replica calls it for itself; calls may overlap.
     """
     _line().open()
     jax.debug.callback(functools.partial(_line().call, fn), *values)

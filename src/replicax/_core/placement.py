@@ -105,10 +105,9 @@ def to_host(value: Any) -> np.ndarray:
 
 
 def movable(value: Any) -> Any:
-    """The array of a device, without a copy, such that JAX computes with it beside those of others.
+    """The array of a device as an uncommitted one, without a copy.
 
-    JAX refuses to add arrays that were put on different devices; one that was not put anywhere by
-    intention, which it calls uncommitted, it moves.
+    JAX refuses to add arrays that are committed to different devices, and moves an uncommitted one.
     """
     if not isinstance(value, jax.Array) or isinstance(value, Tracer):
         return value
@@ -129,10 +128,10 @@ def place_all(values: Any, layouts: Any) -> Any:
 def place_batch(
     leaves: Sequence[Any], layouts: Sequence[Sharding], *, owned: bool = True
 ) -> list[Any]:
-    """`place` for each leaf of a batch; arrays of NumPy are taken over, and must not change.
+    """Put the leaves of a batch on the devices.
 
-    `jax.device_put` comes to the same, in two to three times as long. What is not `owned` is
-    copied, the part of each device.
+    Arrays of NumPy that are `owned` are not copied, and must not change afterwards; of others each
+    device gets a copy of its part. `jax.device_put` does the same in two to three times as long.
     """
     if not all(isinstance(leaf, np.ndarray) for leaf in leaves):
         return place_all([leaf if owned else own_copy(leaf) for leaf in leaves], list(layouts))
@@ -169,7 +168,7 @@ def move_all(values: Any, layout: Sharding) -> Any:
 
 
 def _one_of_its_copies(array: Any, layout: Sharding) -> Any:
-    """Of an array that several devices hold, the copy to start from: if it can be, that at home."""
+    """The copy to start from if several devices hold an array: the one at home, if there is one."""
     sharding = array.sharding
     several = isinstance(sharding, NamedSharding) and len(sharding.device_set) > 1
     if not several or not sharding.is_fully_replicated or sharding.device_set == layout.device_set:

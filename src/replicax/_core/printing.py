@@ -199,11 +199,9 @@ def _append(path: Path, text: str) -> None:
 
 
 def ends(array: Any, count: int) -> Any:
-    """The first and last `count` entries of every axis that has more; all, if it is negative.
+    """The first and last `count` entries of every axis that has more; all if it is negative.
 
-    Args:
-        array: An array of NumPy or JAX; also a traced one.
-        count: How many of each end.
+    The array may be traced.
     """
     if count < 0:
         return array
@@ -215,13 +213,7 @@ def ends(array: Any, count: int) -> Any:
 
 
 def array_text(array: np.ndarray, shape: Sequence[int], count: int) -> str:
-    """The text of an array.
-
-    Args:
-        array: What `ends` left of it.
-        shape: What it was before.
-        count: How many entries of each end are shown.
-    """
+    """The text of an array of this shape, of which `ends` left `count` entries at each end."""
     return _rows(array, tuple(shape), count, 1)
 
 

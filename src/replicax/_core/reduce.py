@@ -70,13 +70,9 @@ class GatherLog:
 class SyncGroup:
     """The replicas that work in step, and their collectives inside a compiled program.
 
-    Args:
-        size: How many replicas.
-        combine: How an all-reduce is carried out.
-        share: This replica's weight in a mean of variables: 0 for a replica without rows.
-        gathers: The sizes that gathers meet, for uneven shapes.
-        mesh: The devices, if several of them hold one replica.
-        packs_up_to: The largest array that travels in a buffer with others: see `Topology`.
+    `combine` carries out an all-reduce. `share` is this replica's weight in a mean of variables: 0
+    for a replica without rows. `gathers` has the sizes that gathers meet, for uneven shapes. There
+    is a `mesh` if several devices hold one replica. For `packs_up_to` see `Topology`.
     """
 
     def __init__(
@@ -205,19 +201,9 @@ def require_rank(ndim: int, what: str) -> None:
 def reduce_value(op: ReduceOp, value: Any, axis: int | Sequence[int] | None, replicas: int) -> Any:
     """Combine one value over replicas, and over `axis` of each component if given.
 
-    Args:
-        op: SUM or MEAN. The mean over an axis divides by the true number of elements, so
-            uneven and empty components count as what they hold.
-        value: `PerReplica`, `Mirrored`, or a plain value that every replica shares.
-        axis: Axes of each component to reduce as well; None to combine element by element.
-        replicas: How many replicas there are.
-
-    Returns:
-        The combined array.
-
-    Raises:
-        UsageError: If `axis` does not exist, or SUM of a plain value is asked for.
-        UnevenBatch: If components of different shapes are combined element by element.
+    The mean over an axis divides by the true number of elements, so uneven and empty components
+    count as what they hold. Without an axis components are combined element by element. A plain
+    value is one that every replica shares; it has a mean, and no sum.
     """
     if isinstance(value, PerReplica) and value.is_even and axis is None:
         total = jnp.sum(value.stacked, axis=0) if value.total is None else value.total

@@ -205,15 +205,8 @@ def device_name(device: jax.Device) -> str:
 def parse_device(device: str | jax.Device) -> jax.Device:
     """Find the device that a TensorFlow-like name means.
 
-    Args:
-        device: `"GPU:0"`, `"/gpu:0"`, `"/device:CPU:1"`, `"cpu"`, a fully qualified TensorFlow
-            name, or a `jax.Device`, which is returned as it is.
-
-    Returns:
-        The local device of that name.
-
-    Raises:
-        UnknownDevice: If there is none. TensorFlow takes the CPU instead, silently.
+    Names are `"GPU:0"`, `"/gpu:0"`, `"/device:CPU:1"`, `"cpu"`, and fully qualified ones of
+    TensorFlow. `UnknownDevice` if there is none: TensorFlow takes the CPU instead, silently.
     """
     if isinstance(device, jax.Device):
         return device

@@ -46,19 +46,12 @@ class NeedsValues(UsageError):
 
 
 class _Reading(NamedTuple):
-    """How the running code comes by data.
+    """How the running code gets data."""
 
-    Args:
-        reader: Who answers; None if no function is traced.
-        is_host_loop: Whether a compiled function runs as plain Python: nobody has to answer there.
-        is_pipeline: Whether it is a function of a pipeline, or called by one.
-        is_known: Whether it asks only for what is known before an element is read.
-    """
-
-    reader: Reader | None = None
-    is_host_loop: bool = False
-    is_pipeline: bool = False
-    is_known: bool = False
+    reader: Reader | None = None  # answers requests; None if no function is traced
+    is_host_loop: bool = False  # a compiled function runs as plain Python, which reads by itself
+    is_pipeline: bool = False  # a function of a pipeline runs
+    is_known: bool = False  # to read an element to learn what elements are like is an error
 
 
 _reading: ContextVar[_Reading] = ContextVar("replicax_reading", default=_Reading())  # noqa: B039

@@ -199,9 +199,14 @@ class ReplicaNests:
 is_distributed: Callable[[Any], bool] = DistributedValues.__instancecheck__
 
 
+def is_text(leaf: Any) -> bool:
+    """Whether a leaf is an array of texts, bytes or other objects."""
+    return getattr(getattr(leaf, "dtype", None), "kind", None) in ("O", "U", "S")
+
+
 def refuse_text(leaf: Any) -> None:
     """Devices compute with numbers: refuse an array of anything else before it goes there."""
-    if getattr(getattr(leaf, "dtype", None), "kind", "") in ("O", "U", "S"):
+    if is_text(leaf):
         raise UsageError(
             "A batch that goes to devices holds numbers. Received: an array of shape "
             f"{np.shape(leaf)} with text, bytes or other objects. JAX has no such type. Turn it "

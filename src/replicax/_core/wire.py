@@ -1,9 +1,11 @@
-"""Messages of protobuf as bytes: their fields, by number. Also TensorFlow's numbers of types."""
+"""The parts of TensorFlow's files: messages of protobuf, numbers of types, and CRC-32C."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from replicax._core.errors import needs
 
 TYPES = {
     "float32": 1, "float64": 2, "int32": 3, "uint8": 4, "int16": 5, "int8": 6, "string": 7,
@@ -55,9 +57,7 @@ def read_varint(data: bytes, place: int) -> tuple[int, int]:
 def fields(data: bytes) -> Iterator[tuple[int, Any]]:
     """The fields of a message in order: their number, and an integer, or the bytes.
 
-    Raises:
-        IndexError: If the bytes end within a field.
-        ValueError: If they are no message.
+    IndexError if the bytes end within a field, ValueError if they are no message.
     """
     place = 0
     while place < len(data):
@@ -77,3 +77,16 @@ def fields(data: bytes) -> Iterator[tuple[int, Any]]:
             raise ValueError("the end is missing")
         yield key >> 3, data[place : place + size]
         place += size
+
+
+def crc32c_function() -> Callable[[bytes], int]:
+    """The function that computes a CRC-32C."""
+    with needs("This file format is read and written by the package google-crc32c", extra="data"):
+        import google_crc32c
+    return google_crc32c.value
+
+
+def masked(checksum: int) -> int:
+    """A checksum as it stands in files."""
+    # The format rotates it, because the checksum of data that holds its own is degenerate.
+    return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF

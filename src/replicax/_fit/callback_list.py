@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any, final
 import keras
 
 from replicax._fit.destinations import refuse_unwritable
-from replicax._fit.pace import Figures, Pace, pace_of
+from replicax._fit.figures import Figures
+from replicax._fit.steps import Pace, pace_of
 from replicax._fit.trainer import own_steps_of
 from replicax._keras import _compat, workers
 from replicax._keras.distribution import installed
@@ -219,9 +220,9 @@ def _reading(name: str) -> Callable[..., Any]:
     return method
 
 
-_READ = "__eq__ __ne__ __getitem__ __iter__ __or__ __ror__ __repr__ copy get items values"
-_CHANGE = "__delitem__ __ior__ __setitem__ clear pop popitem setdefault update"
-for _name in f"{_READ} {_CHANGE}".split():
+_READ = ("__eq__", "__ne__", "__getitem__", "__iter__", "__or__", "__ror__", "__repr__")
+_CHANGE = ("__delitem__", "__ior__", "__setitem__", "clear", "pop", "popitem", "setdefault")
+for _name in (*_READ, *_CHANGE, "copy", "get", "items", "update", "values"):
     setattr(BatchLogs, _name, _reading(_name))
 
 

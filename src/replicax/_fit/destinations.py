@@ -25,24 +25,14 @@ _FOLDERS = {"TensorBoard": "log_dir", "OrbaxCheckpoint": "directory"}
 
 
 class Destination(NamedTuple):
-    """A path that a callback will write.
-
-    Args:
-        path: Its name.
-        is_folder: Whether files will be written below it.
-        makes_folder: Whether the callback makes the folder of a file.
-    """
+    """A path that a callback will write."""
 
     path: str
-    is_folder: bool = False
-    makes_folder: bool = True
+    is_folder: bool = False  # whether files will be written below it
+    makes_folder: bool = True  # whether the callback makes the folder of a file
 
     def probe(self) -> None:
-        """Find out whether it can be written; what is there stays as it is.
-
-        Raises:
-            OSError: If it cannot.
-        """
+        """Raise `OSError` if it cannot be written; an existing file stays as it is."""
         path = os.path.realpath(self.path)
         if self.is_folder:
             _probe_folder(path)
@@ -76,8 +66,7 @@ def _is_there(path: str) -> bool:
 def refuse_unwritable(callbacks: Sequence[Any], channel: Channel) -> None:
     """Try the files of callbacks: those of the chief, and of all workers where all write.
 
-    Raises:
-        UsageError: On every worker, if one of them cannot write a file.
+    Every worker raises an error if one of them cannot write a file.
     """
     said = [
         text

@@ -7,7 +7,7 @@ import jax
 from replicax._control import current
 from replicax._core.seams import put_in_if_keras_is_there
 from replicax._fit import callback_list, trainer
-from replicax._keras import adam, attention, cudnn, distribution, replica, workers
+from replicax._keras import adam, distribution, operations, replica, workers
 
 
 def install_hooks() -> None:
@@ -17,8 +17,7 @@ def install_hooks() -> None:
     distribution.install()
     callback_list.install()
     adam.install()
-    attention.install()
-    cudnn.install()
+    operations.install()
     if jax.distributed.is_initialized() or current().size > 1:
         workers.install()
     put_in_if_keras_is_there()  # those of `replicax.tf`, if the program has imported it

@@ -19,8 +19,8 @@ from replicax._core.errors import UsageError
 from replicax._core.events import settled
 from replicax._core.values import PerReplica, is_distributed
 from replicax._fit.batch_step import own_step
-from replicax._fit.pace import paced, rows_of
 from replicax._fit.step_program import joined, step_variables
+from replicax._fit.steps import paced, rows_of
 from replicax._keras import _compat
 from replicax._program.compiling import compiled
 from replicax._program.program import queue_of

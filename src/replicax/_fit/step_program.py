@@ -20,6 +20,7 @@ from replicax._core.topology import AXIS
 from replicax._cpu.products import with_products_turned
 from replicax._keras.distribution import marked
 from replicax._program.bucketing import with_sums_together
+from replicax._program.central import compile_step
 from replicax._program.program import ProgramState
 from replicax._program.table_gradients import with_rows
 
@@ -30,11 +31,7 @@ Step = Callable[[Any, Any], tuple[Any, Any]]
 
 
 def model_step(model: Any, kind: str, state: Any, batch: Any) -> tuple[Any, Any]:
-    """One step of a model's train, test or predict loop, without side effects.
-
-    Returns:
-        What the step says, and the new state.
-    """
+    """The logs and the new state of one step of a model's loop, without side effects."""
     result, new = seams.call_traced(getattr(model, f"{kind}_step"), (state, batch), {})
     return result, ((state[0], new) if kind == "predict" else new)
 
@@ -69,8 +66,7 @@ def steps(
 ) -> Callable[[Any, Any, list[Any]], tuple[Any, Any, Any]]:
     """Steps for all devices, to be compiled.
 
-    Returns:
-        From `(written values, other values, batches)` to `(logs, new values, token)`.
+    They go from `(written values, other values, batches)` to `(logs, new values, token)`.
     """
     one = together(lambda state, batch: model_step(model, kind, state, batch))
     layouts = tuple(layouts)
@@ -102,7 +98,8 @@ def program_of_steps(
 ) -> Any:
     """Steps for all devices, as `jax.jit` has them."""
     flat = [layout for group in layouts for layout in group]
-    return state.compile(
+    return compile_step(
+        state,
         steps(model, kind, state, layouts, **how),
         (),
         apart=False,
@@ -128,17 +125,11 @@ def repeated(
     *,
     join: bool,
 ) -> tuple[Any, Any]:
-    """Inside a compiled program: one step for each batch.
+    """Inside a compiled program: one step for each batch; the logs and the new state.
 
-    Args:
-        step: From state and batch to logs and new state.
-        state: The state before.
-        batches: Nests of equal structure and shapes.
-        layouts: Where each array of the state lives, also between the steps.
-        join: Whether to return all logs, one after the other along the batch axis.
-
-    Returns:
-        The logs, those of the last step unless they are joined, and the new state.
+    The batches have equal structure and shapes. `layouts` say where each array of the state lives,
+    also between the steps. To `join` logs is to return all, one after the other along the batch
+    axis; else they are those of the last step.
     """
 
     def body(state: Any, batch: Any) -> tuple[Any, Any]:
@@ -204,7 +195,7 @@ def spread(topology: Topology, batch: Any) -> Any:
 def together(
     topology: Topology, combine: Combine, step: Callable[[Any, Any], Any]
 ) -> Callable[[Any, Any], Any]:
-    """A step of a compiled program, whose sums over rows travel as it pays."""
+    """A step of a compiled program, whose sums over rows travel in the cheapest way."""
     replicas, packs = topology.num_replicas, topology.packs_up_to
     alone = topology.model_parallel == 1 < replicas
     if topology.pays_per_array or (alone and packs is not None):

@@ -1,4 +1,4 @@
-"""A model's train, test and predict functions, as Keras' loops call them.
+"""A model's train, test and predict functions, as Keras' loops call them, and their pace.
 
 One program serves every store; batches of any size are split; steps on virtual CPU devices
 cannot dead-lock; and a failed call leaves the model as it was. A step reads the variables and
@@ -8,17 +8,22 @@ program of several steps is in step_program.py.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, final
 
 import jax
 
+from replicax._control import current
 from replicax._core import events
 from replicax._core.events import Step, begin_step, settled, tell
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import place, place_all
-from replicax._fit.pace import paced, rows_of
+from replicax._fit.figures import Count, Figures, Members, between
 from replicax._fit.step_program import (
     are_alike,
     joined,
@@ -31,6 +36,7 @@ from replicax._fit.step_program import (
     together,
 )
 from replicax._keras import _compat
+from replicax._program.central import compile_step
 from replicax._program.compiling import compile_for
 from replicax._program.explain import blame
 from replicax._program.identity import agree_on_program
@@ -44,13 +50,7 @@ if TYPE_CHECKING:
 
 @final
 class Steps:
-    """A model's train, test or predict function: `(state, iterator) -> (logs, state)`.
-
-    Args:
-        model: The Keras model.
-        kind: `train`, `test` or `predict`.
-        distribution: Where the model's variables and batches live.
-    """
+    """A model's train, test or predict function: `(state, iterator) -> (logs, state)`."""
 
     def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
         self._model, self._kind, self._doing = model, kind, f"{kind} step"
@@ -163,7 +163,7 @@ class Steps:
             state = step_state(self._groups, self._kind, donates=True)
             whole = [[distribution.topology.replicated for _ in group] for group in self._groups]
             step = steps(self._model, self._kind, state, whole, **self._how)
-            made = state.compile(step, batches, devices=devices)
+            made = compile_step(state, step, batches, devices=devices)
             state.is_checked = state.may_fail
             return Program(state, made, devices, is_common=common, watch=self._watch)
         state, made, traced = self._traced(batches, calls_python=False)
@@ -207,3 +207,125 @@ class Steps:
         self._is_agreed = False
         if self._is_common:
             settled()
+
+
+@final
+class Pace:
+    """The counts of one model's training; its step function and its callbacks write them.
+
+    Nobody waits here: a step costs some readings of the clock.
+    """
+
+    def __init__(self) -> None:
+        self.members: Callable[[], Members] = Members
+        self.others: Callable[[], float] | None = None  # seconds in which workers were waited for
+        self.heard: Callable[[], None] | None = None  # called behind each step
+        self.steps = 0  # of all epochs
+        self._log: Any = None
+        self._ending: threading.Thread | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """An epoch begins."""
+        if self._ending is not None:
+            self._ending.join()  # it has ended before the last validation did
+        self._start: Count | None = None
+        self._end: Count | None = None
+        self._ending = None
+        self._steps = self._rows = 0
+        self._waited = 0.0
+        self._marked = (0, 0, 0.0)
+
+    def take(self, iterator: Iterator[Any], wanted: int) -> list[Any]:
+        """The next batches of an iterator: as many, or as are left; StopIteration for none."""
+        begin, others = clock(), self.others() if self.others else 0.0
+        batches = [next(iterator), *itertools.islice(iterator, wanted - 1)]
+        # While there is something else to compute, nothing is lost.
+        if self._start is not None and not self._is_busy():
+            waited = clock() - begin
+            if self.others:
+                waited = max(waited - (self.others() - others), 0.0)
+            self._waited += waited
+        return batches
+
+    def _is_busy(self) -> bool:
+        if self._log is not None:
+            return not self._log.is_ready()
+        return self.members().unfinished > 0
+
+    def did(self, steps: int, rows: int, logs: Any = None) -> None:
+        """Note steps that were handed to the devices, or have ended on a worker.
+
+        `rows` is 0 if it is not known how many they have; `logs` are what they return.
+        """
+        while isinstance(logs, dict):
+            logs = next(iter(logs.values()), None)
+        self._log = logs if hasattr(logs, "is_ready") else None
+        self.steps += steps
+        if self._start is None:  # the first one is compiled: what comes behind it counts
+            self._start = Count(clock(), members=self.members())
+        else:
+            self._steps += steps
+            self._rows += rows
+        if self.heard is not None:
+            self.heard()
+
+    def mark(self) -> None:
+        """What was done up to here is what is shown next, once the logs of this step are there."""
+        self._marked = self._steps, self._rows, self._waited
+
+    def end(self) -> None:
+        """The steps of the epoch are all begun; they may not have ended."""
+        if self._start is None or self._end is not None or self._ending is not None:
+            return
+        self.mark()
+        if self._log is None or self._log.is_ready():
+            self._end = self.count()
+            return
+        # Validation goes on behind them on the devices: to wait here would leave those idle.
+        ending = threading.Thread(target=self._end_later, args=(self._log,), daemon=True)
+        ending.start()
+        self._ending = ending  # the bar's thread may join it from now on
+
+    def count(self) -> Count:
+        """What was marked, as of now."""
+        return Count(clock(), *self._marked, self.members())
+
+    def figures(self) -> Figures:
+        """Those of the epoch, up to the last mark, or to its end."""
+        if self._ending is not None:
+            self._ending.join()
+        return Figures() if self._start is None else between(self._start, self._end or self.count())
+
+    def _end_later(self, log: Any) -> None:
+        with contextlib.suppress(Exception):  # of a step that failed, which the main thread meets
+            log.block_until_ready()
+        self._end = self.count()
+
+
+def pace_of(model: Any) -> Pace:
+    """The pace of a model's training; the model keeps it, because it may hold the model."""
+    pace = getattr(model, "_replicax_pace", None)
+    if pace is None:
+        pace = Pace()
+        object.__setattr__(model, "_replicax_pace", pace)
+    return pace
+
+
+def paced(model: Any, kind: str, distribution: Any) -> Pace:
+    """What the step function of a model counts by; only that of training is looked at."""
+    pace = pace_of(model) if kind == "train" else Pace()
+    closures = distribution.engine.closures
+    if closures is not None:
+        pace.members = closures.members
+    elif distribution.topology.num_processes > 1:
+        pace.members = lambda: Members(lateness=current().lateness())
+        pace.others = lambda: current().waited()
+    return pace
+
+
+def rows_of(batch: Any) -> int:
+    """How many rows a batch has; 0 if it is not known."""
+    while isinstance(batch, (tuple, list, dict)):
+        batch = next(iter(batch.values() if isinstance(batch, dict) else batch), None)
+    return batch.shape[0] if getattr(batch, "ndim", 0) else 0

@@ -2,7 +2,8 @@
 
 A folder has `saved_model.json` (the manifest), `weights.npz`, and one file for each program.
 `jax.export` writes the programs with their gradients, for CPUs, GPUs and TPUs and for batches of
-any size. The strategy is not saved: the current strategy at loading places the weights.
+any size. The manifest describes their arguments and results: nests of specs, numbers, text, None.
+The strategy is not saved: the current strategy at loading places the weights.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from typing import Any
 
 import jax
 import jax.export
+import jax.numpy as jnp
 import keras
 import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._core.folder import NewFolder
 from replicax._core.placement import to_host
-from replicax._function.concrete import ConcreteFunction
+from replicax._function.concrete import ConcreteFunction, Spec
 from replicax._function.function import BoundFunction, StatefulFunction
-from replicax._function.nests import to_json
 from replicax._keras import _compat
 from replicax._keras.module import Module
 from replicax._program.capture import evaluate
@@ -304,3 +305,57 @@ def _write(target: Path, manifest: Any, weights: Sequence[Any], files: dict[str,
         raw = {str(n): np.frombuffer(w.tobytes(), np.uint8) for n, w in enumerate(weights)}
         np.savez(folder / WEIGHTS, **raw)  # pyright: ignore[reportArgumentType]
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
+
+
+# Nests in the manifest.
+
+
+def to_json(nest: Any) -> Any:
+    """Serialize a nest to JSON data."""
+    if isinstance(nest, Spec):
+        assert nest.shape is not None  # a traced program has known shapes
+        return {"spec": [list(nest.shape), nest.dtype_name, nest.name]}
+    if isinstance(nest, dict):
+        return {"dict": [[key, to_json(value)] for key, value in nest.items()]}
+    if isinstance(nest, list | tuple):
+        kind = "tuple" if isinstance(nest, tuple) else "list"
+        return {kind: [to_json(value) for value in nest]}
+    if nest is None or isinstance(nest, bool | int | float | str):
+        return {"value": nest}
+    raise UsageError(
+        "Arguments and results of a saved function are arrays, numbers, text, lists and dicts. "
+        f"Received: a {type(nest).__name__}, which JSON cannot hold. Keep it as an "
+        "attribute, or pass its parts."
+    )
+
+
+def from_json(data: dict[str, Any]) -> Any:
+    """Read a nest from the JSON data of `to_json`."""
+    ((kind, content),) = data.items()
+    if kind == "spec":
+        return Spec(tuple(content[0]), jnp.dtype(content[1]), content[2])
+    if kind == "dict":
+        return {key: from_json(value) for key, value in content}
+    if kind in ("list", "tuple"):
+        values = [from_json(value) for value in content]
+        return tuple(values) if kind == "tuple" else values
+    return content
+
+
+def specs_of(nest: Any) -> list[Spec]:
+    """The specs in a nest, in order."""
+    found: list[Spec] = []
+    filled(nest, lambda spec: found.append(spec))
+    return found
+
+
+def filled(nest: Any, value: Callable[[Spec], Any]) -> Any:
+    """Replace each spec of a nest by `value(spec)`, in order."""
+    if isinstance(nest, Spec):
+        return value(nest)
+    if isinstance(nest, dict):
+        return {key: filled(one, value) for key, one in nest.items()}
+    if isinstance(nest, list | tuple):
+        values = [filled(one, value) for one in nest]
+        return tuple(values) if isinstance(nest, tuple) else values
+    return nest

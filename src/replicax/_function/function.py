@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, final
 import jax
 
 from replicax._core import seams
-from replicax._core.eager import functions_run_eagerly
 from replicax._core.events import Step, tell
 from replicax._core.tracing import NeedsValues, host_loop, is_inside
 from replicax._function.concrete import ConcreteFunction
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from replicax._function.function_programs import FunctionProgram
 
 logger = logging.getLogger("replicax")
+_runs_eagerly = [False]
 
 
 def function(
@@ -82,6 +82,30 @@ def function(
     if func is None:
         return lambda func: StatefulFunction(func, input_signature, autograph)
     return StatefulFunction(func, input_signature, autograph)
+
+
+def run_functions_eagerly(run_eagerly: bool) -> None:
+    """Let functions that `rx.function` made run as plain Python from now on, in all threads.
+
+    `strategy.run` stays compiled: it cannot be otherwise.
+
+    Args:
+        run_eagerly: Whether they do.
+
+    Example:
+        >>> import replicax as rx
+        >>> from replicax._function.function import run_functions_eagerly
+        >>> run_functions_eagerly(True)
+        >>> rx.function(lambda x: f"{x + 1}")(1)
+        '2'
+        >>> run_functions_eagerly(False)
+    """
+    _runs_eagerly[0] = bool(run_eagerly)
+
+
+def functions_run_eagerly() -> bool:
+    """Whether they do."""
+    return _runs_eagerly[0]
 
 
 @final

@@ -16,9 +16,10 @@ from replicax._core.errors import UsageError
 from replicax._core.placement import is_spread
 from replicax._core.startup import begin
 from replicax._core.topology import AXIS, MODEL
-from replicax._core.values import PerReplica, is_distributed
+from replicax._core.values import PerReplica, is_distributed, is_text
 from replicax._function.input_signature import PLAIN
 from replicax._program.capture import Captured, Static, capture
+from replicax._program.central import compile_step
 from replicax._program.compiling import compile_for, devices_of, platform_of
 from replicax._program.feeding import (
     Elements,
@@ -32,8 +33,7 @@ from replicax._program.feeding import (
     next_of,
 )
 from replicax._program.identity import agree_on_program
-from replicax._program.program import Program, ProgramState
-from replicax._program.signature import ProgramCache, Signature
+from replicax._program.program import Program, ProgramCache, ProgramState, Signature
 from replicax._program.table_gradients import evaluate_by_rows
 
 _EMPTY = Signature.of((), {})
@@ -143,7 +143,7 @@ class FunctionProgram:
         iterators: Sequence[Any],
         fed: Signature,
     ) -> None:
-        if any(map(_is_text, [*signature.arrays, *fed.arrays])):
+        if any(map(is_text, [*signature.arrays, *fed.arrays])):
             raise HostLoop("gets text, which XLA does not compute", always=False)
         begin()
         rebuild, refill = signature.without_arrays().rebuild, fed.without_arrays().rebuild
@@ -181,8 +181,8 @@ class FunctionProgram:
             results = evaluate_by_rows(captured.jaxpr, *values, *leaves, platform=platform)
             return results[: captured.num_outputs], results[captured.num_outputs :], jnp.int32(0)
 
-        made = state.compile(
-            program, arrays, out_shardings=(outputs, layouts, None), devices=devices
+        made = compile_step(
+            state, program, arrays, out_shardings=(outputs, layouts, None), devices=devices
         )
         self._program = Program(state, made, devices, is_common=self.is_common, identity=identity)
 
@@ -194,10 +194,6 @@ class FunctionProgram:
     def __call__(self, doing: str, leaves: list[Any]) -> Any:
         """Run the program; `doing` names it in errors."""
         return self._captured.assemble(self._program(doing, leaves))
-
-
-def _is_text(array: Any) -> bool:
-    return getattr(getattr(array, "dtype", None), "kind", None) in ("O", "S", "U")
 
 
 def _layouts_of_outputs(captured: Captured, inputs: Sequence[Any]) -> list[Any]:

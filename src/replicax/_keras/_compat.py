@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import keras
@@ -137,11 +137,7 @@ hearers = _hearers.get
 
 @contextlib.contextmanager
 def reads_heard(hear: Callable[[KerasVariable, Any], Any]) -> Iterator[None]:
-    """Hear of each read of a variable in a `with` block, and say what is read.
-
-    Args:
-        hear: From a variable and its value to the value that the reader gets.
-    """
+    """Call `hear(variable, value)` for each read in a `with` block; the reader gets its result."""
     _count_tapes(1)
     token = _hearers.set((*_hearers.get(), hear))
     try:
@@ -231,38 +227,23 @@ SLOT_OF, ANY_SLOT = "add_variable_from_reference", "add_variable"
 """The methods of `BaseOptimizer` that make a variable: the first calls the second."""
 
 
-class _Maker(NamedTuple):
-    """The optimizer that makes variables now, and the variable that it makes one for."""
-
-    optimizer: Any = None
-    parameter: Any = None
-
-
-_nobody = _Maker()
-_maker: ContextVar[_Maker] = ContextVar("replicax_maker", default=_nobody)
-
-
 @contextlib.contextmanager
-def _made_by(**changes: Any) -> Iterator[None]:
-    token = _maker.set(_maker.get()._replace(**changes))
+def adding_slot(optimizer: BaseOptimizer, parameter: Any) -> Iterator[None]:
+    """Take what an optimizer makes in a `with` block for what it keeps for a variable.
+
+    `parameter` is that variable; `ANY_SLOT` for none.
+    """
+    before = served_by(optimizer)
+    vars(optimizer)["_replicax_serves"] = parameter  # past the tracking of `__setattr__`
     try:
         yield
     finally:
-        _maker.reset(token)
+        vars(optimizer)["_replicax_serves"] = before
 
 
-def adding_slot(parameter: Any) -> contextlib.AbstractContextManager[None]:
-    """Take the variables that are made in a `with` block for an optimizer's.
-
-    Args:
-        parameter: The variable that the optimizer keeps it for; `ANY_SLOT` for none.
-    """
-    return _made_by(parameter=parameter)
-
-
-def parameter_being_served() -> Any:
-    """What `adding_slot` was told, or None."""
-    return _maker.get().parameter
+def served_by(optimizer: Any) -> Any:
+    """What `adding_slot` was told of an optimizer, or None."""
+    return getattr(optimizer, "_replicax_serves", None)
 
 
 def note_slot(variable: KerasVariable, parameter: Any) -> None:
@@ -273,7 +254,7 @@ def note_slot(variable: KerasVariable, parameter: Any) -> None:
 
 def slot(variable: KerasVariable) -> str | None:
     """The path of the variable that an optimizer keeps this one for; None if it is no slot."""
-    served = _maker.get().parameter
+    served = served_by(optimizer_in_scope())
     if served is not None:  # the one that is being made
         return getattr(served, "path", "")
     return getattr(variable, "_replicax_slot", None)
@@ -281,17 +262,15 @@ def slot(variable: KerasVariable) -> str | None:
 
 def build_optimizer(optimizer: BaseOptimizer, variables: Any) -> None:
     """Make the optimizer's variables; all that is made meanwhile is its own."""
-    with _made_by(optimizer=optimizer):
+    with keras.name_scope(optimizer.name, caller=optimizer):
         optimizer.build(variables)
         optimizer.built = True
 
 
 def optimizer_in_scope() -> Any:
     """The optimizer that is making variables now, or None."""
-    if _maker.get().optimizer is not None:
-        return _maker.get().optimizer
     scopes = global_state.get_global_attribute("name_scope_stack") or []
-    callers = [getattr(scope, "caller", None) for scope in scopes]
+    callers = (scope.caller for scope in reversed(scopes))
     return next((one for one in callers if isinstance(one, BaseOptimizer)), None)
 
 
@@ -537,10 +516,10 @@ def go_on_with(variable: KerasVariable, value: Any) -> None:
         variable.assign(value)
 
 
-def forget_pending(initializers: Sequence[Any]) -> None:
-    """Leave the variables with these initializers as they are when the stateless scope ends."""
+def forget_pending(forgets: Callable[[KerasVariable], bool]) -> None:
+    """Let some of the variables that wait for their first values get none."""
     pending: list[Any] = global_state.get_global_attribute("uninitialized_variables") or []
-    pending[:] = [v for v in pending if v._initializer not in initializers]
+    pending[:] = [variable for variable in pending if not forgets(variable)]
 
 
 def strategy_of(model: Any) -> Any:
@@ -574,12 +553,12 @@ def unpack(batch: Any) -> Any:
 
 
 def training_argument(model: Any, training: bool) -> dict[str, bool]:
-    """What tells a model whether it is training, if it wants to know."""
+    """The argument `training` of a model's call, if it has one."""
     return {"training": training} if model._call_has_training_arg else {}
 
 
 def needs_training(layer: Any) -> bool:
-    """Whether a layer's `call` asks for `training` without saying what it is otherwise."""
+    """Whether a layer's `call` has an argument `training` without a default."""
     parameter = layer._call_signature.parameters.get("training")
     return parameter is not None and parameter.default is parameter.empty
 
@@ -598,13 +577,13 @@ def compute_loss(
 
 
 def update_metrics(model: Any, loss: Any, x: Any, y: Any, predicted: Any, weights: Any) -> Any:
-    """Let a model's metrics see a batch; what they say then."""
+    """Update a model's metrics with a batch; return their results."""
     track_loss(model, loss, x)
     return model.compute_metrics(x, y, predicted, weights)
 
 
 def track_loss(model: Any, loss: Any, batch: Any) -> None:
-    """Let a model's metric `loss` see that of a batch."""
+    """Update a model's metric `loss` with the loss of a batch."""
     rows = next(leaf for leaf in keras.tree.flatten(batch) if leaf is not None).shape[0]
     # In a replica the loss is divided by their number, so that the sum over them is the mean.
     loss = losses.unscale_loss_for_distribution(loss)
@@ -612,7 +591,7 @@ def track_loss(model: Any, loss: Any, batch: Any) -> None:
 
 
 def has_tracked_loss(model: Any) -> bool:
-    """Whether a model's metric `loss` has seen that of a batch since it was reset."""
+    """Whether a model's metric `loss` was updated since it was reset."""
     return bool(model._loss_tracker.count > 0)
 
 
@@ -804,12 +783,6 @@ def start_from(variable: KerasVariable, value: Any) -> None:
 def starts_from(variable: KerasVariable, initializer: Any) -> bool:
     """Whether a variable gets its first value from this initializer."""
     return variable._initializer is initializer
-
-
-def forget_variable(variable: KerasVariable) -> None:
-    """Let a variable that awaits its first value get none when the stateless scope ends."""
-    pending: list[Any] = global_state.get_global_attribute("uninitialized_variables") or []
-    pending[:] = [other for other in pending if other is not variable]
 
 
 @contextlib.contextmanager

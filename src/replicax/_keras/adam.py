@@ -72,9 +72,9 @@ def _is_usual(optimizer: Any) -> bool:
 
 
 def _is_plain(update: _Update) -> bool:
-    """Whether all is of one shape and of `float32`, and no device has only a part of it.
+    """Whether all arrays have one shape and are `float32`, and each device has the whole of them.
 
-    Of another shape, Keras says what is wrong. Of a part, XLA computes no more than that.
+    Keras reports shapes that differ. XLA updates only its part of a divided variable.
     """
     held = (update.variable, update.momentum, update.velocity)
     alike = all(tuple(one.shape) == tuple(update.variable.shape) for one in update)
@@ -83,7 +83,7 @@ def _is_plain(update: _Update) -> bool:
 
 def _is_whole(variable: Any) -> bool:
     layout = _compat.layout(variable)
-    # Of Keras' own distributions it is another kind, which does not say so.
+    # Layouts of Keras' own distributions do not have this attribute.
     return layout is None or getattr(layout, "is_fully_replicated", False)
 
 

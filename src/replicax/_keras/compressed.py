@@ -71,7 +71,7 @@ class CompressedSum:
             _compat.note_rows_of_replicas(left)
             return left
 
-        # What is not built yet will be for these.
+        # An optimizer that is not built yet will be built for these.
         known = _compat.trainable_variables(optimizer) if optimizer.built else variables
         return left_over_by(optimizer).of(variables, known, make)
 
@@ -80,13 +80,12 @@ class CompressedSum:
 class LeftOver:
     """What is left over of the gradients that one optimizer gets: zeros before its first step.
 
-    There is a variable for each set of variables that the optimizer is applied to: what is left
-    over of some is not of others. Checkpoints know it by the places of the set among all variables
-    of the optimizer, and by the paths of these.
+    Each set of variables that the optimizer is applied to has its own. Checkpoints know a set by
+    the places of its variables among all of the optimizer, and by their paths.
     """
 
     def __init__(self) -> None:
-        # Beside each the set that it is for, so that no other gets the same ids.
+        # With the set of variables, so that no later object gets their ids.
         self._kept: dict[tuple[int, ...], tuple[str, Any, Sequence[Any]]] = {}
         self._waiting: dict[str, np.ndarray] = {}
         self._paths: list[str] = []
@@ -106,7 +105,7 @@ class LeftOver:
         if key not in self._kept:
             self._paths = [variable.path for variable in known]
             place_of = {id(variable): place for place, variable in enumerate(known)}
-            # Of one that it does not know, Keras says so.
+            # Keras reports a variable that the optimizer does not know.
             name = _name([place_of.get(one, -1) for one in key], self._paths)
             first = self._saved(name)
             left = make(lambda shape, dtype=None: _or_zeros(first, shape))
@@ -119,7 +118,7 @@ class LeftOver:
         return not (self._kept or self._waiting)
 
     def values(self) -> dict[str, np.ndarray]:
-        """What there is, the rows of all replicas; with several workers all of them call it."""
+        """The rows of all replicas, for each set; with several workers all of them call it."""
         kept = {name: _whole(_compat.read(left)) for name, left, _ in self._kept.values()}
         return {**self._waiting, **kept}
 

@@ -30,7 +30,7 @@ from replicax._keras import _compat
 
 if TYPE_CHECKING:
     from replicax._core.topology import Topology
-    from replicax._fit.pace import Members
+    from replicax._fit.figures import Members
 
 
 def install() -> None:
@@ -42,28 +42,21 @@ def install() -> None:
 @final
 @dataclass(frozen=True)
 class Closures:
-    """How a strategy trains whose batches other processes compute.
+    """How a strategy trains whose batches other processes compute."""
 
-    Args:
-        make_steps: From a model, and `train`, `test` or `predict`, to its step function.
-        members: What is known of the workers.
-        made_dataset: Makes a data set of a function that is called where it is read.
-        say_who_computes: Called when this process computes by itself, and no worker helps.
-    """
-
+    #: From a model, and `train`, `test` or `predict`, to its step function.
     make_steps: Callable[[Any, str], Any]
+    #: What is known of the workers.
     members: Callable[[], Members]
+    #: Makes a data set of a function that is called where the data is read.
     made_dataset: Callable[..., Any]
+    #: Called when this process computes by itself, and no worker helps.
     say_who_computes: Callable[[], None]
 
 
 @final
 class StoreDistribution(_compat.Distribution):
-    """Tells Keras where variables and batches of one strategy live.
-
-    Args:
-        engine: That of the strategy.
-    """
+    """Tells Keras where variables and batches of one strategy live."""
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
@@ -78,13 +71,9 @@ class StoreDistribution(_compat.Distribution):
         chosen = _compat.layout(variable)
         if chosen is not None:
             return chosen
-        spec = spec_of(variable)
-        check_variable(spec)
-        layout = self.store.layout(spec)
+        layout = _layout_by(self.store, variable)
         if layout is not None:
             _compat.adopt(variable, self.store, layout)
-        else:
-            self.store.claim(variable)
         return layout
 
     def get_data_layout(self, data_shape: Sequence[int]) -> Any:
@@ -101,11 +90,7 @@ class StoreDistribution(_compat.Distribution):
 
 
 def adopt(store: Store, variables: Iterable[Any]) -> None:
-    """Move variables made outside the scope into a store.
-
-    Raises:
-        MixedStrategies: If a variable belongs to another strategy.
-    """
+    """Move variables made outside the scope into a store; refuse those of another strategy."""
     for variable in variables:
         owner = _compat.owner(variable)
         if owner is store:
@@ -117,13 +102,19 @@ def adopt(store: Store, variables: Iterable[Any]) -> None:
                 "on that strategy's devices. Make the model, optimizer and metrics in this "
                 "strategy's scope, or load the weights into a model made there."
             )
-        spec = spec_of(variable)
-        check_variable(spec)
-        layout = store.layout(spec)
+        layout = _layout_by(store, variable)
         if layout is not None:
             _move(variable, store, layout)
-        else:
-            store.claim(variable)
+
+
+def _layout_by(store: Store, variable: Any) -> Any:
+    """Where a store wants a variable; it claims one for which it has no layout."""
+    spec = spec_of(variable)
+    check_variable(spec)
+    layout = store.layout(spec)
+    if layout is None:
+        store.claim(variable)
+    return layout
 
 
 def _move(variable: Any, store: Store, layout: Any) -> None:
@@ -138,8 +129,7 @@ def _move(variable: Any, store: Store, layout: Any) -> None:
 def chief_value(value: Any, layout: Any, path: str) -> Any:
     """The chief's value, if other processes hold the variable as well: copies must be equal.
 
-    Raises:
-        WorkersDiffer: If the workers are at different variables.
+    If the workers are at different variables, each raises `WorkersDiffer`.
     """
     if layout.is_fully_addressable or isinstance(value, Tracer):
         return value
@@ -170,11 +160,7 @@ def spec_of(variable: Any) -> VariableSpec:
 
 
 def check_variable(spec: VariableSpec) -> None:
-    """Refuse combinations of aggregation and synchronization that mean nothing.
-
-    Raises:
-        UsageError: For synchronization 'none', and for the mean of a variable of integers.
-    """
+    """Refuse synchronization 'none', and the mean of a variable of integers."""
     if spec.synchronization == "none":
         raise UsageError(
             "A variable of a strategy is synchronized on write or on read. Received: variable "
@@ -204,7 +190,7 @@ def installed(distribution: Any) -> Generator[None, None, None]:
 def _served(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def add(self: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
-        with _compat.adding_slot(reference_variable):
+        with _compat.adding_slot(self, reference_variable):
             return original(self, reference_variable, *args, **kwargs)
 
     return add
@@ -213,10 +199,10 @@ def _served(original: Callable[..., Any]) -> Callable[..., Any]:
 def _added(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def add(self: Any, *args: Any, **kwargs: Any) -> Any:
-        parameter = _compat.parameter_being_served()
+        parameter = _compat.served_by(self)
         if parameter is not None and isinstance(_compat.distribution(), StoreDistribution):
             kwargs["layout"] = None  # the store is asked, not the parameter
-        with _compat.adding_slot(_compat.ANY_SLOT if parameter is None else parameter):
+        with _compat.adding_slot(self, _compat.ANY_SLOT if parameter is None else parameter):
             variable = original(self, *args, **kwargs)
         _compat.note_slot(variable, parameter)
         return variable

@@ -1,4 +1,4 @@
-"""Something for each object that it is asked for, as long as that object lives."""
+"""A cache by the identity of objects; an entry is dropped when its object dies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PerInstance(Generic[T]):
         self._strong: list[Any] = []
 
     def of(self, instance: Any) -> T:
-        """That of an object; None has one, too."""
+        """The entry of an object; None has one, too."""
         key = None if instance is None else id(instance)
         if key not in self._of:
             if instance is not None:
@@ -30,9 +30,9 @@ class PerInstance(Generic[T]):
     def _drop_with(self, instance: Any) -> None:
         try:
             weakref.finalize(instance, self._of.pop, id(instance), None).atexit = False
-        except TypeError:  # of a class with slots: it stays, so that its number stays its own
+        except TypeError:  # a class with slots: the object is kept, so that its id stays its own
             self._strong.append(instance)
 
     def all(self) -> list[T]:
-        """Those of all objects that live."""
+        """The entries of all objects that live."""
         return list(self._of.values())

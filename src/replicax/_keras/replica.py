@@ -13,19 +13,13 @@ from typing import Any
 import jax.numpy as jnp
 import keras
 
-from replicax._core.context import current_frame, gradients_reduced
+from replicax._core.context import current_frame, current_group, gradients_reduced
 from replicax._core.reduce import ReduceOp
 from replicax._keras import _compat
 from replicax._program.capture import CaptureScope, current_recorder
 
 # Knuth's multiplicative constant: neighbouring replicas get distant seeds.
 SEED_STRIDE = 0x9E3779B9
-
-
-def _group() -> Any:
-    frame = current_frame()
-    replica = frame.replica if frame else None
-    return replica.group if replica is not None and replica.num_replicas_in_sync > 1 else None
 
 
 def _reduced_apply(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,7 +43,7 @@ def _reduced_apply(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reduced_stateless_apply(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for the stateless form, whose loss-scale check is a branch."""
+    """Sum the gradients in the stateless form, too, whose loss-scale check is a branch."""
 
     @functools.wraps(original)
     def stateless_apply(
@@ -68,7 +62,7 @@ def _reduced_stateless_apply(original: Callable[..., Any]) -> Callable[..., Any]
 def _summed(
     optimizer: Any, grads: Any, variables: Sequence[Any] | None
 ) -> Generator[Any, None, None]:
-    frame, group = current_frame(), _group()
+    frame, group = current_frame(), current_group()
     if group is None or frame is None or frame.gradients_reduced:
         yield grads
         return
@@ -77,7 +71,7 @@ def _summed(
         summed = iter(group.all_reduce(ReduceOp.SUM, given))
     else:
         known = _compat.trainable_variables(optimizer) if variables is None else variables
-        # Not strict: of too many or too few Keras says what is wrong.
+        # Not strict: Keras reports a length mismatch.
         theirs = [v for v, g in zip(known, grads, strict=False) if g is not None]
         summed = iter(frame.sum_gradients(optimizer, theirs, given, group))
     with gradients_reduced():
@@ -119,7 +113,7 @@ def _scaled_loss(
 
     @functools.wraps(original)
     def scale(*args: Any) -> Any:
-        group, value = _group(), original(*args)
+        group, value = current_group(), original(*args)
         return value if group is None else factor(value, group.size)
 
     return scale
@@ -132,7 +126,7 @@ def _zero_if_empty(original: Callable[..., Any]) -> Callable[..., Any]:
     def reduce(values: Any, *args: Any, **kwargs: Any) -> Any:
         loss = original(values, *args, **kwargs)
         reduction = kwargs.get("reduction", args[-1] if args else "sum_over_batch_size")
-        if _group() is None or reduction in (None, "none") or loss.size:
+        if current_group() is None or reduction in (None, "none") or loss.size:
             return loss
         return jnp.sum(loss)  # 0, which a tape still follows to the variables
 
@@ -144,7 +138,7 @@ def _own_stream(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def next_seed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        seed, group = original(self, *args, **kwargs), _group()
+        seed, group = original(self, *args, **kwargs), current_group()
         if group is None:
             return seed
         offset = group.replica_id().astype(seed.dtype) * jnp.asarray(SEED_STRIDE, seed.dtype)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from replicax._core.context import current_frame
+from replicax._core.context import current_group
 from replicax._core.errors import VariableNotReduced
 from replicax._core.options import VariableSynchronization
 from replicax._keras import _compat
@@ -224,7 +224,7 @@ def _result(variable: Any, value: Any, agreed: Any, read_value: bool) -> Any:
 
 def _replace_at(variable: Any, places: Any, how: str, updates: Any) -> Any:
     """Replace parts by `set`, `max` or `min`."""
-    if _group() is not None and (_is_local(variable) or variable.aggregation in _BLENDING):
+    if current_group() is not None and (_is_local(variable) or variable.aggregation in _BLENDING):
         raise _not_combined(variable, "replace")
     value = variable.read_value()
     replaced = getattr(value.at[places], how)
@@ -242,7 +242,7 @@ def _divided(value: Any, rows: Any, divisors: Any) -> Any:
 def _scale_rows(variable: Any, sparse_delta: Any, scale: Callable[[Any, Any, Any], Any]) -> Any:
     """Multiply or divide rows; in `run` by the factors of all replicas, one after the other."""
     value, rows = variable.read_value(), jnp.asarray(sparse_delta.indices)
-    factors, group = jnp.asarray(sparse_delta.values, value.dtype), _group()
+    factors, group = jnp.asarray(sparse_delta.values, value.dtype), current_group()
     if group is None or not (_is_local(variable) or variable.aggregation in _BLENDING):
         return assign_parts(variable, scale(value, rows, factors))
     # Not with "sum": a sum of changes would lose digits of small results.
@@ -263,13 +263,6 @@ def _not_combined(variable: Any, what: str) -> VariableNotReduced:
         "which would mix the new parts of one replica with the old ones of the others. Make the "
         "variable without both, and combine what is written: see docs/custom_loops.md#variables."
     )
-
-
-def _group() -> Any:
-    """The replicas that run together; None outside of `run`, and where there is one."""
-    frame = current_frame()
-    replica = frame.replica if frame else None
-    return replica.group if replica is not None and replica.num_replicas_in_sync > 1 else None
 
 
 def _is_local(variable: Any) -> bool:
@@ -320,7 +313,7 @@ def assign_parts(variable: Any, whole: Any) -> Any:
 def _is_agreed(variable: Any) -> bool:
     scope = _compat.get_stateless_scope()
     return (
-        _group() is not None
+        current_group() is not None
         and variable.aggregation in _HOW
         and not _is_local(variable)
         and isinstance(scope, CaptureScope)
@@ -330,9 +323,8 @@ def _is_agreed(variable: Any) -> bool:
 
 def _settled(variable: Any, own: Any) -> Any:
     array = jnp.broadcast_to(jnp.asarray(own, variable.dtype), variable.shape)
-    how: Settlement = _HOW[variable.aggregation]
-    frame: Any = current_frame()
-    return settle([how], [array], [array], frame.replica.group)[0]
+    group: Any = current_group()
+    return settle([_HOW[variable.aggregation]], [array], [array], group)[0]
 
 
 @final

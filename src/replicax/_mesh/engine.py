@@ -36,8 +36,7 @@ from replicax._mesh.pieces import put_pieces, put_uneven
 from replicax._mesh.spmd import ReplicaProgram, build, stack_of
 from replicax._program.capture import current_recorder
 from replicax._program.identity import agree_on_program, agree_on_shared
-from replicax._program.program import Queue, queue_of
-from replicax._program.signature import ProgramCache, Signature
+from replicax._program.program import ProgramCache, Queue, Signature, queue_of
 from replicax._program.state_watch import StateWatch
 
 if TYPE_CHECKING:
@@ -56,28 +55,20 @@ class Engine:
     """Runs replica functions on the devices of one process, or of several that run in step.
 
     It is all that a strategy is made of, and handed over whole.
-
-    Args:
-        topology: Which devices form the replicas.
-        store: Where variables live.
-        reducer: How replicas combine.
-        compression: How the gradients of optimizers are compressed.
-        local_steps: How many steps replicas take alone in `fit`; None for none.
-        closures: Of a strategy whose batches other processes compute.
     """
 
-    topology: Topology
-    store: Store
-    reducer: CrossDeviceOps
+    topology: Topology  # which devices form the replicas
+    store: Store  # where variables live
+    reducer: CrossDeviceOps  # how replicas combine
     _: KW_ONLY
-    compression: Compression | None = None
-    local_steps: LocalSteps | None = None
-    closures: Closures | None = None
+    compression: Compression | None = None  # of the gradients that optimizers get
+    local_steps: LocalSteps | None = None  # that replicas take alone in `fit`
+    closures: Closures | None = None  # of a strategy whose batches other processes compute
     _programs: ProgramCache = field(default_factory=ProgramCache, init=False)
 
     @cached_property
     def distribution(self) -> StoreDistribution:
-        """What Keras is told of it."""
+        """The answers to Keras: where variables and batches live."""
         return StoreDistribution(self)
 
     @property
@@ -227,7 +218,7 @@ class Engine:
         return value if replicas == 1 else self._combined(value, _gather, axis, replicas)
 
     def _agree_on_combining(self, combine: Callable[..., Any], how: Sequence[Any]) -> None:
-        """See that all workers combine the same now: one more would meet the others' next."""
+        """Check that all workers combine alike: one more call would meet the next of the others."""
         step, doing = position()
         facts = {"operation": f"{combine.__name__[1:]} {how}", "after": f"step {step}, {doing}"}
         agree("order of `run`, `reduce` and `gather`", facts)
@@ -289,8 +280,7 @@ class Engine:
 
     def _from_host(self, leaf: Any) -> Any:
         """Components in host memory, where each process has those of its own replicas."""
-        # Of an array on devices the components are no business of ours: to cut them out of it is a
-        # program of all processes.
+        # An array on devices stays: to take its components apart is a program of all processes.
         on_host = isinstance(leaf, PerReplica) and isinstance(jax.tree.leaves(leaf)[0], np.ndarray)
         if not on_host:
             return leaf
@@ -306,7 +296,7 @@ class Engine:
         return self.put(pieces, [shape[0] for shape in shapes])
 
     def _on_mesh(self, array: Any) -> Any:
-        """What a program is given of an argument, on the devices of this strategy."""
+        """An argument on the devices of this strategy, as a program takes it."""
         if isinstance(array, PerReplica):
             if array.parts is not None:
                 return PerReplica(parts=tuple(map(self._on_mesh, array.parts)))

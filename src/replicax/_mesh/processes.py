@@ -159,9 +159,9 @@ def _join_jax(process: JaxProcess, line: ClusterChannel) -> None:
 
 
 def secret_of(process: JaxProcess) -> Secret | None:
-    """What the workers of a cluster know; None if it has no secret, which the chief says once.
+    """The secret of a cluster; None if it has none, of which the chief warns once.
 
-    A cluster that does not leave this machine has that of its user.
+    A cluster on one machine has the secret of its user.
     """
     if given := given_secret():
         return given

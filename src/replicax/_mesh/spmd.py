@@ -18,6 +18,7 @@ from replicax._mesh.uneven import build_uneven
 from replicax._program.aggregation import analyse, settled
 from replicax._program.bucketing import with_sums_along
 from replicax._program.capture import Captured, capture
+from replicax._program.central import compile_step
 from replicax._program.feeding import Refusal
 from replicax._program.program import Program, ProgramState
 
@@ -32,16 +33,12 @@ ReplicaFn = Callable[[SyncGroup, Sequence[Any]], Any]
 class ReplicaProgram:
     """A replica function, compiled for all replicas.
 
-    Args:
-        captured: The function's state and output structure.
-        varies: For each output array, whether it differs per replica.
-        sums: Of which output arrays the sums over replicas come behind them.
-        program: What computes it, of arrays, with even values of replicas as stacks.
+    The program takes values of replicas as stacks if they are of one shape.
     """
 
     captured: Captured
-    varies: tuple[bool, ...]
-    sums: tuple[int, ...]
+    varies: tuple[bool, ...]  # for each output array, whether it differs per replica
+    sums: tuple[int, ...]  # the output arrays whose sums over replicas come behind all outputs
     program: Program
 
 
@@ -61,11 +58,7 @@ def build(
 ) -> ReplicaProgram:
     """Trace, settle and compile a replica function.
 
-    Returns:
-        The program.
-
-    Raises:
-        VariableNotReduced: If replicas write different values to an unaggregated variable.
+    `VariableNotReduced` if replicas write different values to a variable without aggregation.
     """
     even = all(array.is_even for array in arrays if isinstance(array, PerReplica))
     along: tuple[int, ...] = ()
@@ -84,7 +77,8 @@ def build(
             outputs = [_for_replicas(out, v, topology) for out, v in pairs]
         return outputs, news, *(token or [jnp.int32(0)])
 
-    made = state.compile(
+    made = compile_step(
+        state,
         step,
         [stack_of(array) for array in arrays],
         apart=donate,
@@ -146,8 +140,8 @@ def _build_spmd(
             new[None] if rows[i] else new for new, i in zip(news, captured.written, strict=True)
         ]
         stacked = [out[None] if v else out for out, v in zip(outputs, is_split, strict=True)]
-        # The map has an output in any case: of one without, XLA runs one device's part alone, and
-        # the others would print nothing.
+        # Always an output: XLA runs a map without one on one device only, and the prints of the
+        # other replicas would be lost.
         return (stacked if replicas > 1 else outputs), news, jnp.int32(0)
 
     if replicas == 1:

@@ -44,12 +44,8 @@ def zero(topology: Topology, *, parameters: bool, base: Placement | None = None)
     """What optimizers keep, divided over the replicas; with `parameters` all other variables, too.
 
     A variable is divided along its largest axis among those that the replicas divide. Where
-    there is none, or the variable has fewer than `SMALL` elements, it stays as it is.
-
-    Args:
-        topology: The replicas.
-        parameters: Whether not only what optimizers keep is divided.
-        base: Where the variables would live otherwise; whole on every device.
+    there is none, or the variable has fewer than `SMALL` elements, it lives as `base` says: whole
+    on every device by default.
     """
     otherwise = base or replicated(topology)
 
@@ -63,14 +59,12 @@ def zero(topology: Topology, *, parameters: bool, base: Placement | None = None)
 
 
 def by_layout(topology: Topology, layout_map: Any) -> Placement:
-    """Every variable as a map says; what an optimizer keeps like the variable that it is for.
+    """Every variable as a map says; a variable of an optimizer like the one that it is for.
 
-    Args:
-        topology: The replicas, each on several devices.
-        layout_map: A `keras.distribution.LayoutMap`, or a dict from patterns, which match whole
-            paths, to the name of a mesh axis, or None, for each axis of the variable. Or
-            `"auto"`: each variable of two or more axes, and no fewer than `SMALL` elements, is
-            divided over `model` along its largest axis among those that `model` divides.
+    The map is a `keras.distribution.LayoutMap`, or a dict from patterns, which match whole paths,
+    to the name of a mesh axis, or None, for each axis of the variable. Or it is `"auto"`: each
+    variable of two or more axes, and no fewer than `SMALL` elements, is divided over `model` along
+    its largest axis among those that `model` divides.
     """
 
     def placement(spec: VariableSpec) -> Sharding:
@@ -137,12 +131,7 @@ def _checked(axes: Sequence[str | None], spec: VariableSpec, topology: Topology)
 
 @final
 class DeviceStore:
-    """Variables on the devices of this process.
-
-    Args:
-        placement: Where a variable lives.
-        topology: The replicas that read and write the variables.
-    """
+    """Variables on the devices of this process, which the replicas of a topology read and write."""
 
     def __init__(self, placement: Placement, topology: Topology) -> None:
         self._placement = placement

@@ -132,6 +132,6 @@ def _constrained(tensor: Any, axes: Sequence[Any], topology: Topology) -> Any:
 
 
 def _group() -> Any:
-    """Those who run in step with this replica, in `run`; else None."""
+    """The sync group of this replica, in `run`; else None."""
     frame = current_frame()
     return frame.replica.group if frame is not None and frame.replica is not None else None

@@ -66,19 +66,11 @@ def decide(aggregation: str, *, varies: bool, from_old: bool, path: str) -> Sett
 def analyse(
     captured: Captured, shares: Sequence[bool], same: Sequence[bool] | None = None
 ) -> tuple[tuple[bool, ...], list[Settlement]]:
-    """Find which outputs vary per replica, and how each write is settled.
+    """Find which output arrays vary per replica, and how each write is settled.
 
-    Args:
-        captured: The function.
-        shares: For each of its arrays, whether it differs per replica.
-        same: For each output and write, whether all replicas made it in the same way; None if
-            they run one program.
-
-    Returns:
-        For each output array, whether it varies; for each write, its settlement.
-
-    Raises:
-        VariableNotReduced: If replicas write different values to an unaggregated variable.
+    `shares` says which arrays of the function differ per replica. `same` says which outputs and
+    writes all replicas made in the same way; it is None if they run one program.
+    `VariableNotReduced` if replicas write different values to a variable without aggregation.
     """
     rows = [_compat.has_rows_of_replicas(variable) for variable in captured.variables]
     labels = [frozenset({i, VARIES} if own else {i}) for i, own in enumerate(rows)]
@@ -112,17 +104,8 @@ def settled(
 ) -> tuple[list[Any], list[Any]]:
     """Run a captured function inside a program, and settle its writes.
 
-    Args:
-        captured: The function.
-        how: The settlement of each write.
-        group: The replicas.
-        state: The values of its variables.
-        leaves: Its arrays.
-        platform: The kind of the devices.
-        replicas: How many of them exchange rows of tables, since all run this program.
-
-    Returns:
-        The output arrays and the new values of the written variables.
+    So many `replicas` exchange rows of tables, since all of them run this program. The result is
+    the output arrays and the new values of the written variables.
     """
     results = evaluate_by_rows(
         captured.jaxpr, *state, *leaves, platform=platform, replicas=replicas

@@ -116,6 +116,6 @@ def _array_of(argument: Any) -> tuple[Any, int | None]:
 
 def give_up(beginnings: Sequence[Beginning]) -> None:
     """The trace failed: no variable gets a value of it."""
-    _compat.forget_pending(beginnings)
+    _compat.forget_pending(lambda one: any(_compat.starts_from(one, b) for b in beginnings))
     for beginning in beginnings:
         beginning.end()

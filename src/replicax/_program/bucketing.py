@@ -1,6 +1,6 @@
-"""All-reduces that travel together: where each has a price of its own, fewer of them are quicker.
+"""All-reduces that travel together: where each has a fixed cost, fewer of them are faster.
 
-On CPUs of several processes it is one network operation per array, whatever XLA merges.
+On CPUs of several processes each array is one network operation, whatever XLA merges.
 
 In the global view XLA divides a program over the devices. Each weight's gradient is a sum over
 rows, and XLA puts an all-reduce behind each of these sums. Sums that do not need each other are
@@ -34,10 +34,10 @@ from replicax._program.rows import Axis, axes_of_results, summed_axes
 def with_sums_together(
     step: Callable[[Any, Any], Any], mesh: Mesh, add_up: Callable[[list[Any]], list[Any]]
 ) -> Callable[[Any, Any], Any]:
-    """A step of the global view, with its sums over rows in as few all-reduces as can be.
+    """A step of the global view, with its sums over rows in as few all-reduces as possible.
 
-    It computes the same, whatever the shapes. `add_up`, inside `shard_map`, gives the sums of a
-    list of arrays over the replicas.
+    It computes the same for any shapes. `add_up` sums a list of arrays over the replicas, inside
+    `shard_map`.
     """
 
     def together(state: Any, batch: Any) -> Any:
@@ -77,7 +77,7 @@ class _Known:
         return keys
 
     def compute(self, operations: Sequence[Operation]) -> None:
-        """Compute all results, in rounds: all sums of a round are added up together."""
+        """Compute all results in rounds; the sums of a round travel together."""
         while operations:
             later: list[Operation] = []
             sums: list[tuple[Operation, list[Axis]]] = []
@@ -118,7 +118,7 @@ class _Known:
         def parts(operands: list[list[Any]]) -> list[Any]:
             found = []
             for (operation, axes), values in zip(sums, operands, strict=True):
-                # What the sum is added to counts once. It may be infinite: no product.
+                # An operand that the sum is added to counts once. No product: it may be infinite.
                 own = [
                     value
                     if axis is not None
@@ -162,7 +162,7 @@ def with_sums_along(
         atom = jaxpr.outvars[number]
         if isinstance(atom, Literal) or atom not in known or not varies[number]:
             return False
-        # A number of its own kind would be a pack of its own, a narrow one is added up otherwise.
+        # A number of another type would be a pack of its own; narrow types are summed otherwise.
         kind = atom.aval.dtype
         return not atom.aval.shape and kind in kinds and kind in (jnp.float32, jnp.float64)
 

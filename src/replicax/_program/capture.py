@@ -50,10 +50,9 @@ class TraceAgain(Exception):
 class CaptureScope(keras.StatelessScope):
     """Notes which variables are read and written, and gives lent values for reads.
 
-    Args:
-        recorder: What a closure for parameter servers is recorded by: `_ps/recording/`.
-        finds: Whether variables that are read and not lent will be, in a later trace.
-        is_branch: Whether it is that of a branch or a loop's body.
+    A `recorder` records a closure for parameter servers: `_ps/recording/`. If it `finds`, variables
+    that are read and not lent will be lent in a later trace. `is_branch` holds for the scope of a
+    branch or of a loop's body.
     """
 
     def __init__(
@@ -66,10 +65,10 @@ class CaptureScope(keras.StatelessScope):
         self.writes: dict[int, Any] = {}
         self.lent: dict[int, Any] = {}
         # Of variables that the traced function makes of values that it computes. Only `capture`
-        # ends them: what a branch computes has no value outside of it.
+        # ends them: a value that a branch computes does not exist outside of it.
         self.beginnings: list[Beginning] = []
         self.is_of_capture = False
-        # What replicas have assigned together, with what this one wrote: variable_methods.py.
+        # By variable: the value this replica wrote, and the one that replicas assigned together.
         self.agreed: dict[int, tuple[Any, Any]] = {}
         self.recorder = recorder
 
@@ -124,7 +123,7 @@ def _leave_out(innermost: weakref.ref[Any], variable: Any) -> None:
     scope = innermost()
     if scope is None or not _compat.awaits_value(variable):
         return  # the trace is over
-    _compat.forget_variable(variable)
+    _compat.forget_pending(lambda other: other is variable)
     while scope is not None:  # a scope asks those around it, which have noted the read as well
         scope.state_mapping.pop(id(variable), None)
         if isinstance(scope, CaptureScope):
@@ -146,20 +145,15 @@ class Static(NamedTuple):
 class Captured:
     """A stateful function as a pure one.
 
-    Args:
-        jaxpr: From the variables' values and the leaves to the output arrays, followed by
-            the new values of the written variables.
-        variables: Every variable that is read or written, in input order.
-        written: Positions in `variables` of those that are written.
-        outputs: One entry per output leaf: `Static`, or None for the next output array.
-        tree: The structure of the output.
+    The jaxpr goes from the variables' values and the leaves to the output arrays, followed by the
+    new values of the written variables.
     """
 
     jaxpr: Any
-    variables: tuple[Any, ...]
-    written: tuple[int, ...]
-    outputs: tuple[Static | None, ...]
-    tree: Any
+    variables: tuple[Any, ...]  # every one that is read or written, in input order
+    written: tuple[int, ...]  # positions in `variables`
+    outputs: tuple[Static | None, ...]  # for each output leaf; None for the next output array
+    tree: Any  # the structure of the output
 
     @property
     def num_outputs(self) -> int:
@@ -195,22 +189,13 @@ def capture(
 ) -> Captured:
     """Trace `fn(leaves)` abstractly and find its state.
 
-    Args:
-        fn: A function of a list of arrays that may read, write and create Keras variables.
-        leaves: The arrays, or their `ShapeDtypeStruct`s.
-        axis_env: Names and sizes of the mapped axes that `fn` may use collectives over.
-        known: Variables to take as inputs in any case.
-        recorder: What a closure for parameter servers is recorded by: `_ps/recording/`.
-        reader: Answers if data is asked for.
-        as_replica: Whether `fn` sees its own row of variables that have one for each replica.
-        given: The arrays of a call, of which `PerReplica` have a row each, for the first values of
-            variables.
+    `fn` may read, write and create Keras variables; the leaves may be `ShapeDtypeStruct`s. It may
+    use collectives over the axes of `axis_env`, names with sizes. Variables that are `known` are
+    inputs in any case. `reader` answers if data is asked for. `as_replica`, `fn` sees only its own
+    row of a variable that has one for each replica. First values of variables are computed from the
+    arrays that a call was `given`; a `PerReplica` has a row for each replica.
 
-    Returns:
-        The pure function.
-
-    Raises:
-        LeakedTracer: If `fn` needs the concrete value of a traced array.
+    `LeakedTracer` if `fn` needs the concrete value of a traced array.
     """
     variables = {id(variable): variable for variable in known}
     for _ in range(MAX_TRACES):

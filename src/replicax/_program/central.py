@@ -6,6 +6,7 @@ once. What an optimizer keeps never leaves its device, and its memory is used ag
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -19,20 +20,50 @@ from replicax._program.parting import Operations, computed, computed_once, parte
 
 if TYPE_CHECKING:
     from replicax._core.store import Store
+    from replicax._program.program import ProgramState
+
+
+def compile_step(
+    state: ProgramState,
+    step: Any,
+    arrays: Any,
+    *,
+    apart: bool = True,
+    out_shardings: Any = None,
+    **how: Any,
+) -> Any:
+    """Compile a step that reads and writes variables, in two parts if these live elsewhere.
+
+    It is from `(written values, other values, arrays)` to `(outputs, new values, token)`. A step
+    that is a part of another program, or is only planned, is not taken `apart`. `out_shardings`
+    have no effect on variables that live elsewhere. `how` is what else `compiled` takes.
+    """
+    if state.store is None or not apart:
+        donated = (0,) if state.donates else ()
+        return compiled(step, donate_argnums=donated, out_shardings=out_shardings, **how)
+    written, others = state.values()
+    is_away = state.away[: len(written)]
+    found = CentralProgram(
+        step,
+        (written, others, arrays),
+        away=[*state.away, *[False] * len(jax.tree.leaves(arrays))],
+        news=lambda result: list(itertools.compress(result[1], is_away)),
+        store=state.store,
+        donates=state.wants_memory,
+        **how,
+    )
+    state.replaced, state.may_fail = found.replaced, found.may_fail
+    return found
 
 
 @final
 class CentralProgram:
-    """A function, as a program of the replicas and one of the device where variables live.
+    """A pure function as two programs: of the replicas, and of the device where variables live.
 
-    Args:
-        fn: From nests of arrays to a nest of arrays; it has no side effects of its own.
-        args: Its arguments.
-        away: For each array of them, whether it is the value of a variable that lives at home.
-        news: From the function's result, to the new values of the first of these variables.
-        store: Where they live.
-        donates: Whether the memory of old values may be used for new ones.
-        how: What `compiled` takes, for the program of the replicas.
+    `away` says for each array of `args` whether it is the value of a variable that lives in the
+    store. `news` picks the new values of the first of these variables from the function's result.
+    If it `donates`, new values may take the memory of old ones. `how` is what `compiled` takes for
+    the program of the replicas.
     """
 
     def __init__(
@@ -144,12 +175,12 @@ class CentralProgram:
         return self._tree.unflatten([results[k] for k in range(self._count)])
 
     def _bound(self, value: Any) -> Any:
-        """A value as an update leaves it at home: for others JAX compiles the update once more."""
+        """A value laid out as updates leave it; JAX compiles the update once more for others."""
         home = self._store.home
         return value if home is None or value.sharding is home else jax.device_put(value, home)
 
     def _traced(self, tree: Any, leaves: list[Any]) -> Any:
-        """The same as a part of another program, or of a gradient: all of it by the replicas."""
+        """Compute it inside another program, or in a gradient: the replicas compute all of it."""
         for i in self._away:
             leaves[i] = jax.device_put(leaves[i], self._layout)
         results = jax.tree.leaves(self._inside(*tree.unflatten(leaves)))

@@ -87,6 +87,24 @@ def explain(error: Exception) -> Exception:
     return of_the_layer(error)
 
 
+def variable_in_jax(path: str) -> UsageError:
+    """The error of a step with variables in a program of JAX alone."""
+    return UsageError(
+        "A step with variables is no part of what JAX compiles on its own. Received: variable "
+        f"'{path}' in `jax.jit`, `jax.lax.scan` or the like. Its value would be a constant there, "
+        "and what is written would be lost. Compile with `rx.function` in place of `jax.jit`."
+    )
+
+
+def tracer_for_variable(path: str) -> UsageError:
+    """The error of a step that gives a variable what `jax.grad` or `jax.vmap` computes with."""
+    return UsageError(
+        f"A variable gets a number. Received: for variable '{path}' a value of `jax.grad`, "
+        "`jax.vmap` or the like around the step, which has none outside of it. Transform the "
+        "function inside the step, or take a gradient with `rx.value_and_grad` or a `GradientTape`."
+    )
+
+
 def user_line(error: BaseException) -> str:
     """The innermost line of the user's that an error passed, in words."""
     return _line_of(reversed(list(traceback.walk_tb(error.__traceback__))))

@@ -41,8 +41,8 @@ def called(equation: Any, *, remat: bool = False) -> Any:
 class Operation(NamedTuple):
     """An operation of a program without calls, where values are known by keys.
 
-    Where a program is parted, it may be `within` a map over the replicas, which the value of an
-    operation without an equation goes into or comes out of; and it `stays` with the replicas.
+    In a program that is split in two, it may be `within` a map over the replicas; without an
+    equation it carries a value into the map or out of it. What `stays` is for the replicas.
     """
 
     equation: Any

@@ -1,8 +1,8 @@
 """A step in two parts: what the replicas compute, and what is done with their sums.
 
-The second part has whatever is needed only for new values of variables, is equal on all replicas,
-and does not work on the rows of a batch: the update by an optimizer, above all. It is the same for
-each replica, so one device can do it for all.
+The second part has the operations that only new values of variables need, that are equal on all
+replicas and that do not work on the rows of a batch: above all, the update by an optimizer. One
+device can compute it for all.
 
 A guess that is wrong costs time, never a number: any part of a pure program can be computed first.
 """
@@ -27,7 +27,7 @@ from replicax._program.jaxpr import Operation, bind, flatten, named
 from replicax._program.replication import NOTHING, VARIES, is_collective, labels_of_results
 from replicax._program.rows import Axis, axes_of_results, summed_axes
 
-# What says on which devices values are, and so belongs to those of the replicas.
+# Operations that say on which devices values are: they stay with the replicas.
 _PLACED = {"sharding_constraint", "shard_map", "reshard", "mesh_cast", "layout_constraint"}
 # Parameters of operations that say where their results are.
 _LAYOUTS = {"sharding", "out_sharding"}
@@ -37,7 +37,7 @@ _LAYOUTS = {"sharding", "out_sharding"}
 class _Map:
     """A part of a program that each replica computes by itself.
 
-    `entering` and `leaving` say of each value how it is divided.
+    For each value that goes into it or comes out, `entering` or `leaving` says how it is divided.
     """
 
     mesh: Any
@@ -49,7 +49,7 @@ class _Map:
 class Operations:
     """All operations of a program, those inside of calls and maps, too.
 
-    `rows` is the axis of the rows in each input; None for what has none.
+    `rows` has the axis of the rows in each input; None for an input without rows.
     """
 
     def __init__(self, closed: Any, rows: Sequence[Axis]) -> None:
@@ -107,7 +107,7 @@ class Operations:
         return results
 
     def _enter(self, equation: Any, operands: list[Any]) -> list[Any]:
-        """What is whole on each replica is one value inside and outside."""
+        """Note the operations inside a map; a value that is not divided stays the same value."""
         params = equation.params
         here = _Map(params["mesh"])
         inside = [
@@ -179,7 +179,7 @@ def computed_once(
     given: Mapping[Any, Any],
     wanted: Sequence[Any],
 ) -> list[Any]:
-    """The same of what is equal on all replicas, on one device."""
+    """`computed` on one device, for values that are equal on all replicas."""
     known = {**constants, **given}
     _compute([_anywhere(operation) for operation in operations], known)
     return [known[key] for key in wanted]
@@ -219,7 +219,7 @@ def _compute_mapped(
     def mapped(parts: Sequence[Any], others: Sequence[Any]) -> Any:
         values = {**constants, **dict(zip([*entering, *whole], [*parts, *others], strict=True))}
         _compute(inside, values)
-        # There is an output in any case: of a map without one, XLA runs one device's part alone.
+        # Always an output: XLA runs a map without one on one device only.
         return [values[key] for key in out], jnp.int32(0)
 
     plain = PartitionSpec()

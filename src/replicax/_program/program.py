@@ -1,20 +1,25 @@
-"""The executor of every compiled step: it reads variables, computes, and writes variables.
+"""Compiled steps: which calls share one, and the one executor of them all.
 
-A step takes over the memory of the variables it writes ("donation"). An array that came from
-elsewhere may share its memory with what the user still holds: `device_put` onto more devices keeps
-the buffer of the first. So whatever no step made is copied before.
+A call's arguments are a `Signature`, by which a `ProgramCache` finds the step. A `Program` reads
+its variables, computes, and writes them. It takes over the memory of those that it writes
+("donation"). An array that came from elsewhere may share its memory with one that the user still
+holds: `device_put` onto more devices keeps the buffer of the first. So whatever no step made is
+copied before.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import logging
 import operator
 import sys
 import threading
 import weakref
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, final
 
 import jax
@@ -22,22 +27,192 @@ from jax.core import Tracer
 from jax.extend.core import get_opaque_trace_state
 
 from replicax._core import events
-from replicax._core.errors import UsageError
-from replicax._core.events import COMPUTE
+from replicax._core.events import COMPILE, COMPUTE, timed
 from replicax._core.host_calls import carried_out
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import copied
 from replicax._core.topology import may_deadlock
-from replicax._core.tracing import is_staged, is_transformed, outside_of_all
+from replicax._core.tracing import is_host_loop, is_staged, is_transformed, outside_of_all
+from replicax._core.values import Mirrored, PerReplica, is_distributed
 from replicax._keras import _compat
-from replicax._program.central import CentralProgram
-from replicax._program.compiling import compiled
-from replicax._program.explain import blame, raise_explained
+from replicax._program.capture import ARRAYS, Static
+from replicax._program.explain import (
+    blame,
+    raise_explained,
+    tracer_for_variable,
+    variable_in_jax,
+)
+from replicax._program.feeding import is_iterator
 from replicax._program.jaxpr import may_fail, tells_python
 
 if TYPE_CHECKING:
     from replicax._program.capture import Captured
     from replicax._program.state_watch import StateWatch
+
+logger = logging.getLogger("replicax")
+
+MANY_TRACES = 8
+_TRACED = (PerReplica, Mirrored, *ARRAYS)
+
+
+@final
+@dataclass(frozen=True)
+class Signature:
+    """The arguments of a call, split into arrays and the rest."""
+
+    key: Hashable  # equal for calls that can share a program
+    arrays: list[Any]  # to be traced, in order; also `PerReplica` values
+    leaves: tuple[Static | None, ...]  # `Static`, or None for the next array
+    tree: Any  # the structure of `(args, kwargs)`
+
+    @classmethod
+    def of(cls, args: Sequence[Any], kwargs: dict[str, Any], *, expand: bool = False) -> Signature:
+        """Read the arguments of a call.
+
+        A function of global values lets distributed values `expand` to their arrays; a replica
+        function gets them whole.
+        """
+        is_leaf = None if expand else is_distributed
+        leaves, tree = jax.tree.flatten((tuple(args), kwargs), is_leaf=is_leaf)
+        arrays, kinds, key = [], [], [tree]
+        for leaf in leaves:
+            if isinstance(leaf, _TRACED):
+                value = leaf.value if isinstance(leaf, Mirrored) else leaf
+                arrays.append(value)
+                kinds.append(None)
+                key.append(_array_key(value))
+            else:
+                kinds.append(Static(leaf))
+                key.append(_static_key(leaf))
+        return cls(tuple(key), arrays, tuple(kinds), tree)
+
+    @property
+    def kept(self) -> list[Any]:
+        """What `key` names by `id`; of an iterator only its data set, and nothing read ahead."""
+        values = [leaf.value for leaf in self.leaves if leaf is not None]
+        return [value.dataset if is_iterator(value) else value for value in values]
+
+    def without_arrays(self) -> Signature:
+        """The same, for a program to keep: without this call's arrays and their memory."""
+        return replace(self, arrays=[])
+
+    def rebuild(self, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments again, with `arrays` in place of the originals."""
+        rest = iter(arrays)
+        leaves = [next(rest) if leaf is None else leaf.value for leaf in self.leaves]
+        return self.tree.unflatten(leaves)
+
+
+def _array_key(value: Any) -> Hashable:
+    if isinstance(value, PerReplica):
+        if value.parts is None:
+            return (True, _array_key(value.stacked))
+        return (False, *map(_array_key, value.parts))
+    return (value.shape, value.dtype, getattr(value, "weak_type", False))
+
+
+def _static_key(leaf: Any) -> Hashable:
+    if is_iterator(leaf):  # that of the next pass is another one, and all else is equal
+        return (type(leaf), id(leaf.dataset))
+    if isinstance(leaf, int | str | bytes | type(None)):
+        return (type(leaf), leaf)
+    if isinstance(leaf, float | complex):
+        return (type(leaf), repr(leaf))  # 0.0 and -0.0 are equal, but not the same number
+    if hasattr(type(leaf), "__tf_tracing_type__"):
+        return (type(leaf), leaf.__tf_tracing_type__(None))
+    # By identity: models, variables, functions. The cache keeps the leaf alive.
+    return (type(leaf), id(leaf))
+
+
+def _callable_key(fn: Callable[..., Any]) -> Hashable:
+    try:
+        hash(fn)
+    except TypeError:
+        return (type(fn), id(fn))
+    return fn
+
+
+def _structure(fn: Any, kept: list[Any], around: tuple[int, ...] = ()) -> Hashable:
+    """What a function is made of: equal for two that a `def` in a loop makes of the same things.
+
+    `fn` may also be what a function holds; `around` are the functions that hold it. `kept` gets
+    what the structure names by `id`.
+    """
+    if not isinstance(fn, FunctionType):
+        kept.append(fn)
+        return _static_key(fn)
+    if id(fn) in around:
+        return ("itself", around.index(id(fn)))
+    around = (*around, id(fn))
+    held = [*(cell.cell_contents for cell in fn.__closure__ or () if _is_filled(cell))]
+    held += [*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values()]
+    kept.append(fn.__globals__)
+    parts = tuple(_structure(value, kept, around) for value in held)
+    return (fn.__code__, id(fn.__globals__), tuple(fn.__kwdefaults__ or ()), parts)
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+@final
+class ProgramCache:
+    """Programs by function and signature, the least recently used dropped first."""
+
+    def __init__(self, limit: int = 64) -> None:
+        self._limit = limit
+        self._programs: OrderedDict[Hashable, Any] = OrderedDict()
+        self._alike: dict[Hashable, Hashable] = {}
+        self._traces: dict[Hashable, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._programs)
+
+    def get(
+        self, fn: Callable[..., Any], key: Hashable, build: Callable[[], Any], *, keep: Any = None
+    ) -> Any:
+        """The program of `fn` for `key`, built on first use.
+
+        `keep` are the objects that `key` names by `id`: kept as long as the program, so that no
+        later object gets their `id`.
+        """
+        full_key = (_callable_key(fn), key)
+        entry = self._programs.get(full_key)
+        kept: list[Any] = []
+        alike = None
+        if entry is None and is_host_loop() and isinstance(fn, FunctionType):
+            # A step that each call of a host loop defines is a new function, but not another one.
+            alike = (_structure(fn, kept), key)
+            full_key = self._alike.get(alike, full_key)
+            entry = self._programs.get(full_key)
+        if entry is None:
+            entry = self._programs[full_key] = (timed(COMPILE, build), fn, keep, kept)
+            if alike is not None:
+                self._alike[alike] = full_key
+            self._count(fn)
+            if len(self._programs) > self._limit:
+                gone, _ = self._programs.popitem(last=False)
+                self._alike = {a: full for a, full in self._alike.items() if full != gone}
+        else:
+            self._programs.move_to_end(full_key)
+        return entry[0]
+
+    def _count(self, fn: Callable[..., Any]) -> None:
+        # By code: a function that is defined anew in each round of a loop is one function here.
+        code = getattr(fn, "__code__", _callable_key(fn))
+        self._traces[code] = self._traces.get(code, 0) + 1
+        if self._traces[code] == MANY_TRACES:
+            logger.warning(
+                "%s was compiled %d times. Each new shape, Python number or function object "
+                "compiles again: pass changing numbers as arrays, keep batch shapes equal, and "
+                "define the function once, outside the loop.",
+                getattr(fn, "__qualname__", repr(fn)),
+                MANY_TRACES,
+            )
 
 
 @final
@@ -47,16 +222,12 @@ class Queue:
     XLA:CPU runs the devices of a process on one thread pool. If several steps are in flight,
     threads waiting in one step's all-reduce can leave none for the other devices. So a step waits
     for the one before it, be that of another function, of another model or of another strategy.
-
-    Args:
-        guards: Whether there is anything to wait for.
     """
 
-    def __init__(self, *, guards: bool) -> None:
-        self._guards = guards
+    def __init__(self) -> None:
         self._token: Any = None
-        #: The queues of all sets that share a device with this one.
-        self.near: tuple[Queue, ...] = (self,) if guards else ()
+        #: The queues of all sets that share a device with this one; none if nothing can dead-lock.
+        self.near: tuple[Queue, ...] = ()
 
     def wait(self) -> None:
         """Wait until no step is in flight on any of the devices.
@@ -71,15 +242,13 @@ class Queue:
     def put(self, token: Any) -> None:
         """Note that a step was started.
 
-        Args:
-            token: An array that the step computes and that no later one takes over; None if it
-                computes none.
+        `token` is an array that it computes and that no later one takes over; None for none.
         """
-        if self._guards:
+        if self.near:
             self._token = token
 
 
-_free = Queue(guards=False)
+_free = Queue()
 _queues: dict[frozenset[Any], Queue] = {}
 _lock = threading.Lock()
 
@@ -91,12 +260,11 @@ def queue_of(devices: Collection[Any]) -> Queue:
     key = frozenset(devices)
     with _lock:
         if key not in _queues:
-            made = _queues[key] = Queue(guards=True)
             near = [queue for others, queue in _queues.items() if others & key]
-            made.near = tuple(near)
+            made = _queues[key] = Queue()
+            made.near = (made, *near)
             for queue in near:
-                if queue is not made:
-                    queue.near = (*queue.near, made)
+                queue.near = (*queue.near, made)
         return _queues[key]
 
 
@@ -104,14 +272,9 @@ def queue_of(devices: Collection[Any]) -> Queue:
 class Program:
     """A compiled step: it reads its variables, computes, and gives them their new values.
 
-    Args:
-        state: The variables.
-        compiled: From `(written values, other values, arrays)` to `(outputs, new values, token)`;
-            the token is an array that is there when all is computed.
-        devices: Those that compute.
-        is_common: Whether all workers compute it together.
-        identity: A number of what it computes, the same on all workers.
-        watch: Compares the variables of all workers now and then.
+    `compiled` is from `(written values, other values, arrays)` to `(outputs, new values, token)`;
+    the token is an array that is there when all is computed. All workers compute a step that
+    `is_common` together. Its `identity` is a number of what it computes, the same on all of them.
     """
 
     def __init__(
@@ -132,18 +295,7 @@ class Program:
         self._is_new = True
 
     def __call__(self, doing: str, arrays: Any) -> Any:
-        """Compute a step.
-
-        Args:
-            doing: What the step is, for messages.
-            arrays: The nest of arrays of this call.
-
-        Returns:
-            The outputs.
-
-        Raises:
-            UsageError: If a program of JAX alone calls it, which knows no variables.
-        """
+        """Compute a step from a nest of arrays; `doing` names it in messages."""
         is_traced = get_opaque_trace_state() != outside_of_all()
         if is_traced and is_staged():
             return self.inline(arrays)
@@ -163,9 +315,11 @@ class Program:
                     outputs, news, token = compiled(written, others, arrays)
                 else:
                     call = [carried_out, compiled] if self._is_checked else [compiled]
-                    outputs, news, token = events.timed(COMPUTE, *call, written, others, arrays)
+                    outputs, news, token = timed(COMPUTE, *call, written, others, arrays)
                 if has_tracers:
-                    _refuse_tracers(self.state.written, news)
+                    for variable, new in zip(self.state.written, news, strict=True):
+                        if isinstance(new, Tracer):
+                            raise tracer_for_variable(variable.path)
                 self.state.give(news)
                 if token.sharding is not self._sharding:  # arrays of equal shapes may be elsewhere
                     self._sharding = token.sharding
@@ -182,32 +336,14 @@ class Program:
     def inline(self, arrays: Any) -> Any:
         """Compute it as a part of the program around it, which lends, keeps and waits.
 
-        Raises:
-            UsageError: If it has variables, and that program is one of JAX alone.
+        A program of JAX alone knows no variables, so that is an error if the step has some.
         """
         variables = [*self.state.written, *self.state.others]
         if variables and _compat.get_stateless_scope() is None:
-            raise UsageError(
-                "A step with variables is no part of what JAX compiles on its own. Received: "
-                f"variable '{variables[0].path}' in `jax.jit`, `jax.lax.scan` or the like. Its "
-                "value would be a constant there, and what is written would be lost. Compile "
-                "with `rx.function` in place of `jax.jit`."
-            )
+            raise variable_in_jax(variables[0].path)
         outputs, news, _ = self.compiled(*self.state.values(), arrays)
         _compat.write_all(self.state.written, news)
         return outputs
-
-
-def _refuse_tracers(variables: Sequence[Any], news: Sequence[Any]) -> None:
-    """Refuse to give variables what `jax.grad` or `jax.vmap` only computes with."""
-    for variable, new in zip(variables, news, strict=True):
-        if isinstance(new, Tracer):
-            raise UsageError(
-                "A variable gets a number. Received: for variable "
-                f"'{variable.path}' a value of `jax.grad`, `jax.vmap` or the like around the "
-                "step, which has none outside of it. Transform the function inside the step, or "
-                "take a gradient with `rx.value_and_grad` or a `GradientTape`."
-            )
 
 
 @final
@@ -215,14 +351,9 @@ class ProgramState:
     """The variables that a program reads and writes.
 
     What is the same in each call is found out once: a step of few milliseconds may have hundreds.
-
-    Args:
-        variables: All of them.
-        written: The positions of those that it writes.
-        donates: Whether it may take over the memory of the values that it replaces.
-        may_fail: Whether it calls Python, which may raise: then it takes over no memory, as the
-            variables must have their values then.
-        is_checked: Whether each call is waited for, and what Python has raised is raised.
+    A program that `donates` takes over the memory of the values at the positions `written`, unless
+    it `may_fail`: it calls Python, which may raise, and the variables must have their values then.
+    One that `is_checked` is waited for in each call, and raises what Python has raised.
     """
 
     def __init__(
@@ -239,11 +370,14 @@ class ProgramState:
         self.written = [variables[i] for i in written]
         self.others = [v for i, v in enumerate(variables) if i not in is_written]
         self._keys = list(map(id, self.written))
-        self.store, self.away = _home_of([*self.written, *self.others])
+        owners = list(map(_compat.owner, [*self.written, *self.others]))
+        #: A store that is not where the replicas compute, and which of the variables it has.
+        self.store = next((one for one in owners if one is not None and one.home is not None), None)
+        self.away = [self.store is not None and one is self.store for one in owners]
         self.may_fail, self.is_checked = may_fail, is_checked
-        self._wants_memory = donates
+        self.wants_memory = donates
         donates = donates and not may_fail
-        resident = all(map(_is_resident, [*self.written, *self.others]))
+        resident = all(one is None or one.is_resident for one in owners)
         #: Which of the written ones a call uses up; a program of variables that live away says it.
         self.replaced: Sequence[int] = range(len(self.written) if donates and resident else 0)
 
@@ -309,50 +443,6 @@ class ProgramState:
         else:
             _compat.write_all(self.written, news)
 
-    def compile(
-        self, step: Any, arrays: Any, *, apart: bool = True, out_shardings: Any = None, **how: Any
-    ) -> Any:
-        """Compile a step that reads and writes these variables.
-
-        Args:
-            step: From `(written values, other values, arrays)` to
-                `(outputs, new values, token)`.
-            arrays: Those of the call.
-            apart: Whether variables that live away are lent and kept: not in a part of another
-                program, nor in one that is only planned.
-            out_shardings: Where the results go; without effect on variables that live away.
-            how: What else `compiled` takes.
-        """
-        if self.store is None or not apart:
-            donated = (0,) if self.donates else ()
-            return compiled(step, donate_argnums=donated, out_shardings=out_shardings, **how)
-        written, others = self.values()
-        is_away = self.away[: len(written)]
-        found = CentralProgram(
-            step,
-            (written, others, arrays),
-            away=[*self.away, *[False] * len(jax.tree.leaves(arrays))],
-            news=lambda result: list(itertools.compress(result[1], is_away)),
-            store=self.store,
-            donates=self._wants_memory,
-            **how,
-        )
-        self.replaced, self.may_fail = found.replaced, found.may_fail
-        return found
-
-
-def _home_of(variables: Sequence[Any]) -> tuple[Any, list[bool]]:
-    """The store that is not where the replicas compute, if there is one; whose variables it has."""
-    owners = [_compat.owner(variable) for variable in variables]
-    stores = [owner for owner in owners if owner is not None and owner.home is not None]
-    store = stores[0] if stores else None
-    return store, [store is not None and owner is store for owner in owners]
-
-
-def _is_resident(variable: Any) -> bool:
-    store = _compat.owner(variable)
-    return store is None or store.is_resident
-
 
 _made: dict[int, Callable[[], Any]] = {}
 
@@ -374,15 +464,10 @@ def _forget(variable: int, made: Callable[[], Any]) -> None:
 
 
 def _donatable(variables: Sequence[int], values: list[Any]) -> list[Any]:
-    """The values, with a copy in place of each that is not the steps' own.
+    """The same list, with a copy in place of each value that is not the steps' own.
 
-    Args:
-        variables: Whose values they are (by `id`).
-        values: The arrays; the list must be the only other holder beside the variable. A
-            count of references tells whether the user holds one too (`old = v.value`).
-
-    Returns:
-        The same list.
+    `variables` are theirs, by `id`. The list must be the only other holder beside the variable: a
+    count of references tells whether the user holds one too (`old = v.value`).
     """
     # No loop in Python, as above, unless something is to be copied.
     made = [made() for made in map(_made.get, variables, itertools.repeat(_gone))]

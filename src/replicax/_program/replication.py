@@ -1,4 +1,4 @@
-"""What the outputs of a jaxpr depend on: the replica they are on, and which inputs.
+"""Which inputs the outputs of a jaxpr depend on, and whether they depend on the replica.
 
 JAX can type values as varying or invariant over a mesh axis, but its checks refuse common Keras
 layers (an LSTM's scan carry starts invariant and becomes varying). So the same question is
@@ -26,16 +26,10 @@ _COMBINING = {"psum", "pmax", "pmin", "all_gather"}
 
 
 def dependence(jaxpr: Any, inputs: Sequence[Labels]) -> list[Labels]:
-    """Labels of each output of a jaxpr.
+    """For each output of an open jaxpr, the labels of all inputs that it was made from.
 
-    Args:
-        jaxpr: An open jaxpr.
-        inputs: Labels of its inputs: `VARIES` for values that differ per replica, and any
-            others to follow.
-
-    Returns:
-        For each output, the labels of everything it was made from. `VARIES` ends where
-        replicas are combined and begins where a replica asks for its number.
+    An input has `VARIES` if it differs per replica, and may have other labels. `VARIES` ends where
+    replicas are combined, and begins where a replica asks for its number.
     """
     known: dict[Any, Labels] = dict(zip(jaxpr.invars, inputs, strict=True))
 
@@ -92,7 +86,7 @@ def _scan_labels(equation: Any, inputs: list[Labels]) -> list[Labels]:
 
 
 def _same_shapes(inside: Sequence[Any], outside: Sequence[Any]) -> int:
-    """How many values of a scan are whole in each round; of the others it gets or gives a slice."""
+    """How many values of a scan each round gets or gives whole, not as a slice."""
     return sum(a.aval.shape == b.aval.shape for a, b in zip(inside, outside, strict=True))
 
 

@@ -42,7 +42,7 @@ def summed_axes(equation: Any, rows: Sequence[Axis]) -> list[Axis] | None:
         dims = params["dimension_numbers"]
         pairs = [(dims.lhs_spec[1], dims.rhs_spec[1])]
     elif name == "scatter-add":
-        if pays_to_gather(equation, 1):  # each replica adds all rows: table_gradients.py
+        if pays_to_gather(equation, 1):  # then table_gradients.py lets each replica add all rows
             return None
         return _scattered(params["dimension_numbers"], rows, equation.invars[2].aval.ndim)
     else:

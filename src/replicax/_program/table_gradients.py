@@ -48,8 +48,8 @@ def has_tables(jaxpr: Any) -> bool:
 def evaluate_by_rows(closed: Any, *args: Any, platform: str, replicas: int = 1) -> list[Any]:
     """Run a closed jaxpr on arrays or tracers, with the gradients of tables as rows.
 
-    `replicas` says over how many its sums are taken, if all have programs of the same shapes.
-    Products are turned before, where that pays on the platform.
+    Sums are taken over so many `replicas`, if all have programs of the same shapes. Products are
+    turned before, where that pays on the platform.
     """
     closed = turned_on(platform, closed)
     if not has_tables(closed.jaxpr):
@@ -60,10 +60,7 @@ def evaluate_by_rows(closed: Any, *args: Any, platform: str, replicas: int = 1) 
 def with_rows(step: Callable[..., Any], mesh: Mesh | None, *, platform: str) -> Callable[..., Any]:
     """A step of the global view that keeps the gradients of tables as rows.
 
-    Args:
-        step: Called inside a compiled program.
-        mesh: The replicas, over which the rows are divided; None for one.
-        platform: The kind of its devices.
+    The replicas of a mesh divide the rows; None stands for one replica.
     """
 
     def stepped(*args: Any) -> Any:
@@ -81,11 +78,11 @@ def with_rows(step: Callable[..., Any], mesh: Mesh | None, *, platform: str) -> 
 
 @dataclass
 class Columns:
-    """One result of an operation that parts the columns of an array, made when it is needed.
+    """One result of an operation that splits an array by columns, made when it is needed.
 
-    The gradient of tables whose rows were put side by side is parted so: a kernel that adds the
-    rows to a table reads them where they are. `results` are all of them, once one was asked for;
-    the same list for all.
+    The gradient of tables whose rows stand side by side is split so. A kernel that adds rows to a
+    table reads them where they are. All results share the list `results`, which is filled when the
+    first of them is asked for.
     """
 
     equation: Any
@@ -110,7 +107,7 @@ class Columns:
 
 
 def parted(equation: Any, operands: Sequence[Any]) -> list[Any] | None:
-    """The results of an operation, if these are columns of an array."""
+    """The results of an operation that splits an array by columns; None for other operations."""
     is_split = equation.primitive is lax.split_p
     if not is_split or equation.params["axis"] != equation.invars[0].aval.ndim - 1:
         return None
@@ -130,27 +127,16 @@ def shape_of(value: Any) -> Any:
 
 @dataclass
 class Rows:
-    """A sum of rows, each added to zeros where its index says.
+    """A sum of rows, each added to zeros where its index says."""
 
-    Args:
-        scatter: The operation that makes the whole of it.
-        zeros: What the rows are added to.
-        indices: Where each row belongs.
-        updates: The rows, or the columns of an array that they are.
-        firsts: Of the indices; the same for all that have these.
-        whole: All of it, once that was asked for.
-        factor: What each row is still to be multiplied with.
-        by_kernel: Whether there is a kernel that adds rows to tables, and each device has these.
-    """
-
-    scatter: Any
+    scatter: Any  # the operation that makes the whole table
     zeros: Any
     indices: Any
-    updates: Any
-    firsts: Firsts
-    whole: Any = None
-    factor: Any = None
-    by_kernel: bool = False
+    updates: Any  # the rows; they may be `Columns` of an array
+    firsts: Firsts  # of the indices; shared by all sums with the same indices
+    whole: Any = None  # the whole table, once it was asked for
+    factor: Any = None  # a number that the rows are yet to be multiplied with
+    by_kernel: bool = False  # a kernel adds rows to tables, and each device has all rows
 
     @property
     def may_repeat(self) -> bool:
@@ -203,8 +189,8 @@ class Rows:
 class _Evaluation:
     """Runs a program, operation by operation.
 
-    `mesh` is that of the global view, where a sum over rows needs no operation of its own; None in
-    the view of one replica.
+    In the global view, which has a `mesh`, a sum over rows needs no operation of its own; in the
+    view of one replica `mesh` is None.
     """
 
     def __init__(self, replicas: int, platform: str, mesh: Mesh | None = None) -> None:
@@ -317,9 +303,9 @@ class _Evaluation:
         return value.whole
 
     def _gather(self) -> None:
-        """Bring the rows of all replicas together: as soon as some are needed, those of all tables.
+        """Exchange the rows of all tables as soon as those of one are needed.
 
-        Gradients come before updates, so that this is one exchange.
+        Gradients come before updates, so there is one exchange.
         """
         apart, self._apart = self._apart, []
         if not apart:
@@ -334,7 +320,7 @@ class _Evaluation:
         for rows, (indices, updates) in zip(apart, everyones, strict=True):
             rows.indices, rows.updates = indices, updates
             rows.firsts = Firsts(indices, len(rows.zeros))
-            # What one replica has sorted, or once only, is neither sorted nor once now.
+            # The rows of several replicas are neither sorted nor unique.
             params = {**rows.scatter.params, "indices_are_sorted": False, "unique_indices": False}
             rows.scatter = rows.scatter.replace(params=params)
 
@@ -353,7 +339,7 @@ class _Evaluation:
         waits = any(value is rows for rows in self._apart)  # a sum over all already
         if waits or not isinstance(value, Rows) or not self._exchanges(value):
             return None
-        # As a rule the sum is added to a table, and not also what one replica brings to it.
+        # Usually only the sum is added to a table: first rows of a replica's own are not needed.
         self._found = [rows for rows in self._found if rows.firsts is not value.firsts]
         firsts = Firsts(value.indices, len(value.zeros))
         self._found.append(replace(value.made(), firsts=firsts, whole=None))
@@ -364,7 +350,7 @@ class _Evaluation:
 
 
 def _sum_over_replicas(equation: Any) -> Callable[[list[Any]], list[Any]] | None:
-    """How an operation sums arrays over all replicas, if that is what it does."""
+    """How an operation sums arrays over all replicas; None if it does not."""
     params = equation.params
     if (add_up := summing_in_packs(equation)) is not None:
         return add_up
@@ -375,10 +361,10 @@ def _sum_over_replicas(equation: Any) -> Callable[[list[Any]], list[Any]] | None
 
 
 def _gathered(apart: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Inside a map over the replicas: the same with the rows of all, in the order of replicas."""
+    """Inside a map over the replicas: indices and rows of all replicas, in their order."""
     arrays = jax.tree.leaves(apart)
     found: dict[int, Any] = {}
-    # What travels is bits: numbers of a size go together, indices and rows.
+    # As bits: indices and rows of one element size travel in one buffer.
     for size in sorted({array.dtype.itemsize for array in arrays}):
         places = [i for i, array in enumerate(arrays) if array.dtype.itemsize == size]
         bits = jnp.dtype(f"uint{8 * size}")

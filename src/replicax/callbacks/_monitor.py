@@ -15,7 +15,8 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._core.event_files import EventFile
-from replicax._fit.pace import Count, between, pace_of
+from replicax._fit.figures import Count, between
+from replicax._fit.steps import pace_of
 from replicax._keras import _compat, workers
 from replicax.callbacks._gpu_load import GpuLoad
 

@@ -210,11 +210,15 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "list_logical_devices", "list_physical_devices", "set_logical_device_configuration",
             "set_soft_device_placement", "set_visible_devices",
         ),
-        _of("replicax._core.eager", "functions_run_eagerly", "run_functions_eagerly"),
+        _of("replicax._function.function", "functions_run_eagerly", "run_functions_eagerly"),
         _of("replicax.config", "experimental_connect_to_cluster", "experimental_connect_to_host"),
         {
-            "experimental_functions_run_eagerly": "replicax._core.eager:functions_run_eagerly",
-            "experimental_run_functions_eagerly": "replicax._core.eager:run_functions_eagerly",
+            "experimental_functions_run_eagerly": (
+                "replicax._function.function:functions_run_eagerly"
+            ),
+            "experimental_run_functions_eagerly": (
+                "replicax._function.function:run_functions_eagerly"
+            ),
         },
     ),
     "tf.config.experimental": (

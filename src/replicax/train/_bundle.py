@@ -16,9 +16,8 @@ from typing import Any, final
 
 import numpy as np
 
-from replicax._core.checksums import crc32c_function, masked
 from replicax._core.errors import CheckpointError, UsageError
-from replicax._core.wire import TYPES, fields, read_varint
+from replicax._core.wire import TYPES, crc32c_function, fields, masked, read_varint
 from replicax.train._files import dtype_of
 
 INDEX = ".index"

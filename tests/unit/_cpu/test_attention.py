@@ -12,9 +12,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import replicax as rx
 from replicax._cpu import attention as operation
 from replicax._cpu import kernels
-from replicax._keras import attention
+from replicax._keras import operations
 
-attention.install()
+operations.install()
 pytestmark = pytest.mark.skipif(not kernels.are_there(), reason="the kernels are not built")
 
 

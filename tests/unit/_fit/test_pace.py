@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._fit import pace
-from replicax._fit.pace import Count, Figures, Members, Pace, between, pace_of, rows_of
+from replicax._fit import steps
+from replicax._fit.figures import Count, Figures, Members, between
+from replicax._fit.steps import Pace, pace_of, rows_of
 from replicax._keras import _compat
 
 from fitting import ROWS, TARGETS, dense_net, made
@@ -32,7 +33,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(pace, "clock", made)
+    monkeypatch.setattr(steps, "clock", made)
     return made
 
 
@@ -189,13 +190,13 @@ class Ticking(keras.callbacks.Callback):
 
 def test_the_bar_may_ask_while_the_end_of_an_epoch_is_begun(clock, monkeypatch):
     paced, log = Pace(), Log(ready=False)
-    start = pace.threading.Thread.start
+    start = steps.threading.Thread.start
 
     def asked(thread):
         paced.figures()
         start(thread)
 
-    monkeypatch.setattr(pace.threading.Thread, "start", asked)
+    monkeypatch.setattr(steps.threading.Thread, "start", asked)
     paced.did(1, 8)
     paced.did(1, 8, {"loss": log})
     paced.end()

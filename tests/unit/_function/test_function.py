@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._core.eager import run_functions_eagerly
 from replicax._core.values import Mirrored, PerReplica
+from replicax._function.function import run_functions_eagerly
 
 
 def test_variables_are_read_and_written():

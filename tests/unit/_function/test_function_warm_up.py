@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._core.eager import run_functions_eagerly
+from replicax._function.function import run_functions_eagerly
 
 ROWS = np.arange(30.0, dtype="float32").reshape(15, 2)
 

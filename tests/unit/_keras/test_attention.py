@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._keras import attention
+from replicax._keras import operations
 
-attention.install()
+operations.install()
 
 
 def gradients(arrays, weights, **options):
@@ -59,7 +59,7 @@ def configuration(seed):
 @pytest.mark.parametrize("seed", range(12))
 def test_random_configurations(seed):
     arrays, options = configuration(seed)
-    assert attention.covers(*arrays)
+    assert operations.covers(*arrays)
     close(*both(arrays, **options))
 
 
@@ -88,7 +88,7 @@ def test_large_products_do_not_overflow():
 def test_what_stays_with_jax(heads, dtype):
     query, key = (jnp.ones((2, 3, count, 4), dtype) for count in (4, heads))
     with rx.config.cpu_tuning(True):
-        assert not attention.covers(query, key, key)
+        assert not operations.covers(query, key, key)
         result = keras.ops.dot_product_attention(query, key, key)
     np.testing.assert_allclose(np.asarray(result, float), np.ones(query.shape), rtol=1e-2)
 
@@ -111,7 +111,7 @@ def test_nothing_to_look_at_gives_zeros():
 def test_shapes_that_do_not_fit_are_refused_by_jax(rows, options):
     query, key = jnp.ones((2, 3, 1, 4)), jnp.ones((rows, 3, 1, 4))
     with rx.config.cpu_tuning(True):
-        assert not attention.covers(query, key, key, **options)
+        assert not operations.covers(query, key, key, **options)
         with pytest.raises((ValueError, TypeError)):
             keras.ops.dot_product_attention(query, key, key, **options)
 

@@ -12,7 +12,7 @@ import pytest
 
 import replicax as rx
 from replicax._program.feeding import Feeds
-from replicax._program.signature import ProgramCache
+from replicax._program.program import ProgramCache
 from replicax.data import Dataset
 from replicax.tf._flow.loops import map_fn, scan
 

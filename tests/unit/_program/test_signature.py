@@ -11,7 +11,7 @@ import pytest
 
 from replicax._core.values import Mirrored, PerReplica
 from replicax._program.capture import Static
-from replicax._program.signature import MANY_TRACES, ProgramCache, Signature
+from replicax._program.program import MANY_TRACES, ProgramCache, Signature
 
 
 def key(*args, expand=False, **kwargs):

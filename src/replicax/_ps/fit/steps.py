@@ -17,7 +17,7 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._fit.batch_step import own_step
-from replicax._fit.pace import paced, rows_of
+from replicax._fit.steps import paced, rows_of
 from replicax._keras import _compat
 from replicax._ps.fit.worker_batches import promised
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import UsageError
-from replicax._fit.pace import Members
+from replicax._fit.figures import Members
 from replicax._input.context import InputContext
 from replicax._ps.data.per_worker_dataset import PerWorkerDataset, Unused
 from replicax._ps.hosts.pulse import Pulse

@@ -14,7 +14,7 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._function.concrete import ConcreteFunction
 from replicax._function.function import BoundFunction, StatefulFunction
-from replicax._program.signature import ProgramCache, Signature
+from replicax._program.program import ProgramCache, Signature
 from replicax._ps.data.per_worker import PerWorkerValues
 from replicax._ps.data.per_worker_dataset import PerWorkerIterator, Slots
 from replicax._ps.programs import Program, build

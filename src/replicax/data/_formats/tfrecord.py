@@ -13,8 +13,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, final
 
-from replicax._core.checksums import crc32c_function, masked
 from replicax._core.errors import CorruptRecord, UsageError
+from replicax._core.wire import crc32c_function, masked
 from replicax.data._formats.format import open_bytes, window_bits_of
 
 _LENGTH = struct.Struct("<Q")

@@ -1,6 +1,11 @@
-"""Keras' attention, on CPUs: by the kernel where that is, else by operations that cost less.
+"""Operations of Keras' backend, by what suits the devices that compute them.
 
-JAX's own computes as many weights as there are pairs of positions, and copies and transposes them.
+On CPUs attention has a kernel, or takes operations that cost less: JAX's own computes as many
+weights as there are pairs of positions, and copies and transposes them.
+
+On GPUs Keras leaves an LSTM, and attention in 16 bits, to cuDNN. It asks JAX for the platform of
+the process, and a strategy may compute on another one: on the CPU of a machine with GPUs, or on
+workers elsewhere.
 """
 
 from __future__ import annotations
@@ -12,18 +17,23 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from replicax._core.context import current_frame
 from replicax._cpu.attention import attend, attend_here, is_for_kernel
 from replicax._cpu.lowering import has_known_sizes, in_32_bits
 from replicax._cpu.tuning import is_on
 from replicax._keras import _compat
+from replicax._keras.distribution import StoreDistribution
 
 _RANK = 4  # rows, positions, heads, features
 _TYPES = (jnp.float32, jnp.bfloat16)
 
 
 def install() -> None:
-    """Put the seam into Keras' backend; a second call changes nothing."""
+    """Put the seams into Keras' backend; a second call changes nothing."""
     _compat.wrap(_compat.jax_nn, "dot_product_attention", _chosen)
+    _compat.wrap(_compat.jax_nn, _compat.ATTENTION_BY_CUDNN, _unless_on_a_cpu)
+    if hasattr(_compat.jax_rnn, _compat.LSTM_ON_GPU):  # Keras before 3.15 has no LSTM by cuDNN
+        _compat.wrap(_compat.jax_rnn, _compat.LSTM_ON_GPU, _where_the_strategy_is)
 
 
 def _chosen(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,3 +81,41 @@ def covers(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None)
         for size, whole in zip(array.shape, pairs, strict=True)
     )
     return same and one_type and fit and (mask is None or mask.dtype == bool)
+
+
+def _where_the_strategy_is(original: Callable[[], bool]) -> Callable[[], bool]:
+    @functools.wraps(original)
+    def is_gpu_available() -> bool:
+        platform = _platform()
+        return original() if platform is None else platform == "gpu"
+
+    return is_gpu_available
+
+
+def _unless_on_a_cpu(original: Callable[..., bool]) -> Callable[..., bool]:
+    @functools.wraps(original)
+    def can_use(*arrays: Any, raise_error: bool = False) -> bool:
+        if not raise_error and _platform() == "cpu":
+            return False
+        return original(*arrays, raise_error=raise_error)
+
+    return can_use
+
+
+def _platform() -> str | None:
+    """The platform that the current strategy computes on; None without one.
+
+    What closures of parameter servers compute on is known when they are sent: they go to CPUs, too.
+    """
+    distribution = _distribution()
+    if distribution is None:
+        return None
+    return "cpu" if distribution.engine.closures is not None else distribution.topology.platform
+
+
+def _distribution() -> StoreDistribution | None:
+    """The distribution of `fit`, or of the strategy that is current in `run` and in its scope."""
+    found = _compat.distribution()
+    if not isinstance(found, StoreDistribution) and (frame := current_frame()) is not None:
+        found = getattr(frame.strategy.extended, "distribution", None)
+    return found if isinstance(found, StoreDistribution) else None

@@ -1,0 +1,139 @@
+"""How `fit` gets on: counts of what was done up to a moment, and the figures between two of them.
+
+The step functions of steps.py count, `callback_list.py` shows the figures. What a strategy knows of
+its workers comes from `Members`.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import final
+
+_LARGEST_SHARE = 0.99  # of the time for which workers wait: more would be an error of measurement
+
+
+@final
+@dataclass(frozen=True)
+class Members:
+    """What a strategy knows of its workers and servers so far: numbers that only grow."""
+
+    #: For each worker of a synchronous strategy, how many seconds the others have waited for it.
+    lateness: Sequence[float] = ()
+    #: How many closures each worker has run for parameter servers, and for how long.
+    closures: Mapping[int, tuple[int, float]] = field(default_factory=dict)
+    #: How many gradients were how many updates late.
+    staleness: Mapping[int, int] = field(default_factory=dict)
+    #: How many closures were scheduled, and how many others had not ended then, in sum.
+    depths: tuple[int, int] = (0, 0)
+    #: How many closures have not ended now; the one number that falls, too.
+    unfinished: int = 0
+
+
+@final
+@dataclass(frozen=True)
+class Count:
+    """What was done up to a moment."""
+
+    seconds: float  # the moment
+    steps: int = 0
+    rows: int = 0
+    waited: float = 0.0  # seconds without anything to compute, as a batch had not come
+    members: Members = Members()
+
+
+@final
+@dataclass(frozen=True)
+class Figures:
+    """How training gets on; None is what does not exist here, or is not known yet.
+
+    Args:
+        examples_per_second: Rows of all replicas and workers.
+        data_wait: The share of the time, 0 to 1, in which a batch was waited for and the devices
+            of this process had nothing else to do.
+        slowest_worker: Its number.
+        slowest_factor: How many times as long a step takes as it would if the slowest worker were
+            as quick as the others; with parameter servers, as long as those of other workers.
+        staleness: How many updates a gradient was late on average.
+        queue_depth: How many closures had not ended when another one was scheduled, on average.
+    """
+
+    examples_per_second: float | None = None
+    data_wait: float | None = None
+    slowest_worker: int | None = None
+    slowest_factor: float | None = None
+    staleness: float | None = None
+    queue_depth: float | None = None
+
+    def known(self) -> dict[str, float]:
+        """Those that there are, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def __str__(self) -> str:
+        said = {
+            "examples_per_second": lambda rate: f"{_short(rate)} ex/s",
+            "data_wait": lambda share: f"input {100 * share:.0f} %",
+            "slowest_worker": lambda worker: f"slowest worker {worker}",
+            "slowest_factor": lambda factor: f"×{factor:.1f}",
+            "staleness": lambda updates: f"staleness {updates:.1f}",
+            "queue_depth": lambda closures: f"queue {closures:.1f}",
+        }
+        line = " · ".join(said[name](value) for name, value in self.known().items())
+        return line.replace(" · ×", " ×")
+
+
+def between(before: Count, after: Count) -> Figures:
+    """The figures of the time between two counts."""
+    seconds = after.seconds - before.seconds
+    steps, rows = after.steps - before.steps, after.rows - before.rows
+    if steps <= 0 or seconds <= 0:
+        return Figures()
+    then, now = before.members, after.members
+    slowest, factor = _late(then, now, seconds) if now.lateness else _long(then, now)
+    return Figures(
+        examples_per_second=rows / seconds if rows else None,
+        data_wait=min((after.waited - before.waited) / seconds, 1.0),
+        slowest_worker=slowest,
+        slowest_factor=factor,
+        staleness=_mean_staleness(then, now),
+        queue_depth=_depth(then, now),
+    )
+
+
+def _late(then: Members, now: Members, seconds: float) -> tuple[int, float]:
+    """For which worker the others wait longest, and what that costs."""
+    before = then.lateness or [0.0] * len(now.lateness)
+    late = [b - a for a, b in zip(before, now.lateness, strict=True)]
+    slowest = max(range(len(late)), key=late.__getitem__)
+    return slowest, 1 / (1 - min(late[slowest] / seconds, _LARGEST_SHARE))
+
+
+def _long(then: Members, now: Members) -> tuple[int, float] | tuple[None, None]:
+    """Whose closures take longest, and how many times as long as those of the others."""
+    means: dict[int, float] = {}
+    for worker, (count, seconds) in now.closures.items():
+        before, before_seconds = then.closures.get(worker, (0, 0.0))
+        if count > before:
+            means[worker] = (seconds - before_seconds) / (count - before)
+    if len(means) < 2:
+        return None, None
+    slowest = max(means, key=means.__getitem__)
+    others = statistics.median(mean for worker, mean in means.items() if worker != slowest)
+    return slowest, means[slowest] / others
+
+
+def _mean_staleness(then: Members, now: Members) -> float | None:
+    # A server that came back counts anew.
+    new = {late: max(n - then.staleness.get(late, 0), 0) for late, n in now.staleness.items()}
+    count = sum(new.values())
+    return sum(late * n for late, n in new.items()) / count if count else None
+
+
+def _depth(then: Members, now: Members) -> float | None:
+    (count, others), (before, others_before) = now.depths, then.depths
+    return (others - others_before) / (count - before) if count > before else None
+
+
+def _short(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
