@@ -12,12 +12,10 @@ import signal
 import time
 from collections import Counter
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
 from replicax._core.errors import describe_exit
 from replicax.launch._culprit import choose_culprit, tell
-from replicax.launch._plan import RX_RESTART
 from replicax.launch._rules import Outcome
 from replicax.launch._stream import ERR, OUT, prefix_of, with_prefix
 from replicax.launch._worker import Watcher, Worker
@@ -233,8 +231,7 @@ class _Revivals:
         if self._leader in (None, plan.task) or self._counts[plan.task] >= self._most:
             return None
         self._counts[plan.task] += 1
-        restart = str(int(plan.env[RX_RESTART]) + 1)
-        return replace(plan, env={**plan.env, RX_RESTART: restart})
+        return plan.again()
 
     def tell(self, failure: ProcessFailed, plan: ProcessPlan) -> str:
         """The sentence that reports a worker started again."""
@@ -262,5 +259,4 @@ def wait(readable: Sequence[int], writable: int | None, seconds: float) -> list[
 
 
 def _prefix(worker: Worker, stream: int, sink: Sink) -> bytes:
-    task = worker.plan.task
-    return prefix_of(str(task), task.index, colour=sink.colours(stream))
+    return prefix_of(worker.plan.name, worker.plan.task.index, colour=sink.colours(stream))

@@ -299,7 +299,8 @@ def test_a_wrong_description_is_refused(launch, script):
 
 def test_of_several_hosts_the_own_workers_are_started(launch, script):
     path = script("import os; print(os.environ['TF_CONFIG'])")
-    arguments = ("--workers", "4", "--hosts", "192.0.2.1,localhost:23451", path, "a b")
+    hosts = ("--hosts", "192.0.2.1,localhost:23451", "--by-hand")
+    arguments = ("--workers", "4", *hosts, path, "a b")
     _, out, err = outcome(launch(*arguments))
     addresses = '["192.0.2.1:12345", "192.0.2.1:12346", "localhost:23451", "localhost:23452"]'
     assert sorted(out) == [
@@ -308,16 +309,19 @@ def test_of_several_hosts_the_own_workers_are_started(launch, script):
         for i in (2, 3)
     ]
     told = "replicax: this is localhost; on 192.0.2.1 type, in the same folder: replicax run "
-    assert err == [f"{told}--workers 4 --hosts 192.0.2.1,localhost:23451 {path} 'a b'"]
+    assert err == [f"{told}--workers 4 {' '.join(hosts)} {path} 'a b'"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["nowhere.py"], "The program to run is a Python file. Received: 'nowhere.py'."),
-        (["--env", "x", "-m", "m"], "A variable of the environment is NAME=VALUE."),
+        (["--env", "x", "-m", "m"], "A variable of the environment is NAME=VALUE"),
         (["--hosts", "a b", "-m", "m"], "Hosts are names or addresses"),
-        (["--hosts", "192.0.2.1", "-m", "m"], "One of the hosts must be this machine."),
+        (
+            ["--hosts", "192.0.2.1", "--by-hand", "-m", "m"],
+            "One of the hosts must be this machine.",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_refused(arguments, complaint, capsys, monkeypatch):
