@@ -50,6 +50,11 @@ def add_run(commands: Commands) -> None:
     _add_cluster(parser.add_argument_group("the cluster"))
     _add_hosts(parser.add_argument_group("several machines, with --hosts"))
     _add_behaviour(parser.add_argument_group("how it is run"))
+    add_program(parser)
+
+
+def add_program(parser: argparse.ArgumentParser) -> None:
+    """Add the program and its own arguments, which come last."""
     program = parser.add_argument_group("the program; options stand before it")
     program.add_argument(
         "-m", dest="is_module", action="store_true", help="script is the name of a module"
