@@ -72,6 +72,7 @@ class Request:
     max_restarts: int | None = None
     grace: float | None = None
     prefix: bool = True
+    log_dir: str | None = None
 
     @property
     def program(self) -> Program:
@@ -116,6 +117,12 @@ def _run(
     )
     _check_options(request)
     resolver = None if request.workers or request.hosts or request.ps else detect(environ)
+    if resolver and request.log_dir:
+        raise UsageError(
+            "--log-dir is for workers that `replicax run` starts. Received: it, in a cluster that "
+            "is there already. A worker that joins one has the output of whoever started it. "
+            "Send that to files: `srun --output`, for example."
+        )
     if resolver:
         here = _joined(request, resolver, surroundings, sink)
     elif request.hosts and request.by_hand:
@@ -137,6 +144,7 @@ def _run(
         rules=Rules(
             grace=grace,
             prefix=request.prefix,
+            log_dir=request.log_dir,
             captures=not resolver,
             leader=here.leader,
             revivals=REVIVALS if request.max_restarts is None else request.max_restarts,

@@ -138,10 +138,15 @@ def _add_behaviour(behaviour: Options) -> None:
         "(default: 5 after a failure or Ctrl-C, 30 after SIGTERM, for a checkpoint)",
     )
     behaviour.add_argument(
+        "--log-dir",
+        metavar="DIR",
+        help="also write what each worker prints, all of it, to a file: DIR/worker-0.log",
+    )
+    behaviour.add_argument(
         "--no-prefix",
         dest="prefix",
         action="store_false",
-        help="print the workers' lines without [worker 0] in front",
+        help="print the workers' lines as they are, without [worker 0] in front",
     )
 
 

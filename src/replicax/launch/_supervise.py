@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, final
 
 from replicax._core.errors import describe_exit
 from replicax.launch._culprit import choose_culprit, tell
+from replicax.launch._logs import Logs
+from replicax.launch._plan import RX_RESTART
 from replicax.launch._rules import Outcome
 from replicax.launch._stream import ERR, OUT, prefix_of, with_prefix
 from replicax.launch._worker import Watcher, Worker
@@ -73,7 +75,8 @@ def supervise(
             worker = Worker.start(plan, watcher, captures=rules.captures)
             return cleanup.enter_context(closing(worker))
 
-        supervision = _Supervision(start, sink, signals, rules)
+        logs = cleanup.enter_context(closing(Logs(rules.log_dir)))
+        supervision = _Supervision(start, sink, signals, rules, logs)
         for plan in plans:
             supervision.add(plan)
         return supervision.run()
@@ -89,8 +92,10 @@ class _Supervision:
         sink: Sink,
         signals: Signals,
         rules: Rules,
+        logs: Logs,
     ) -> None:
         self._start = start
+        self._logs = logs
         self._workers: list[Worker] = []
         self._sink = sink
         self._signals = signals
@@ -107,6 +112,7 @@ class _Supervision:
 
     def add(self, plan: ProcessPlan) -> None:
         """Start one more worker."""
+        self._logs.open(plan.task, again=plan.env.get(RX_RESTART, "0") != "0")
         worker = self._start(plan)
         self._workers.append(worker)
         self._prefixes[worker] = {
@@ -146,6 +152,7 @@ class _Supervision:
         for descriptor in readable:
             worker = owners[descriptor]
             self._show(worker, *worker.read(descriptor))
+        self._show_progress()
         self._sink.push()
         if self._sink.is_broken() and not self._is_ending:
             self._signum = signal.SIGPIPE
@@ -153,7 +160,17 @@ class _Supervision:
         return {owners[descriptor] for descriptor in readable} if output else set(self._workers)
 
     def _show(self, worker: Worker, stream: int, lines: Sequence[bytes]) -> None:
-        self._sink.write(stream, with_prefix(lines, self._prefixes[worker][stream]))
+        self._logs.write(worker.plan.task, lines)
+        prefix = self._prefixes[worker][stream]
+        self._sink.write(stream, with_prefix(lines, prefix, str(worker.plan.task)))
+
+    def _show_progress(self) -> None:
+        """Show the first worker's bar for all; they train in step."""
+        found = ((self._prefixes[worker][OUT], worker.progress) for worker in self._workers)
+        for prefix, bar in found:
+            if bar:
+                self._sink.show_progress(prefix + bar)
+                return
 
     def _look_at_workers(self, now: float, printing: set[Worker]) -> None:
         grace = self._rules.grace.after_failure

@@ -127,6 +127,11 @@ class Worker:
         self._remember(found)
         return stream, found
 
+    @property
+    def progress(self) -> bytes:
+        """The state of the progress bar that it shows now, if it does."""
+        return next((line for _, lines in self._streams.values() if (line := lines.progress)), b"")
+
     def look(self, now: float, *, grace: float) -> bool:
         """Return whether it has just ended; kill it if its time to end is over."""
         ended = self.returncode is None and self._process.poll() is not None
