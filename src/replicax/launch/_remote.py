@@ -64,9 +64,12 @@ class Order:
     def of_line(cls, line: bytes) -> Order:
         """What a line says."""
         read: dict[str, Any] = json.loads(line)
-        program: dict[str, Any] = read.pop("program")
-        program = {**program, "args": tuple(program["args"]), "descriptors": ()}
-        return cls(program=Program(**program), **read)
+        try:
+            program: dict[str, Any] = read.pop("program")
+            program = {**program, "args": tuple(program["args"]), "descriptors": ()}
+            return cls(program=Program(**program), **read)
+        except (KeyError, TypeError):
+            raise UsageError("another version of Replicax there") from None
 
     def check(self) -> None:
         """Go to the folder and compare the program."""
@@ -120,8 +123,8 @@ def main() -> int:
         line = lines.readline()
         if not line:
             return BAD_ORDER
-        order = Order.of_line(line)
         try:
+            order = Order.of_line(line)
             order.check()
             if order.place is None:
                 return 0

@@ -106,6 +106,15 @@ def place(hosts: Sequence[Host], workers: int, ps: int | None) -> list[Placed]:
     return placed
 
 
+def _folder(environ: Mapping[str, str]) -> str:
+    """The working folder, by the name that the shell has for it: links differ between machines."""
+    named = environ.get("PWD", "")
+    with suppress(OSError):
+        if named and Path(named).samefile(Path.cwd()):
+            return named
+    return str(Path.cwd())
+
+
 @final
 class Hosts:
     """The tasks of all hosts, planned for each attempt."""
@@ -126,7 +135,7 @@ class Hosts:
         for one in placed:
             jobs.setdefault(one.task.job, []).append(one.address)
         common = Order(
-            str(Path.cwd()),
+            _folder(surroundings.environ),
             program,
             digest_of(program),
             jobs,
