@@ -89,7 +89,7 @@ LAYERS = {
         "data",
     },
     "__main__": {"launch"},
-    "launch": {"cluster_resolver", "_core.env", "_core.errors", "_core.gpus"},
+    "launch": {"cluster_resolver", "_core.env", "_core.errors", "_core.events", "_core.gpus"},
     "report": {"_tools.compare"},
     "_tools": {*ENGINE, "_tools", "strategies", "testing", "cluster_resolver", "launch", PUBLIC},
     "tf": {*ENGINE, "_ps", "strategies", PUBLIC},

@@ -12,6 +12,7 @@ import sys
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from replicax.launch._batch_arguments import add_kubernetes, add_slurm
 from replicax.launch._child import run_child
 from replicax.launch._compare_arguments import add_compare, add_devices, child_environment
 from replicax.launch._doctor_arguments import add_doctor, doctor_request
@@ -52,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = str(request.pop("command"))
     if command == "run":
         return _run(request, typed)
+    if command in ("k8s", "slurm"):
+        return _write(command, request)
     child = [sys.executable, "-m", "replicax._tools.compare", command, json.dumps(request)]
     return run_child(child, child_environment(os.environ, replicas=request["replicas"]))
 
@@ -61,6 +64,18 @@ def _run(request: dict[str, Any], typed: Sequence[str]) -> int:
     from replicax.launch._run import Request, run_command
 
     return run_command(Request(**request), typed, os.environ)
+
+
+def _write(command: str, request: dict[str, Any]) -> int:
+    """Write what a scheduler reads."""
+    if command == "slurm":
+        from replicax.launch._slurm import Batch, write_or_submit
+
+        return write_or_submit(Batch(**request))
+    from replicax.launch._kubernetes import Manifests
+
+    print(Manifests(**request).text, end="", flush=True)
+    return 0
 
 
 def _migrate(typed: Sequence[str]) -> int:
@@ -103,10 +118,12 @@ def build_parser() -> argparse.ArgumentParser:
     add_compare(commands)
     add_devices(commands)
     add_doctor(commands)
+    add_kubernetes(commands)
     add_migrate(commands)
     add_plan(commands)
     add_profile(commands)
     add_run(commands)
+    add_slurm(commands)
     add_verify(commands)
     return parser
 

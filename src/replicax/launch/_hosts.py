@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 FIRST_PORT = 12345
 
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/]+)(?::([0-9]{1,5}))?")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/@-][^\s:\[\]/@]*)(?::([0-9]{1,5}))?")
 
 
 class Host(NamedTuple):
@@ -88,9 +88,15 @@ def this_host(
             f"Received: {', '.join(host.name for host in hosts)}, of which "
             f"{f'{several} are' if own else 'none is'} this machine, {' or '.join(names)}. "
             "It starts the workers of its own host only. "
-            "Name it once, as the other machines reach it, and run the same command on each."
+            "Name it once, as the other machines reach it, and run the same command on each; or "
+            "leave out `--by-hand`, and all are started from here by ssh."
         )
     return own[0]
+
+
+def is_here(host: Host) -> bool:
+    """Whether a host is this machine."""
+    return host.name.lower() in _own_names() or _is_own(host.name)
 
 
 def _own_names() -> list[str]:

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 else:
     Loader = object
 
-_JOIN = "replicax._mesh.processes", "join_from_environment"
+_AFTER_JAX = (
+    ("replicax._mesh.processes", "join_from_environment"),
+    ("replicax.launch._alone", "watch"),
+)
 _ENDING = "replicax._control._ending"
 
 
@@ -35,7 +38,7 @@ def main(arguments: list[str]) -> None:
     if not sys.flags.safe_path:
         del sys.path[0]  # the folder of this file
     if os.environ.get("RX_JOIN") != "0":
-        after_import("jax", partial(_call_here, os.getpid(), *_JOIN))
+        after_import("jax", partial(_call_here, os.getpid()))
     is_module = arguments[0] == "-m"
     run(arguments[is_module], arguments[is_module + 1 :], is_module=is_module)
 
@@ -128,14 +131,15 @@ class _AndThen(Loader):
         self._then()
 
 
-def _call_here(process: int, module: str, function: str) -> None:
-    """Call a function of Replicax, but not in a forked process, which is no worker."""
+def _call_here(process: int) -> None:
+    """Join the cluster, but not in a forked process, which is no worker."""
     if os.getpid() != process:
         return
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     if root not in sys.path:  # Replicax is imported from where this file is, installed or not
         sys.path.append(root)
-    getattr(importlib.import_module(module), function)()
+    for module, function in _AFTER_JAX:
+        getattr(importlib.import_module(module), function)()
 
 
 def _load_file(target: str) -> tuple[CodeType, dict[str, Any]]:

@@ -25,6 +25,8 @@ from replicax.launch._devices import device_variables
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from replicax.launch._remote import Order
+
 TF_CONFIG = "TF_CONFIG"
 RX_RESTART = "RX_RESTART"
 JOBS = ("chief", "worker", "ps")  # of a cluster of parameter servers, the leader first
@@ -80,12 +82,28 @@ class Surroundings:
 @final
 @dataclass(frozen=True)
 class ProcessPlan:
-    """One worker to start; `env` is its whole environment."""
+    """One worker to start; `env` is its whole environment.
+
+    `order` is for one on another host, `host`: its process is then an `ssh`, see `_ssh.py`.
+    """
 
     task: Task
     argv: tuple[str, ...]
     env: Mapping[str, str]
     descriptors: tuple[int, ...] = ()
+    host: str = ""
+    order: Order | None = None
+
+    @property
+    def name(self) -> str:
+        """`worker 0`, with its host in front if that may be another machine."""
+        return f"{self.host}:{self.task}" if self.host else str(self.task)
+
+    def again(self) -> ProcessPlan:
+        """The same, for one more start of this process."""
+        restart = int(self.env[RX_RESTART]) + 1
+        order = self.order and replace(self.order, restart=restart)
+        return replace(self, env={**self.env, RX_RESTART: str(restart)}, order=order)
 
 
 def plan(
@@ -135,11 +153,12 @@ def plan(
 def plan_parameter_servers(
     program: Program,
     spec: ClusterSpec,
+    here: Sequence[Task] | None = None,
     *,
     surroundings: Surroundings,
     restart: int = 0,
 ) -> list[ProcessPlan]:
-    """Plan all tasks of a cluster of parameter servers on this machine: each runs the program.
+    """Plan tasks of a cluster of parameter servers, by default all: each runs the program.
 
     They do not join one JAX: each worker computes on its own, and so does the chief. Where there
     are GPUs they share them; servers hold variables in the memory of the machine.
@@ -149,7 +168,7 @@ def plan_parameter_servers(
     environ = surroundings.environ
     tuning = tuning_for_child(cpu_tuning_parts(environ), environ)
     plans: list[ProcessPlan] = []
-    tasks = sorted(spec.tasks, key=lambda task: JOBS.index(task.job))
+    tasks = sorted(spec.tasks if here is None else here, key=lambda task: JOBS.index(task.job))
     told = {**common, **surroundings.extra}
     computing = [task for task in tasks if task.job != "ps"]
     shares = shared_gpus(len(computing), usable_gpus(told), told)
@@ -172,21 +191,22 @@ def plan_joining(
     return [ProcessPlan(task, program.argv_inside, env)]
 
 
-def parse_variable(text: str) -> tuple[str, str]:
-    """Read `NAME=VALUE`.
+def parse_variable(text: str, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Read `NAME=VALUE`, or `NAME`, whose value is that of the environment here.
 
     Example:
         >>> from replicax.launch._plan import parse_variable
-        >>> parse_variable("XLA_FLAGS=--a=1")
-        ('XLA_FLAGS', '--a=1')
+        >>> parse_variable("XLA_FLAGS=--a=1", {}), parse_variable("A", {"A": "1"})
+        (('XLA_FLAGS', '--a=1'), ('A', '1'))
     """
-    found = re.fullmatch(r"([A-Za-z_][A-Za-z_0-9]*)=(.*)", text, re.DOTALL)
-    if not found:
+    found = re.fullmatch(r"([A-Za-z_][A-Za-z_0-9]*)(=.*)?", text, re.DOTALL)
+    if not found or (found[2] is None and found[1] not in environ):
         raise UsageError(
-            f"A variable of the environment is NAME=VALUE. Received: {text!r}. "
-            "It is set for every worker. Write for example `--env XLA_FLAGS=--xla_dump_to=dump`."
+            "A variable of the environment is NAME=VALUE, or the NAME of one that is set. "
+            f"Received: {text!r}. It is set for every worker. "
+            "Write for example `--env XLA_FLAGS=--xla_dump_to=dump`."
         )
-    return found[1], found[2]
+    return found[1], environ[found[1]] if found[2] is None else found[2][1:]
 
 
 def _environment(surroundings: Surroundings, restart: int) -> dict[str, str]:

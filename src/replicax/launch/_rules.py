@@ -57,7 +57,8 @@ class Rules:
     """What holds for all workers: the deadline is on the clock of `time.monotonic`.
 
     Without `captures` they have our standard streams. The end of the leader is the end of all;
-    each of the others is started again by itself `revivals` times.
+    each of the others is started again by itself `revivals` times. `log_dir` is a folder for what
+    they print.
     """
 
     grace: Grace = Grace()
@@ -66,6 +67,7 @@ class Rules:
     deadline: float = float("inf")
     leader: Task | None = None
     revivals: int = 0
+    log_dir: str | None = None
 
 
 @final

@@ -12,7 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, final
 
-from replicax._core.env import RX_CLUSTER_SECRET, RX_CLUSTER_SECRET_FILE
+from replicax._core.env import (
+    RX_CLUSTER_SECRET,
+    RX_CLUSTER_SECRET_FILE,
+    cluster_secret_file,
+    cluster_secret_text,
+)
 from replicax._core.errors import ReplicaxError, UsageError
 from replicax.cluster_resolver import ClusterSpec, Task, detect, task_of
 from replicax.launch._culprit import tell
@@ -26,7 +31,8 @@ from replicax.launch._plan import (
     plan_parameter_servers,
 )
 from replicax.launch._ports import check_ports, free_ports
-from replicax.launch._rules import Grace, Rules, Signals
+from replicax.launch._rules import Grace, Outcome, Rules, Signals
+from replicax.launch._ssh import Hosts, Ssh, place
 from replicax.launch._stream import Terminal
 from replicax.launch._supervise import run_attempts, say
 
@@ -37,7 +43,6 @@ if TYPE_CHECKING:
     from replicax.cluster_resolver import ClusterResolver
     from replicax.launch._hosts import Host
     from replicax.launch._plan import ProcessPlan
-    from replicax.launch._rules import Outcome
     from replicax.launch._stream import Sink
 
 LOOPBACK = "127.0.0.1"
@@ -59,10 +64,15 @@ class Request:
     ps: int | None = None
     devices_per_worker: int | None = None
     hosts: str | None = None
+    workers_per_host: int | None = None
+    by_hand: bool = False
+    ssh: str | None = None
+    python: str | None = None
     env: Sequence[str] = ()
     max_restarts: int | None = None
     grace: float | None = None
     prefix: bool = True
+    log_dir: str | None = None
 
     @property
     def program(self) -> Program:
@@ -103,15 +113,26 @@ def _run(
         environ,
         request.devices_per_worker,
         cores=os.cpu_count() or 1,
-        extra=dict(map(parse_variable, request.env)),
+        extra=dict(parse_variable(text, environ) for text in request.env),
     )
+    _check_options(request)
     resolver = None if request.workers or request.hosts or request.ps else detect(environ)
-    if request.ps:
-        here = _parameter_servers(request, surroundings)
-    elif resolver:
+    if resolver and request.log_dir:
+        raise UsageError(
+            "--log-dir is for workers that `replicax run` starts. Received: it, in a cluster that "
+            "is there already. A worker that joins one has the output of whoever started it. "
+            "Send that to files: `srun --output`, for example."
+        )
+    if resolver:
         here = _joined(request, resolver, surroundings, sink)
-    elif request.hosts:
+    elif request.hosts and request.by_hand:
         here = _of_hosts(request, parse_hosts(request.hosts), typed, surroundings, sink)
+    elif request.hosts:
+        here = _by_ssh(request, parse_hosts(request.hosts), surroundings, signals)
+        if signals.received:
+            return Outcome(signum=signals.received[0])
+    elif request.ps:
+        here = _parameter_servers(request, surroundings)
     else:
         here = local_cluster(request.program, request.workers or 1, surroundings)
     grace = Grace() if request.grace is None else Grace(request.grace, request.grace)
@@ -123,11 +144,36 @@ def _run(
         rules=Rules(
             grace=grace,
             prefix=request.prefix,
+            log_dir=request.log_dir,
             captures=not resolver,
             leader=here.leader,
             revivals=REVIVALS if request.max_restarts is None else request.max_restarts,
         ),
     )
+
+
+def _check_options(request: Request) -> None:
+    """Refuse options that only mean something together with another one, or without it."""
+    if request.hosts and request.by_hand:
+        of_ssh = {"--ps": request.ps, "--ssh": request.ssh, "--python": request.python}
+        wrong = [name for name, value in of_ssh.items() if value]
+        why = "With --by-hand each machine starts its own workers, by its own Python."
+    else:
+        needing = {
+            "--workers-per-host": request.workers_per_host,
+            "--by-hand": request.by_hand,
+            "--ssh": request.ssh,
+            "--python": request.python,
+        }
+        wrong = [] if request.hosts else [name for name, value in needing.items() if value]
+        why = "It is about other machines, which --hosts names."
+    if request.workers and request.workers_per_host:
+        wrong, why = ["--workers, --workers-per-host"], "Either counts all workers. Give one."
+    if wrong:
+        raise UsageError(
+            f"These options do not go together. Received: {', '.join(wrong)} "
+            f"{'with' if request.hosts else 'without'} --hosts. {why} See `replicax run --help`."
+        )
 
 
 def check_program(program: Program) -> None:
@@ -167,13 +213,6 @@ def _with_secret(surroundings: Surroundings) -> Surroundings:
 
 def _parameter_servers(request: Request, surroundings: Surroundings) -> Here:
     """A chief, workers and parameter servers on this machine, with new ports each time."""
-    if request.hosts:
-        raise UsageError(
-            "Parameter servers are started on this machine only. "
-            f"Received: --ps {request.ps} together with --hosts {request.hosts}. "
-            "Several machines have to share a secret, and one that fails has to be started again "
-            "there. Let Ray do that, or write TF_CONFIG for each process: see docs/run.md."
-        )
     counts = {"chief": 1, "worker": request.workers or 1, "ps": request.ps or 1}
     surroundings = _with_secret(surroundings)
 
@@ -196,6 +235,37 @@ def _parameter_servers(request: Request, surroundings: Surroundings) -> Here:
     return Here(tasks, cluster, leader=Task("chief", 0))
 
 
+def _by_ssh(
+    request: Request, hosts: Sequence[Host], surroundings: Surroundings, signals: Signals
+) -> Here:
+    """The tasks of all hosts, which `ssh` starts there, with a secret of their own."""
+    environ = {**surroundings.environ, **surroundings.extra}
+    secret = cluster_secret_text(environ) or _text_of(cluster_secret_file(environ))
+    extra = {RX_CLUSTER_SECRET: secret or secrets.token_hex(_SECRET_BYTES), **surroundings.extra}
+    surroundings = replace(surroundings, extra=extra)
+    placed = place(hosts, _count(request, hosts), request.ps)
+    ssh = Ssh.of(request.ssh, request.python, surroundings.environ)
+    planner = Hosts(hosts, placed, request.program, surroundings, ssh)
+    planner.check(signals)
+    leader = Task("chief", 0) if request.ps else None
+    return Here([one.task for one in placed], planner.cluster, leader)
+
+
+def _text_of(path: str) -> str:
+    """The secret in a file, which other machines do not have."""
+    try:
+        return Path(path).read_text().strip() if path else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"{RX_CLUSTER_SECRET_FILE} names a file with a text. Received: {path}: {error}. "
+            "All workers get it. Mend the file, or unset the variable."
+        ) from None
+
+
+def _count(request: Request, hosts: Sequence[Host]) -> int:
+    return request.workers or len(hosts) * (request.workers_per_host or 1)
+
+
 def _of_hosts(
     request: Request,
     hosts: Sequence[Host],
@@ -204,7 +274,7 @@ def _of_hosts(
     sink: Sink,
 ) -> Here:
     """The workers of this machine in a cluster of several."""
-    listening = addresses(hosts, request.workers or len(hosts))
+    listening = addresses(hosts, _count(request, hosts))
     own = this_host(hosts)
     each = len(listening) // len(hosts)
     here = range(own * each, (own + 1) * each)

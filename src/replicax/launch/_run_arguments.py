@@ -29,7 +29,7 @@ examples:
   replicax run --workers 2 train.py --epochs 5
   replicax run --workers 2 --devices-per-worker 4 -m my_package.train
   replicax run --workers 4 --max-restarts 3 train.py
-  replicax run --hosts node1,node2 train.py        (type it on both)
+  replicax run --hosts node1,node2 train.py        (by ssh)
   replicax run --workers 2 --ps 1 train.py         (and a chief)
   srun --ntasks 8 replicax run train.py
 
@@ -48,7 +48,13 @@ def add_run(commands: Commands) -> None:
         epilog=_RUN_EXAMPLES,
     )
     _add_cluster(parser.add_argument_group("the cluster"))
+    _add_hosts(parser.add_argument_group("several machines, with --hosts"))
     _add_behaviour(parser.add_argument_group("how it is run"))
+    add_program(parser)
+
+
+def add_program(parser: argparse.ArgumentParser) -> None:
+    """Add the program and its own arguments, which come last."""
     program = parser.add_argument_group("the program; options stand before it")
     program.add_argument(
         "-m", dest="is_module", action="store_true", help="script is the name of a module"
@@ -79,15 +85,39 @@ def _add_cluster(cluster: Options) -> None:
     cluster.add_argument(
         "--hosts",
         metavar="A,B",
-        help="the machines, each with the first port of its workers or without: a:23456,b; "
-        "starts the workers of this one and prints what to type on the others",
+        help="the machines, each with the first port of its workers or without: a:23456,b; ssh "
+        "starts the workers there, in the same folder",
     )
     cluster.add_argument(
         "--env",
         action="append",
         default=[],
-        metavar="NAME=VALUE",
-        help="a variable for the environment of every worker; can be repeated",
+        metavar="NAME[=VALUE]",
+        help="a variable for the environment of every worker, without VALUE the one of this "
+        "shell; can be repeated. Hosts that ssh reaches get no others",
+    )
+
+
+def _add_hosts(hosts: Options) -> None:
+    hosts.add_argument(
+        "--workers-per-host",
+        type=positive,
+        metavar="N",
+        help="how many workers each host has, instead of --workers",
+    )
+    hosts.add_argument(
+        "--python", metavar="PATH", help="the Python on the hosts (default: the path of this one)"
+    )
+    hosts.add_argument(
+        "--ssh",
+        metavar="COMMAND",
+        help="what reaches a host, such as 'ssh -p 2222'; another program than ssh gets the host "
+        "and a command line (default: RX_SSH in the environment, or ssh)",
+    )
+    hosts.add_argument(
+        "--by-hand",
+        action="store_true",
+        help="no ssh: start the workers of this host, and print what to type on the others",
     )
 
 
@@ -108,10 +138,15 @@ def _add_behaviour(behaviour: Options) -> None:
         "(default: 5 after a failure or Ctrl-C, 30 after SIGTERM, for a checkpoint)",
     )
     behaviour.add_argument(
+        "--log-dir",
+        metavar="DIR",
+        help="also write what each worker prints, all of it, to a file: DIR/worker-0.log",
+    )
+    behaviour.add_argument(
         "--no-prefix",
         dest="prefix",
         action="store_false",
-        help="print the workers' lines without [worker 0] in front",
+        help="print the workers' lines as they are, without [worker 0] in front",
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import select
+import shutil
 import sys
 from collections import deque
 from typing import TYPE_CHECKING, Protocol, TextIO, final
@@ -14,8 +16,16 @@ if TYPE_CHECKING:
 OUT, ERR = 1, 2
 
 _LONGEST_LINE = 1 << 20
+_LONGEST_BAR = 1 << 12  # what a bar was before stays in front of it, until its line is complete
 _MOST_WAITING = 1 << 20
 _CHUNK = select.PIPE_BUF  # bytes that a writable pipe takes without blocking
+# Which peers Gloo has; lines of glog that are for information, and the one about where they go.
+_NOISE = re.compile(
+    rb"\[Gloo\] Rank |I\d{4} \d\d:\d\d:\d\d\.|I0000 00:00:\d"
+    rb"|WARNING: All log messages before absl::"
+)
+_ERASE = b"\r\x1b[K"
+_STYLE = re.compile(rb"\x1b\[[0-9;]*m")
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)  # no red: it looks like an error
 
 
@@ -45,27 +55,57 @@ class Lines:
             self._rest = self._rest[self._longest :]
         return lines
 
+    @property
+    def progress(self) -> bytes:
+        """The state of a progress bar, if the line that is not complete is one."""
+        end = self._rest[-_LONGEST_BAR:]
+        return last_state(end) if b"\r" in end else b""
+
     def end(self) -> list[bytes]:
         """Return the last line if it has no line end."""
         rest, self._rest = self._rest, b""
         return [rest] if rest else []
 
 
-def with_prefix(lines: Sequence[bytes], prefix: bytes) -> bytes:
-    """Lines with their line ends, each behind a prefix.
+def with_prefix(lines: Sequence[bytes], prefix: bytes, task: str = "") -> bytes:
+    """Lines with their line ends, each behind a prefix; without one, as they are.
 
-    A carriage return, as of a progress bar, would let the line overwrite the prefix, so the prefix
-    is repeated after it.
+    With a prefix they are for people: of a progress bar its last state, no `[worker 0]` of their
+    own, and nothing of what Gloo and Abseil say about themselves.
 
     Example:
         >>> from replicax.launch._stream import with_prefix
-        >>> with_prefix([b"a", b"10%\\r20%"], b"[w] ")
-        b'[w] a\\n[w] 10%\\r[w] 20%\\n'
+        >>> with_prefix([b"a", b"10%\\r20%", b"[worker 0] b"], b"[w] ", "worker 0")
+        b'[w] a\\n[w] 20%\\n[w] b\\n'
     """
     if not prefix:
         return b"".join(line + b"\n" for line in lines)
-    again = b"\r" + prefix
-    return b"".join(prefix + line[:-1].replace(b"\r", again) + line[-1:] + b"\n" for line in lines)
+    own = (
+        re.compile(rb"\[" + re.escape(task.encode()) + rb"(?:\] |, (?=replica))") if task else None
+    )
+    shown = (last_state(line) for line in lines if not _NOISE.match(line))
+    return b"".join(
+        prefix + (own.sub(_without_own, line, count=1) if own and own.match(line) else line) + b"\n"
+        for line in shown
+    )
+
+
+def _without_own(found: re.Match[bytes]) -> bytes:
+    return b"[" if found[0].endswith(b", ") else b""
+
+
+def last_state(line: bytes) -> bytes:
+    """What a line that was written over, as progress bars are, shows in the end.
+
+    Example:
+        >>> from replicax.launch._stream import last_state
+        >>> last_state(b"\\r1/2\\x08\\x08\\x08\\r2/2\\r")
+        b'2/2'
+    """
+    if b"\r" not in line and b"\b" not in line:
+        return line
+    states = [state.replace(b"\b", b"") for state in line.split(b"\r")]
+    return next((state for state in reversed(states) if state.strip()), b"")
 
 
 def prefix_of(name: str, number: int, *, colour: bool) -> bytes:
@@ -90,6 +130,10 @@ class Sink(Protocol):
 
     def write(self, stream: int, data: bytes) -> None:
         """Take whole lines for OUT or ERR."""
+        ...
+
+    def show_progress(self, line: bytes) -> None:
+        """Show one line that the next will take the place of."""
         ...
 
     def blocked_on(self) -> int | None:
@@ -123,6 +167,7 @@ class Terminal:
         self._waiting: deque[tuple[int, memoryview]] = deque()
         self._size = 0
         self._broken = False
+        self._progress = b""
 
     def colours(self, stream: int) -> bool:
         """Whether OUT or ERR is a terminal that shows colours."""
@@ -131,8 +176,19 @@ class Terminal:
     def write(self, stream: int, data: bytes) -> None:
         """Add lines to those that wait."""
         if data and not self._broken:
+            if self._progress:
+                self._progress, data = b"", _ERASE + data
             self._waiting.append((self._descriptors[stream], memoryview(data)))
             self._size += len(data)
+
+    def show_progress(self, line: bytes) -> None:
+        """Show it at the bottom of a terminal; the next line is written over it."""
+        if line == self._progress or self._waiting or not os.isatty(self._descriptors[OUT]):
+            return
+        width = shutil.get_terminal_size().columns - 1
+        self._progress = b""
+        self.write(OUT, _ERASE + _STYLE.sub(b"", line).decode(errors="replace")[:width].encode())
+        self._progress = line
 
     def blocked_on(self) -> int | None:
         """The descriptor that the first of the waiting lines goes to."""
@@ -183,6 +239,9 @@ class Notebook:
         shown = sys.stdout if stream == OUT else sys.stderr
         shown.write(data.decode(errors="replace"))
         shown.flush()
+
+    def show_progress(self, line: bytes) -> None:
+        """Not: a notebook keeps every line."""
 
     def blocked_on(self) -> int | None:
         """Never anything: output is written as it comes."""

@@ -12,11 +12,11 @@ import signal
 import time
 from collections import Counter
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
 from replicax._core.errors import describe_exit
 from replicax.launch._culprit import choose_culprit, tell
+from replicax.launch._logs import Logs
 from replicax.launch._plan import RX_RESTART
 from replicax.launch._rules import Outcome
 from replicax.launch._stream import ERR, OUT, prefix_of, with_prefix
@@ -75,7 +75,8 @@ def supervise(
             worker = Worker.start(plan, watcher, captures=rules.captures)
             return cleanup.enter_context(closing(worker))
 
-        supervision = _Supervision(start, sink, signals, rules)
+        logs = cleanup.enter_context(closing(Logs(rules.log_dir)))
+        supervision = _Supervision(start, sink, signals, rules, logs)
         for plan in plans:
             supervision.add(plan)
         return supervision.run()
@@ -91,8 +92,10 @@ class _Supervision:
         sink: Sink,
         signals: Signals,
         rules: Rules,
+        logs: Logs,
     ) -> None:
         self._start = start
+        self._logs = logs
         self._workers: list[Worker] = []
         self._sink = sink
         self._signals = signals
@@ -109,6 +112,7 @@ class _Supervision:
 
     def add(self, plan: ProcessPlan) -> None:
         """Start one more worker."""
+        self._logs.open(plan.task, again=plan.env.get(RX_RESTART, "0") != "0")
         worker = self._start(plan)
         self._workers.append(worker)
         self._prefixes[worker] = {
@@ -148,6 +152,7 @@ class _Supervision:
         for descriptor in readable:
             worker = owners[descriptor]
             self._show(worker, *worker.read(descriptor))
+        self._show_progress()
         self._sink.push()
         if self._sink.is_broken() and not self._is_ending:
             self._signum = signal.SIGPIPE
@@ -155,7 +160,17 @@ class _Supervision:
         return {owners[descriptor] for descriptor in readable} if output else set(self._workers)
 
     def _show(self, worker: Worker, stream: int, lines: Sequence[bytes]) -> None:
-        self._sink.write(stream, with_prefix(lines, self._prefixes[worker][stream]))
+        self._logs.write(worker.plan.task, lines)
+        prefix = self._prefixes[worker][stream]
+        self._sink.write(stream, with_prefix(lines, prefix, str(worker.plan.task)))
+
+    def _show_progress(self) -> None:
+        """Show the first worker's bar for all; they train in step."""
+        found = ((self._prefixes[worker][OUT], worker.progress) for worker in self._workers)
+        for prefix, bar in found:
+            if bar:
+                self._sink.show_progress(prefix + bar)
+                return
 
     def _look_at_workers(self, now: float, printing: set[Worker]) -> None:
         grace = self._rules.grace.after_failure
@@ -233,8 +248,7 @@ class _Revivals:
         if self._leader in (None, plan.task) or self._counts[plan.task] >= self._most:
             return None
         self._counts[plan.task] += 1
-        restart = str(int(plan.env[RX_RESTART]) + 1)
-        return replace(plan, env={**plan.env, RX_RESTART: restart})
+        return plan.again()
 
     def tell(self, failure: ProcessFailed, plan: ProcessPlan) -> str:
         """The sentence that reports a worker started again."""
@@ -262,5 +276,4 @@ def wait(readable: Sequence[int], writable: int | None, seconds: float) -> list[
 
 
 def _prefix(worker: Worker, stream: int, sink: Sink) -> bytes:
-    task = worker.plan.task
-    return prefix_of(str(task), task.index, colour=sink.colours(stream))
+    return prefix_of(worker.plan.name, worker.plan.task.index, colour=sink.colours(stream))

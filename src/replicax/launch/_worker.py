@@ -24,6 +24,10 @@ _TAIL_LINES = 20
 _TAIL_WIDTH = 2000
 # After SIGKILL only the kernel is awaited. A process that left the group may hold the pipes open.
 _SECONDS_AFTER_KILL = 1.0
+# What an ssh has to bring the end of a worker that another machine has killed.
+_SECONDS_OF_SSH = 5.0
+_BEATS_APART = 10.0
+_SSH_FAILED = 255
 
 
 @final
@@ -89,6 +93,7 @@ class Worker:
             if pipe is not None:
                 self._streams[pipe.fileno()] = (number, Lines())
         self._pidfd = _open_pidfd(self._process.pid)
+        self._next_beat = 0.0
 
     @classmethod
     def start(cls, plan: ProcessPlan, watcher: Watcher, *, captures: bool) -> Worker:
@@ -122,13 +127,21 @@ class Worker:
         self._remember(found)
         return stream, found
 
+    @property
+    def progress(self) -> bytes:
+        """The state of the progress bar that it shows now, if it does."""
+        return next((line for _, lines in self._streams.values() if (line := lines.progress)), b"")
+
     def look(self, now: float, *, grace: float) -> bool:
         """Return whether it has just ended; kill it if its time to end is over."""
         ended = self.returncode is None and self._process.poll() is not None
         if ended:
-            self.returncode = self._process.returncode
+            self.returncode = _as_here(self._process.returncode, self.plan)
             self._close_pidfd()
             self.end(signal.SIGTERM, now, grace=grace)  # for processes that it has left behind
+        if now >= self._next_beat and self.plan.order:
+            self._tell(b"\n")
+            self._next_beat = now + _BEATS_APART
         if now >= self._kill_at:
             self.signal(signal.SIGKILL)
             self._kill_at, self._leave_at = float("inf"), now + _SECONDS_AFTER_KILL
@@ -149,10 +162,17 @@ class Worker:
         return left
 
     def end(self, signum: int, now: float, *, grace: float) -> None:
-        """Send its whole group a signal to end, and note the deadline."""
-        self.signal(signum)
-        if signum != signal.SIGKILL:
-            self.signal(signal.SIGCONT)  # a stopped process receives nothing before this
+        """Send its whole group a signal to end, and note the deadline.
+
+        On another machine the signal and the deadline go to who has started it there.
+        """
+        if self.plan.order:
+            self._tell(f"{signum} {grace}\n".encode())
+            grace += _SECONDS_OF_SSH
+        else:
+            self.signal(signum)
+            if signum != signal.SIGKILL:
+                self.signal(signal.SIGCONT)  # a stopped process receives nothing before this
         self._kill_at = min(self._kill_at, now + grace)
 
     def signal(self, signum: int) -> None:
@@ -166,7 +186,9 @@ class Worker:
         """How it failed, for the user."""
         assert self.returncode is not None
         tail = b"\n".join(self._tail).decode(errors="replace")
-        task = self.plan.task
+        task, host = self.plan.task, self.plan.host
+        if host:  # the process id here is that of its ssh
+            return ProcessFailed(task.index, self.returncode, tail, job=f"{host}:{task.job}")
         return ProcessFailed(task.index, self.returncode, tail, self._process.pid, task.job)
 
     def close(self) -> None:
@@ -178,9 +200,15 @@ class Worker:
         self._watcher.forget(self._process.pid)
         self._close_pidfd()
         self._process.wait()
-        for pipe in (self._process.stdout, self._process.stderr):
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
+
+    def _tell(self, line: bytes) -> None:
+        if self._is_closed or self._process.stdin is None:
+            return
+        with suppress(OSError):  # it has ended; or its pipe is full, as nobody there reads
+            os.write(self._process.stdin.fileno(), line)
 
     def _remember(self, lines: list[bytes]) -> None:
         self._tail.extend(line[:_TAIL_WIDTH] for line in lines[-_TAIL_LINES:])
@@ -191,22 +219,33 @@ class Worker:
             self._pidfd = None
 
 
+def _as_here(returncode: int, plan: ProcessPlan) -> int:
+    """What a worker on another machine ended with, which ssh passes on as a shell does."""
+    by_signal = plan.order is not None and 128 < returncode < _SSH_FAILED
+    return 128 - returncode if by_signal else returncode
+
+
 def _start(plan: ProcessPlan, watcher: Watcher, *, captures: bool) -> subprocess.Popen[bytes]:
     """Start the process behind the gate; it runs once the watcher knows it."""
     gate, opener = os.pipe()
+    empty = subprocess.DEVNULL if captures else None
     try:
         process = subprocess.Popen(
             [*_PYTHON, str(_GUARD), "gate", str(gate), *plan.argv],
             env=plan.env,
-            stdin=subprocess.DEVNULL if captures else None,
+            stdin=subprocess.PIPE if plan.order else empty,
             stdout=subprocess.PIPE if captures else None,
             stderr=subprocess.PIPE if captures else None,
             start_new_session=True,
             pass_fds=[gate, *plan.descriptors],
+            bufsize=0,
         )
         watcher.remember(process.pid)
         with suppress(OSError):  # it was killed before it began
             os.write(opener, b"!")
+            if plan.order and process.stdin:
+                process.stdin.write(plan.order.line())
+                os.set_blocking(process.stdin.fileno(), False)
     finally:
         os.close(gate)
         os.close(opener)

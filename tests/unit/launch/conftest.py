@@ -49,10 +49,9 @@ def launch(tmp_path):
         process = subprocess.Popen(
             [*options.pop("before", ()), *REPLICAX, "run", *arguments],
             env={**environ, "DIR": str(tmp_path), "PYTHONPATH": SOURCE, **extra},
-            cwd=tmp_path,
             text=True,
             start_new_session=True,  # a group of its own, so that Ctrl-C does not hit the tests
-            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
+            **{"cwd": tmp_path, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
         )
         started.append(process)
         return process

@@ -7,7 +7,6 @@ import sys
 
 from replicax.cluster_resolver import ClusterSpec, Task
 from replicax.launch import _run
-from replicax.launch._cli import main
 from replicax.launch._plan import Program, Surroundings, plan_parameter_servers
 
 TRAIN = Program("train.py")
@@ -92,11 +91,6 @@ def test_the_secret_of_the_environment_is_taken():
         with _run._parameter_servers(request, Surroundings(**options)).cluster(0) as planned:
             (secret,) = {one.env["RX_CLUSTER_SECRET"] for one in planned}
         assert secret == "x" if options["environ"] else len(secret) == 64
-
-
-def test_several_machines_are_refused(capsys):
-    assert main(["run", "--ps", "1", "--hosts", "a,b", "-m", "m"]) == 2
-    assert "Parameter servers are started on this machine only." in capsys.readouterr().err
 
 
 def test_members_that_fail_come_back_and_all_end_with_the_chief(launch, script):

@@ -162,6 +162,32 @@ def test_under_nohup_a_closed_terminal_does_not_matter(launch, script, tmp_path)
     assert (code, sorted(out)) == (0, ["[worker 0] done", "[worker 1] done"])
 
 
+def test_each_worker_has_a_file_with_all_that_it_printed(launch, script, tmp_path):
+    path = script("""
+        import json, os, sys
+        index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+        print("[Gloo] Rank", index, os.environ["RX_RESTART"], flush=True)
+        print("1/2\\r2/2", file=sys.stderr)
+        if os.environ["RX_RESTART"] == "0" and index: raise SystemExit(3)
+    """)
+    for _ in range(2):  # the second run begins the files anew
+        options = ("--workers", "2", "--max-restarts", "1", "--log-dir", "a/b")
+        code, out, _ = outcome(launch(*options, path))
+        assert (code, out) == (0, [])
+    for index in (0, 1):
+        logged = (tmp_path / "a" / "b" / f"worker-{index}.log").read_bytes().split(b"\n")
+        told = [f"[Gloo] Rank {index} {restart}".encode() for restart in (0, 1)]
+        assert sorted(logged) == sorted([*told, b"1/2\r2/2", b"1/2\r2/2", b""])
+
+
+def test_a_folder_for_logs_that_cannot_be_made_is_refused(launch, script, tmp_path):
+    (tmp_path / "file").touch()
+    code, _, err = outcome(launch("--log-dir", "file/logs", script(HERE)))
+    assert code == 2
+    assert "--log-dir" in err[0]
+    assert not list(tmp_path.glob("pid-*"))
+
+
 def test_output_that_nobody_reads_does_not_keep_ctrl_c_from_working(launch, script, tmp_path):
     process = launch("--workers", "2", script(HERE + "while True: print('x' * 1000)"))
     workers = wait_for_pids(tmp_path, 2)
@@ -299,7 +325,8 @@ def test_a_wrong_description_is_refused(launch, script):
 
 def test_of_several_hosts_the_own_workers_are_started(launch, script):
     path = script("import os; print(os.environ['TF_CONFIG'])")
-    arguments = ("--workers", "4", "--hosts", "192.0.2.1,localhost:23451", path, "a b")
+    hosts = ("--hosts", "192.0.2.1,localhost:23451", "--by-hand")
+    arguments = ("--workers", "4", *hosts, path, "a b")
     _, out, err = outcome(launch(*arguments))
     addresses = '["192.0.2.1:12345", "192.0.2.1:12346", "localhost:23451", "localhost:23452"]'
     assert sorted(out) == [
@@ -308,16 +335,19 @@ def test_of_several_hosts_the_own_workers_are_started(launch, script):
         for i in (2, 3)
     ]
     told = "replicax: this is localhost; on 192.0.2.1 type, in the same folder: replicax run "
-    assert err == [f"{told}--workers 4 --hosts 192.0.2.1,localhost:23451 {path} 'a b'"]
+    assert err == [f"{told}--workers 4 {' '.join(hosts)} {path} 'a b'"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["nowhere.py"], "The program to run is a Python file. Received: 'nowhere.py'."),
-        (["--env", "x", "-m", "m"], "A variable of the environment is NAME=VALUE."),
+        (["--env", "x", "-m", "m"], "A variable of the environment is NAME=VALUE"),
         (["--hosts", "a b", "-m", "m"], "Hosts are names or addresses"),
-        (["--hosts", "192.0.2.1", "-m", "m"], "One of the hosts must be this machine."),
+        (
+            ["--hosts", "192.0.2.1", "--by-hand", "-m", "m"],
+            "One of the hosts must be this machine.",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_refused(arguments, complaint, capsys, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pty
 import random
 import select
 
@@ -63,7 +64,7 @@ def test_without_a_prefix_nothing_changes():
 
 
 def test_every_line_has_its_prefix():
-    assert with_prefix([b"a", b"", b"c\r"], b"[w] ") == b"[w] a\n[w] \n[w] c\r\n"
+    assert with_prefix([b"a", b"", b"c\r"], b"[w] ") == b"[w] a\n[w] \n[w] c\n"
 
 
 def test_the_prefix_of_a_worker():
@@ -153,3 +154,56 @@ def test_in_a_notebook_the_current_streams_are_written_to(capsys):
     notebook.write(ERR, b"2\n")
     assert capsys.readouterr() == ("ä\n\ufffd\n", "2\n")
     assert not (notebook.is_full() or notebook.is_broken() or notebook.colours(OUT))
+
+
+def test_of_a_bar_the_last_state_is_shown():
+    bar = b"\r\x1b[1m1/2\x1b[0m 1s" + b"\b" * 6 + b"\r\x1b[1m2/2\x1b[0m 2s"
+    assert with_prefix([bar], b"[w] ") == b"[w] \x1b[1m2/2\x1b[0m 2s\n"
+
+
+def test_a_worker_is_named_once():
+    own = [b"[worker 1] a", b"[worker 1, replica 0] b", b"[worker 10] c"]
+    shown = with_prefix(own, b"[h:worker 1] ", "worker 1")
+    assert shown.splitlines() == [
+        b"[h:worker 1] a",
+        b"[h:worker 1] [replica 0] b",
+        b"[h:worker 1] [worker 10] c",
+    ]
+
+
+def test_what_libraries_say_about_themselves_is_left_out_and_warnings_are_not():
+    lines = [
+        b"[Gloo] Rank 0 is connected to 1 peer ranks. Expected number ...",
+        b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+        b"I0000 00:00:1732700000.000000  1 cpu_client.cc:1] made",
+        b"E0000 00:00:1732700000.000000  1 cpu_client.cc:2] failed",
+        b"W0000 00:00:1732700000.000000  1 cpu_client.cc:2] slow",
+    ]
+    assert with_prefix(lines, b"[w] ").splitlines() == [b"[w] " + line for line in lines[3:]]
+    assert with_prefix(lines, b"").splitlines() == lines
+
+
+def test_a_terminal_shows_a_bar_that_the_next_line_takes_the_place_of():
+    ours, theirs = pty.openpty()
+    terminal = Terminal({}, (theirs, theirs))
+    terminal.show_progress(b"[w] \x1b[1m1/2\x1b[0m")
+    terminal.push()
+    terminal.show_progress(b"[w] 2/2")
+    terminal.show_progress(b"[w] 2/2")
+    terminal.write(OUT, b"done\n")
+    terminal.write(OUT, b"more\n")
+    terminal.push()
+    erase = b"\r\x1b[K"
+    expected = erase + b"[w] 1/2" + erase + b"[w] 2/2" + erase + b"done\r\nmore\r\n"
+    shown = b""
+    while len(shown) < len(expected):
+        shown += os.read(ours, 1000)
+    assert shown == expected
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_a_pipe_gets_no_bar_that_moves(pipes):
+    terminal, *_ = pipes
+    terminal.show_progress(b"1/2")
+    assert terminal.blocked_on() is None

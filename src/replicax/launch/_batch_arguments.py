@@ -1,0 +1,143 @@
+"""The arguments of `replicax slurm` and `replicax k8s`, which write what a scheduler reads."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import TYPE_CHECKING, Any
+
+from replicax.launch._run_arguments import add_program, not_negative, positive
+
+if TYPE_CHECKING:
+    from replicax.launch._run_arguments import Commands
+
+_SLURM = """\
+Print a batch script in which `srun replicax run` starts a program as the workers of a cluster, or
+hand it to sbatch. Options stand before the program."""
+
+_SLURM_EXAMPLES = """\
+examples:
+  replicax slurm --nodes 4 --gpus-per-node 8 --time 2:00:00 train.py --epochs 5 > train.sbatch
+  replicax slurm --nodes 4 --partition gpu --sbatch=--account=me --submit train.py
+
+exit code: 0; with --submit that of sbatch; 2 for a bad argument."""
+
+_KUBERNETES = """\
+Print manifests for a program in an image: a JobSet of workers that train together and a Secret, or
+with --ps a RayJob of KubeRay, with a pod for each worker and parameter server. Options stand before
+the program, whose path is that in the image."""
+
+_KUBERNETES_EXAMPLES = """\
+examples:
+  replicax k8s --workers 4 --gpus 8 --image registry/train train.py | kubectl apply -f -
+  replicax k8s --workers 8 --ps 2 --image registry/train train.py > train.yaml
+
+exit code: 0; 2 for a bad argument."""
+
+
+def add_slurm(commands: Commands) -> None:
+    """Add the command `slurm`."""
+    parser = commands.add_parser(
+        "slurm",
+        help="write, or submit, a batch script that runs a program on nodes of Slurm",
+        usage="replicax slurm [options] [-m] script [args ...]",
+        description=_SLURM,
+        epilog=_SLURM_EXAMPLES,
+    )
+    parser.add_argument("--nodes", type=positive, default=1, metavar="N", help="(default: 1)")
+    parser.add_argument(
+        "--workers-per-node",
+        type=positive,
+        default=1,
+        metavar="W",
+        help="(default: 1, which uses all GPUs that it has)",
+    )
+    parser.add_argument("--gpus-per-node", type=positive, metavar="G")
+    parser.add_argument("--cpus-per-worker", type=positive, metavar="C")
+    parser.add_argument(
+        "--time",
+        metavar="[D-]H:M:S",
+        help="the limit; workers get SIGTERM two minutes before it",
+    )
+    parser.add_argument("--partition", metavar="NAME")
+    parser.add_argument("--name", help="of the job (default: that of the script)")
+    _add_restarts(
+        parser,
+        0,
+        "queue the job again, at most K times, when its workers have saved their state at the "
+        "limit or before a preemption",
+    )
+    parser.add_argument(
+        "--sbatch",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="one more option of sbatch: --sbatch=--account=me; can be repeated",
+    )
+    parser.add_argument("--submit", action="store_true", help="hand it to sbatch")
+    add_program(parser)
+
+
+def add_kubernetes(commands: Commands) -> None:
+    """Add the command `k8s`."""
+    parser = commands.add_parser(
+        "k8s",
+        help="write manifests that run a program on Kubernetes",
+        usage="replicax k8s --image IMAGE [options] [-m] script [args ...]",
+        description=_KUBERNETES,
+        epilog=_KUBERNETES_EXAMPLES,
+    )
+    parser.add_argument("--image", required=True, help="has Replicax and the program in it")
+    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="(default: 1)")
+    parser.add_argument(
+        "--ps",
+        type=positive,
+        metavar="M",
+        help="parameter servers; the program makes its strategy with "
+        'address="auto", num_workers=N, num_ps=M',
+    )
+    parser.add_argument("--gpus", type=positive, metavar="G", help="of each worker")
+    parser.add_argument("--cpus", type=quantity, metavar="C", help="of each worker: 4 or 500m")
+    parser.add_argument("--memory", type=quantity, metavar="BYTES", help="of each: 16Gi")
+    parser.add_argument("--name", type=_name, help="of all (default: that of the script)")
+    parser.add_argument("--namespace", type=_name)
+    _add_restarts(
+        parser, 3, "start all again after a failure, at most K times; preemptions do not count"
+    )
+    parser.add_argument(
+        "--ray-version",
+        default="2.60.0",
+        metavar="V",
+        help="with --ps: that of the image (default: %(default)s)",
+    )
+    add_program(parser)
+
+
+def _add_restarts(parser: argparse.ArgumentParser, default: int, text: str) -> None:
+    parser.add_argument(
+        "--max-restarts",
+        type=not_negative,
+        default=default,
+        metavar="K",
+        help=f"{text} (default: {default})",
+    )
+
+
+def quantity(text: str) -> str:
+    """Read a number of CPUs or bytes as Kubernetes writes them."""
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?(m|[kMGTP]i?)?", text, re.ASCII):
+        raise argparse.ArgumentTypeError(
+            f"Must be a quantity of Kubernetes. Received: {text!r}. "
+            "It is a number with a unit or without. Write for example 4, 500m or 16Gi."
+        )
+    return text
+
+
+def _name(text: str) -> Any:
+    if not re.fullmatch(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", text, re.ASCII):
+        raise argparse.ArgumentTypeError(
+            "Must be a name that Kubernetes takes, of 40 characters at most, because the names of "
+            f"pods are longer. Received: {text!r}. "
+            "Write small letters, digits and hyphens, a letter first, as in train-1."
+        )
+    return text

@@ -1,0 +1,249 @@
+"""`replicax k8s`: manifests for a program, as text that `kubectl apply -f -` takes.
+
+Workers that train together are a JobSet; parameter servers are a RayJob of KubeRay.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast, final
+
+from replicax._core.env import RX_CLUSTER_SECRET
+from replicax.launch._culprit import PREEMPTED
+from replicax.launch._slurm import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_PORT = 2222
+_SECONDS_TO_SAVE = 60
+_SECONDS_TO_END = 90  # more than that, so that what was saved is also written
+_GPU = "nvidia.com/gpu"
+_JOB = "worker"  # a part of the names of pods
+_INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+# Words that YAML does not take for texts.
+_WORDS = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}
+
+
+@final
+@dataclass(frozen=True)
+class Manifests:
+    """What was asked for; see `replicax k8s --help`."""
+
+    script: str
+    image: str
+    args: Sequence[str] = ()
+    is_module: bool = False
+    workers: int = 1
+    ps: int | None = None
+    gpus: int | None = None
+    cpus: str | None = None
+    memory: str | None = None
+    name: str | None = None
+    namespace: str | None = None
+    max_restarts: int = 3
+    ray_version: str = "2.60.0"
+
+    @property
+    def text(self) -> str:
+        """All manifests, as YAML."""
+        made = [self._ray_job()] if self.ps else [self._secret(), self._job_set()]
+        return "---\n".join(to_yaml(one) for one in made)
+
+    @property
+    def _name(self) -> str:
+        return self.name or re.sub("[^a-z0-9]+", "-", name_of(self.script).lower()).strip("-")
+
+    @property
+    def _program(self) -> list[str]:
+        return [*(["-m"] if self.is_module else []), self.script, *self.args]
+
+    def _metadata(self, name: str) -> dict[str, Any]:
+        return {"name": name, **({"namespace": self.namespace} if self.namespace else {})}
+
+    def _secret(self) -> dict[str, Any]:
+        return {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": self._metadata(self._name),
+            "stringData": {RX_CLUSTER_SECRET: secrets.token_hex(32)},
+        }
+
+    def _job_set(self) -> dict[str, Any]:
+        """One Indexed Job: a worker that fails or is preempted makes all start again."""
+        fails = [
+            {
+                "action": "FailJob",
+                "onExitCodes": {"containerName": _JOB, "operator": "In", "values": [PREEMPTED]},
+            },
+            {
+                "action": "FailJob",
+                "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+            },
+        ]
+        job = {
+            "completionMode": "Indexed",
+            "completions": self.workers,
+            "parallelism": self.workers,
+            "backoffLimit": 0,
+            "podFailurePolicy": {"rules": fails},
+            "template": {"spec": self._worker_pod()},
+        }
+        rule = {
+            "name": "preempted",
+            "action": "RestartJobSetAndIgnoreMaxRestarts",
+            "onJobFailureReasons": ["PodFailurePolicy"],
+        }
+        return {
+            "apiVersion": "jobset.x-k8s.io/v1alpha2",
+            "kind": "JobSet",
+            "metadata": self._metadata(self._name),
+            "spec": {
+                "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+                "failurePolicy": {"maxRestarts": self.max_restarts, "rules": [rule]},
+                "replicatedJobs": [{"name": _JOB, "replicas": 1, "template": {"spec": job}}],
+            },
+        }
+
+    def _worker_pod(self) -> dict[str, Any]:
+        hosts = [f"{self._name}-{_JOB}-0-{i}.{self._name}" for i in range(self.workers)]
+        config = {
+            "cluster": {"worker": [f"{host}:{_PORT}" for host in hosts]},
+            "task": {"type": "worker", "index": "$(JOB_COMPLETION_INDEX)"},
+        }
+        secret = {"name": self._name, "key": RX_CLUSTER_SECRET}
+        container = {
+            "name": _JOB,
+            "image": self.image,
+            # It gets SIGTERM, and passes it on.
+            "command": ["replicax", "run", "--grace", str(_SECONDS_TO_SAVE), *self._program],
+            "env": [
+                {  # before TF_CONFIG, which refers to it
+                    "name": "JOB_COMPLETION_INDEX",
+                    "valueFrom": {"fieldRef": {"fieldPath": _INDEX}},
+                },
+                {"name": "TF_CONFIG", "value": json.dumps(config)},
+                {"name": RX_CLUSTER_SECRET, "valueFrom": {"secretKeyRef": secret}},
+            ],
+            "ports": [{"containerPort": _PORT}],
+            # Whether the launcher answers to signals. Hanging workers end by their own watchdog,
+            # which a probe must not hurry: compiling is silent for minutes.
+            "livenessProbe": {
+                "exec": {"command": ["sh", "-c", "! grep -q '^State:.[TZ]' /proc/1/status"]},
+                "periodSeconds": 30,
+                "failureThreshold": 4,
+            },
+            **self._resources(),
+        }
+        return {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": _SECONDS_TO_END,
+            "containers": [{**container, **_MOUNT}],
+            "volumes": [_SHARED_MEMORY],
+        }
+
+    def _ray_job(self) -> dict[str, Any]:
+        """A Ray cluster with a pod for each worker and each server, and one for the program."""
+        members = self.workers + (self.ps or 0)
+        limits = self._resources() or {"resources": {"limits": {"cpu": "1", "memory": "4Gi"}}}
+        member = {
+            "name": "ray-worker",
+            "image": self.image,
+            "lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", "ray stop"]}}},
+            **limits,
+        }
+        head = {
+            "name": "ray-head",
+            "image": self.image,
+            "resources": {"limits": {"cpu": "2", "memory": self.memory or "4Gi"}},
+        }
+        group = {
+            "groupName": "members",
+            "replicas": members,
+            "minReplicas": members,
+            "maxReplicas": members,
+            "rayStartParams": {},
+            "template": {
+                "spec": {
+                    "terminationGracePeriodSeconds": _SECONDS_TO_END,
+                    "containers": [{**member, **_MOUNT}],
+                    "volumes": [_SHARED_MEMORY],
+                }
+            },
+        }
+        return {
+            "apiVersion": "ray.io/v1",
+            "kind": "RayJob",
+            "metadata": self._metadata(self._name),
+            "spec": {
+                "entrypoint": shlex.join(["python", *self._program]),
+                "shutdownAfterJobFinishes": True,
+                "backoffLimit": self.max_restarts,
+                "rayClusterSpec": {
+                    "rayVersion": self.ray_version,
+                    "authOptions": {"mode": "token"},
+                    "headGroupSpec": {
+                        "rayStartParams": {"num-cpus": "0"},
+                        "template": {"spec": {"containers": [head]}},
+                    },
+                    "workerGroupSpecs": [group],
+                },
+            },
+        }
+
+    def _resources(self) -> dict[str, Any]:
+        asked = {
+            _GPU: str(self.gpus) if self.gpus else None,
+            "cpu": self.cpus,
+            "memory": self.memory,
+        }
+        limits = {name: value for name, value in asked.items() if value}
+        return {"resources": {"limits": limits}} if limits else {}
+
+
+# NCCL and loaders of data need more than the 64 MB that a container has.
+_SHARED_MEMORY = {"name": "shared-memory", "emptyDir": {"medium": "Memory"}}
+_MOUNT = {"volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}]}
+
+
+def to_yaml(value: Mapping[str, Any], indent: str = "") -> str:
+    """Mappings, lists, texts and numbers as YAML.
+
+    Example:
+        >>> from replicax.launch._kubernetes import to_yaml
+        >>> print(to_yaml({"a": 1, "b": ["x", {"c": "2", "d": []}]}), end="")
+        a: 1
+        b:
+          - x
+          - c: "2"
+            d: []
+    """
+    lines: list[str] = []
+    for key, item in value.items():
+        lines += _entry(f"{indent}{_scalar(key)}:", item, indent + "  ")
+    return "".join(lines)
+
+
+def _entry(start: str, item: Any, indent: str) -> list[str]:
+    if isinstance(item, dict) and item:
+        return [start + "\n", to_yaml(cast("dict[str, Any]", item), indent)]
+    if isinstance(item, list) and item:
+        return [start + "\n", *(_element(one, indent) for one in cast("list[Any]", item))]
+    return [f"{start} {_scalar(item)}\n"]
+
+
+def _element(item: Any, indent: str) -> str:
+    if not isinstance(item, dict):
+        return f"{indent}- {_scalar(item)}\n"
+    text = to_yaml(cast("dict[str, Any]", item), indent + "  ")
+    return indent + "- " + text.removeprefix(indent + "  ")
+
+
+def _scalar(value: Any) -> str:
+    """A plain text where YAML would read it as one, else as JSON, which is YAML, too."""
+    is_plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z/][\w./-]*", value, re.ASCII)
+    return value if is_plain and value.lower() not in _WORDS else json.dumps(value)

@@ -1,0 +1,183 @@
+"""The far end of `replicax run --hosts`: one worker of this machine, for a launcher on another.
+
+The launcher starts it by ssh. Its standard input brings one line of JSON, the `Order`, and then
+lines with a signal and the seconds until it is enforced; an empty line says that the launcher is
+there. When the input ends, or is silent for two minutes, the worker is ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from replicax._core.errors import ReplicaxError, UsageError
+from replicax.cluster_resolver import ClusterSpec, Task
+from replicax.launch._plan import Program, Surroundings, plan, plan_parameter_servers
+from replicax.launch._ports import check_ports
+from replicax.launch._rules import Grace, Signals
+from replicax.launch._supervise import wait
+from replicax.launch._worker import Watcher, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from io import FileIO
+
+    from replicax.launch._plan import ProcessPlan
+
+BAD_ORDER = 2
+
+_BETWEEN_LOOKS = 0.05
+_SECONDS_OF_SILENCE = 120.0
+
+
+@final
+@dataclass(frozen=True)
+class Order:
+    """What a host is asked for; without `place` only whether it could.
+
+    `here` are the tasks of the host, each a job and a number, and `place` is one of them.
+    """
+
+    folder: str
+    program: Program
+    digest: str
+    jobs: Mapping[str, Sequence[str]]
+    here: Sequence[tuple[str, int]]
+    devices_per_worker: int | None = None
+    extra: Mapping[str, str] | None = None
+    restart: int = 0
+    place: int | None = None
+
+    def line(self) -> bytes:
+        """The line that says so."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def of_line(cls, line: bytes) -> Order:
+        """What a line says."""
+        read: dict[str, Any] = json.loads(line)
+        try:
+            program: dict[str, Any] = read.pop("program")
+            program = {**program, "args": tuple(program["args"]), "descriptors": ()}
+            return cls(program=Program(**program), **read)
+        except (KeyError, TypeError):
+            raise UsageError("another version of Replicax there") from None
+
+    def check(self) -> None:
+        """Go to the folder and compare the program."""
+        try:
+            os.chdir(self.folder)
+        except OSError as error:
+            raise UsageError(f"no folder {self.folder} there: {error.strerror}") from None
+        found = digest_of(self.program)
+        if found != self.digest:
+            wrong = "another" if found else "no"
+            raise UsageError(f"{wrong} {self.program.target} in {self.folder} there")
+
+    def plan(self) -> ProcessPlan:
+        """Plan the worker, for the GPUs and the CPUs of this machine."""
+        assert self.place is not None
+        surroundings = Surroundings(
+            os.environ, self.devices_per_worker, os.cpu_count() or 1, self.extra or {}
+        )
+        spec, tasks = ClusterSpec(self.jobs), [Task(*one) for one in self.here]
+        own = tasks[self.place]
+        check_ports([int(spec.task_address(own.job, own.index).rpartition(":")[2])])
+        if "ps" in spec.jobs:
+            plans = plan_parameter_servers(
+                self.program, spec, tasks, surroundings=surroundings, restart=self.restart
+            )
+        else:
+            plans = plan(
+                self.program,
+                self.jobs["worker"],
+                [task.index for task in tasks],
+                surroundings=surroundings,
+                restart=self.restart,
+            )
+        return next(planned for planned in plans if planned.task == own)
+
+
+def digest_of(program: Program) -> str:
+    """A checksum of the program's file; empty if it is not there, or is a module or a folder."""
+    path = Path(program.target)
+    if program.is_module or not path.is_file():
+        return ""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def main() -> int:
+    """Do what the standard input orders; return the exit code as a shell counts it."""
+    orders = os.dup(0)
+    with open(os.devnull, "rb") as empty:
+        os.dup2(empty.fileno(), 0)  # the worker inherits this one
+    with open(orders, "rb", buffering=0) as lines:  # so that no line waits in a buffer
+        line = lines.readline()
+        if not line:
+            return BAD_ORDER
+        try:
+            order = Order.of_line(line)
+            order.check()
+            if order.place is None:
+                return 0
+            planned = order.plan()
+        except ReplicaxError as error:
+            print(f"replicax run: error: {error}", file=sys.stderr)
+            return BAD_ORDER
+        return _run(planned, lines)
+
+
+def _run(planned: ProcessPlan, lines: FileIO) -> int:
+    """Stay with the worker until it has ended."""
+    signals, obeyed, grace = Signals(), 0, Grace()
+    launcher = _Launcher(lines)
+    with signals.noted(), closing(Watcher.start()) as watcher:
+        worker = Worker.start(planned, watcher, captures=False)
+        with closing(worker):
+            while not worker.is_done:
+                sources = [*launcher.descriptors, *worker.descriptors(output=False)]
+                readable = wait(sources, None, _BETWEEN_LOOKS)
+                now = time.monotonic()
+                asked = launcher.asks(readable, now)
+                # This machine may be shut down.
+                asked += [(number, grace.after_sigterm) for number in signals.received[obeyed:]]
+                obeyed = len(signals.received)
+                for number, seconds in asked:
+                    worker.end(number, now, grace=seconds)
+                worker.look(now, grace=grace.after_failure)
+    code = worker.returncode or 0
+    return code if code >= 0 else 128 - code
+
+
+@final
+class _Launcher:
+    """What the launcher asks for, until it is gone."""
+
+    def __init__(self, lines: FileIO) -> None:
+        self._lines = lines
+        self._heard = time.monotonic()
+        self.descriptors = [lines.fileno()]
+
+    def asks(self, readable: Sequence[int], now: float) -> list[tuple[int, float]]:
+        """The signals to send now, each with the seconds until it is enforced."""
+        if any(one in readable for one in self.descriptors):
+            self._heard = now
+            if line := self._lines.readline():
+                words = line.split()
+                return [(int(words[0]), float(words[1]))] if words else []
+        elif not self.descriptors or now - self._heard < _SECONDS_OF_SILENCE:
+            return []
+        self.descriptors = []
+        return [(signal.SIGTERM, Grace().after_failure)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

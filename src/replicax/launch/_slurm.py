@@ -1,0 +1,109 @@
+"""`replicax slurm`: the batch script of a program, printed or handed to `sbatch`."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_BAD_ARGUMENT = 2
+# Slurm's clock for signals has steps of a minute: what is left may be less than this by so much.
+_SECONDS_BEFORE_THE_END = 120
+_SECONDS_TO_SAVE = 60
+
+# srun passes on the exit code: 42 of a program that has saved its state, 143 after SIGTERM.
+_AGAIN = """\
+code=$?
+case $code in 42|143)
+    if [ "${{SLURM_RESTART_COUNT:-0}}" -lt {times} ]; then scontrol requeue "$SLURM_JOB_ID"; fi ;;
+esac
+exit $code
+"""
+
+
+@final
+@dataclass(frozen=True)
+class Batch:
+    """What was asked for; see `replicax slurm --help`.
+
+    Example:
+        >>> from replicax.launch._slurm import Batch
+        >>> print(Batch("train.py", nodes=2).text.splitlines()[-1])
+        srun --kill-on-bad-exit=1 --distribution=block replicax run --grace 60 train.py
+    """
+
+    script: str
+    args: Sequence[str] = ()
+    is_module: bool = False
+    nodes: int = 1
+    workers_per_node: int = 1
+    gpus_per_node: int | None = None
+    cpus_per_worker: int | None = None
+    time: str | None = None
+    partition: str | None = None
+    name: str | None = None
+    max_restarts: int = 0
+    sbatch: Sequence[str] = ()
+    submit: bool = False
+
+    @property
+    def text(self) -> str:
+        """The batch script."""
+        asked = {
+            "job-name": self.name or name_of(self.script),
+            "nodes": self.nodes,
+            "ntasks-per-node": self.workers_per_node,
+            "gpus-per-node": self.gpus_per_node,
+            "cpus-per-task": self.cpus_per_worker,
+            "time": self.time,
+            "partition": self.partition,
+            # To the steps, so that workers can save.
+            "signal": f"TERM@{_SECONDS_BEFORE_THE_END}" if self.time else None,
+        }
+        options = [f"--{name}={value}" for name, value in asked.items() if value is not None]
+        again = ["--requeue", "--open-mode=append"] if self.max_restarts else []
+        run = ["replicax", "run", "--grace", str(_SECONDS_TO_SAVE)]
+        program = [*(["-m"] if self.is_module else []), self.script, *self.args]
+        lines = [
+            "#!/bin/bash",
+            *(f"#SBATCH {option}" for option in [*options, *again, *self.sbatch]),
+            "# The environment brings the secret to all tasks; no command line shows it.",
+            "RX_CLUSTER_SECRET=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')",
+            "export RX_CLUSTER_SECRET",
+            f"srun --kill-on-bad-exit=1 --distribution=block {shlex.join([*run, *program])}",
+        ]
+        last = _AGAIN.format(times=self.max_restarts) if self.max_restarts else ""
+        return "\n".join(lines) + "\n" + last
+
+
+def name_of(script: str) -> str:
+    """A name for the job of a program.
+
+    Example:
+        >>> from replicax.launch._slurm import name_of
+        >>> name_of("jobs/train_big.py"), name_of("pkg.train")
+        ('train_big', 'train')
+    """
+    last = script.rstrip("/").rpartition("/")[2].removesuffix(".py")
+    return last.rpartition(".")[2] or "train"
+
+
+def write_or_submit(batch: Batch) -> int:
+    """Print the script, or hand it to `sbatch`; return the exit code."""
+    if not batch.submit:
+        print(batch.text, end="", flush=True)
+        return 0
+    try:
+        return subprocess.run(["sbatch"], input=batch.text, text=True).returncode
+    except OSError as error:
+        print(
+            f"replicax slurm: error: --submit needs sbatch. Received: {error.strerror}. "
+            "Type it where jobs are submitted, or leave out --submit and take the script there.",
+            file=sys.stderr,
+        )
+        return _BAD_ARGUMENT

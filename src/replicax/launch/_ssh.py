@@ -1,0 +1,233 @@
+"""`--hosts`: workers on other machines, each a process of this one that is an `ssh` to its host.
+
+So output, ends and restarts are those of any worker. `_remote.py` is what runs over there.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, final
+
+from replicax._core.errors import UsageError
+from replicax.cluster_resolver import Task
+from replicax.launch._hosts import addresses, is_here
+from replicax.launch._plan import JOBS, RX_RESTART, ProcessPlan
+from replicax.launch._remote import Order, digest_of
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping, Sequence
+
+    from replicax.launch._hosts import Host
+    from replicax.launch._plan import Program, Surroundings
+    from replicax.launch._rules import Signals
+
+RX_SSH = "RX_SSH"
+
+# Before it, so that options in `--ssh` come first: ssh takes the first of two.
+_OPTIONS = {
+    "BatchMode": "yes",  # keys only: nobody is there to type a password for each worker
+    "ConnectTimeout": "10",
+    "ServerAliveInterval": "20",
+    "ServerAliveCountMax": "3",
+    "ControlMaster": "no",  # a master in the background would hold the output open
+}
+_BOOT = (
+    "import sys; sys.path.append(sys.argv[1]); "
+    "from replicax.launch._remote import main; sys.exit(main())"
+)
+_ROOT = str(Path(__file__).parents[2])  # for those who have not installed it, the same path there
+_SECONDS_TO_ANSWER = 60.0
+
+
+class Placed(NamedTuple):
+    """A task, the number of its host, and where it listens."""
+
+    task: Task
+    host: int
+    address: str
+
+
+@final
+@dataclass(frozen=True)
+class Ssh:
+    """How a host is reached, and with which Python its workers run.
+
+    Options are added to an `ssh` only: another command gets the host and what to run there.
+    """
+
+    command: tuple[str, ...] = ("ssh",)
+    python: str = sys.executable
+
+    @classmethod
+    def of(cls, command: str | None, python: str | None, environ: Mapping[str, str]) -> Ssh:
+        """As the options say, else `RX_SSH`, else `ssh` and this Python."""
+        words = shlex.split(command or environ.get(RX_SSH) or "ssh")
+        return cls(tuple(words), python or sys.executable)
+
+    def to(self, host: Host) -> tuple[str, ...]:
+        """The command line that starts the far end there; without ssh on this machine."""
+        far_end = (self.python, "-c", _BOOT, _ROOT)
+        if is_here(host):
+            return far_end
+        is_ssh = Path(self.command[0]).name == "ssh"
+        options = [f"-o{name}={value}" for name, value in _OPTIONS.items()] if is_ssh else []
+        return (*self.command, *options, host.name.strip("[]"), shlex.join(far_end))
+
+
+def place(hosts: Sequence[Host], workers: int, ps: int | None) -> list[Placed]:
+    """Which task is where: workers host after host; with parameter servers all in turn.
+
+    Example:
+        >>> from replicax.launch._hosts import parse_hosts
+        >>> from replicax.launch._ssh import place
+        >>> [f"{one.task} {one.address}" for one in place(parse_hosts("a,b"), 2, ps=1)]
+        ['chief 0 a:12345', 'worker 0 a:12346', 'worker 1 b:12345', 'ps 0 a:12347']
+    """
+    if not ps:
+        each = workers // len(hosts)
+        return [
+            Placed(Task("worker", i), i // each, address)
+            for i, address in enumerate(addresses(hosts, workers))
+        ]
+    counts = dict(zip(JOBS, (1, workers, ps), strict=True))
+    used, placed = [0] * len(hosts), list[Placed]()
+    for job, count in counts.items():
+        for index in range(count):
+            at = index % len(hosts)
+            address = f"{hosts[at].name}:{hosts[at].port + used[at]}"
+            placed.append(Placed(Task(job, index), at, address))
+            used[at] += 1
+    return placed
+
+
+def _folder(environ: Mapping[str, str]) -> str:
+    """The working folder, by the name that the shell has for it: links differ between machines."""
+    named = environ.get("PWD", "")
+    with suppress(OSError):
+        if named and Path(named).samefile(Path.cwd()):
+            return named
+    return str(Path.cwd())
+
+
+@final
+class Hosts:
+    """The tasks of all hosts, planned for each attempt."""
+
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        placed: Sequence[Placed],
+        program: Program,
+        surroundings: Surroundings,
+        ssh: Ssh,
+    ) -> None:
+        self._hosts = hosts
+        self._placed = placed
+        self._environ = surroundings.environ
+        self._commands = [ssh.to(host) for host in hosts]
+        jobs: dict[str, list[str]] = {}
+        for one in placed:
+            jobs.setdefault(one.task.job, []).append(one.address)
+        common = Order(
+            _folder(surroundings.environ),
+            program,
+            digest_of(program),
+            jobs,
+            (),
+            surroundings.devices_per_worker,
+            surroundings.extra,
+        )
+        self._orders = [replace(common, here=self._tasks_at(at)) for at in range(len(hosts))]
+
+    @contextmanager
+    def cluster(self, restart: int) -> Generator[list[ProcessPlan]]:
+        """Plan all tasks; the ports are those of the hosts, the same each time."""
+        plans: list[ProcessPlan] = []
+        for task, at, _ in self._placed:
+            here = self._orders[at].here
+            order = replace(
+                self._orders[at], restart=restart, place=here.index((task.job, task.index))
+            )
+            plans.append(
+                ProcessPlan(
+                    task,
+                    self._commands[at],
+                    {**self._environ, RX_RESTART: str(restart)},
+                    host=self._hosts[at].name,
+                    order=order,
+                )
+            )
+        yield plans
+
+    def check(self, signals: Signals) -> None:
+        """Ask all hosts at the same time whether they could run the program.
+
+        It ends early at a signal to us.
+        """
+        wrong: list[str] = []
+        with ExitStack() as cleanup:
+            asked = [_Asked(*one) for one in zip(self._commands, self._orders, strict=True)]
+            for one in asked:
+                cleanup.callback(one.end)
+            for host, one in zip(self._hosts, asked, strict=True):
+                if complaint := one.complaint(signals):
+                    wrong.append(f"{host.name}: {complaint}")
+        if wrong:
+            raise UsageError(
+                "Every host must answer to ssh without a password, and have the same program in "
+                f"the same folder. Received: {'; '.join(wrong)}. Nothing was started. "
+                "Try `ssh HOST true`; give another Python by --python; or see docs/run.md."
+            )
+
+    def _tasks_at(self, at: int) -> list[tuple[str, int]]:
+        return [(task.job, task.index) for task, host, _ in self._placed if host == at]
+
+
+@final
+class _Asked:
+    """A host that was asked whether it could run the program."""
+
+    def __init__(self, command: Sequence[str], order: Order) -> None:
+        self._deadline = time.monotonic() + _SECONDS_TO_ANSWER
+        self._error = ""
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is for us
+                bufsize=0,
+            )
+        except OSError as error:
+            self._process, self._error = None, f"{command[0]}: {error.strerror}"
+            return
+        assert self._process.stdin is not None
+        with suppress(OSError):  # it may have ended already
+            self._process.stdin.write(order.line())
+
+    def complaint(self, signals: Signals) -> str:
+        """Why it cannot run the program; empty if it can, or if a signal has come to us."""
+        while self._process and not signals.received:
+            with suppress(subprocess.TimeoutExpired):
+                _, said = self._process.communicate(timeout=0.1)
+                if not self._process.returncode:
+                    return ""
+                lines = said.decode(errors="replace").strip().splitlines()
+                last = lines[-1] if lines else f"exit code {self._process.returncode}"
+                return last.removeprefix("replicax run: error: ")
+            if time.monotonic() >= self._deadline:
+                return f"no answer in {_SECONDS_TO_ANSWER:.0f} seconds"
+        return self._error
+
+    def end(self) -> None:
+        """End it if it has not ended."""
+        if self._process and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()

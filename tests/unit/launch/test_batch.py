@@ -1,0 +1,198 @@
+"""`replicax slurm` and `replicax k8s`: what they write, and what a scheduler makes of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from replicax.cluster_resolver import detect
+from replicax.launch._cli import main
+from replicax.launch._kubernetes import to_yaml
+
+yaml = pytest.importorskip("yaml")
+
+
+@pytest.fixture
+def written(capsys):
+    """What a command prints."""
+
+    def written(*arguments):
+        assert main(arguments) == 0
+        return capsys.readouterr().out
+
+    return written
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """Put programs first on PATH that note their arguments, or their input, and do a little."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("DIR", str(tmp_path))
+
+    def programs(**texts):
+        for name, text in texts.items():
+            (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+            (tmp_path / name).chmod(0o755)
+        return tmp_path
+
+    return programs
+
+
+NOTE = 'printf "%s\\n" "$@" > $DIR/asked; echo $RX_CLUSTER_SECRET > $DIR/secret; exit ${CODE:-0}'
+
+
+def test_the_batch_script_asks_for_what_was_said(written):
+    options = ("--nodes", "4", "--gpus-per-node", "8", "--time", "1:00:00", "--partition", "p")
+    asked = written("slurm", *options, "--sbatch=--account=me", "jobs/big.py").splitlines()
+    assert asked[0] == "#!/bin/bash"
+    assert {line for line in asked if line.startswith("#SBATCH")} >= {
+        "#SBATCH --job-name=big",
+        "#SBATCH --nodes=4",
+        "#SBATCH --gpus-per-node=8",
+        "#SBATCH --time=1:00:00",
+        "#SBATCH --partition=p",
+        "#SBATCH --account=me",
+    }
+
+
+def test_the_batch_script_runs_the_program_with_a_secret(written, programs):
+    folder = programs(srun=NOTE)
+    script = written("slurm", "train.py", "--name", "a b", "$HOME", "'")
+    assert subprocess.run(["bash"], input=script, text=True, check=False).returncode == 0
+    asked = (folder / "asked").read_text().splitlines()
+    assert asked[asked.index("replicax") :] == [
+        *("replicax", "run", "--grace", "60", "train.py", "--name", "a b", "$HOME", "'")
+    ]
+    assert len((folder / "secret").read_text().strip()) == 64
+
+
+@pytest.mark.parametrize(
+    ("code", "earlier", "again"), [(42, "0", True), (143, "1", True), (42, "2", False), (1, "0", 0)]
+)
+def test_a_job_that_has_saved_is_queued_again(written, programs, code, earlier, again):
+    folder = programs(srun=NOTE, scontrol='echo "$@" > $DIR/again')
+    script = written("slurm", "--max-restarts", "2", "train.py")
+    variables = {"CODE": str(code), "SLURM_RESTART_COUNT": earlier, "SLURM_JOB_ID": "7"}
+    done = subprocess.run(["bash"], input=script, text=True, env={**os.environ, **variables})
+    assert done.returncode == code
+    assert (folder / "again").exists() == bool(again)
+    if again:
+        assert (folder / "again").read_text() == "requeue 7\n"
+
+
+def test_the_batch_script_can_be_submitted(programs):
+    folder = programs(sbatch="cat > $DIR/script; exit 5")
+    assert main(["slurm", "--submit", "train.py"]) == 5
+    assert "replicax run" in (folder / "script").read_text()
+
+
+def test_without_sbatch_there_is_an_error(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["slurm", "--submit", "train.py"]) == 2
+    assert "sbatch" in capsys.readouterr().err
+
+
+def test_the_workers_of_a_job_set_find_each_other_and_a_secret(written):
+    text = written("k8s", "--image", "r/t:1", "--workers", "3", "--gpus", "8", "jobs/my_train.py")
+    secret, job_set = yaml.safe_load_all(text)
+    (job,) = job_set["spec"]["replicatedJobs"]
+    spec = job["template"]["spec"]
+    assert (spec["completions"], spec["parallelism"], spec["completionMode"]) == (3, 3, "Indexed")
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "8"}
+    variables = {one["name"]: one.get("value") for one in container["env"]}
+    environ = {"TF_CONFIG": variables["TF_CONFIG"].replace("$(JOB_COMPLETION_INDEX)", "2")}
+    resolver = detect(environ)
+    # JobSet names a pod JOBSET-JOB-NUMBER-POD, and its Service after the JobSet.
+    assert resolver.cluster_spec().job_tasks("worker") == [
+        f"my-train-worker-0-{i}.my-train:2222" for i in range(3)
+    ]
+    assert resolver.task_id == 2
+    named = container["env"][-1]["valueFrom"]["secretKeyRef"]
+    assert named["name"] == secret["metadata"]["name"]
+    assert len(secret["stringData"][named["key"]]) == 64
+
+
+def test_a_pod_that_is_preempted_has_time_to_save_and_counts_as_no_failure(written):
+    _, job_set = yaml.safe_load_all(written("k8s", "--image", "i", "train.py", "--lr", "no"))
+    job = job_set["spec"]["replicatedJobs"][0]["template"]["spec"]
+    pod = job["template"]["spec"]
+    command = pod["containers"][0]["command"]
+    assert command[-3:] == ["train.py", "--lr", "no"]
+    grace = float(command[command.index("--grace") + 1])
+    assert grace < pod["terminationGracePeriodSeconds"]
+    codes, disrupted = job["podFailurePolicy"]["rules"]
+    assert codes["onExitCodes"]["values"] == [42]
+    assert disrupted["onPodConditions"][0]["type"] == "DisruptionTarget"
+    (rule,) = job_set["spec"]["failurePolicy"]["rules"]
+    assert rule["onJobFailureReasons"] == ["PodFailurePolicy"]
+    assert rule["action"] == "RestartJobSetAndIgnoreMaxRestarts"
+
+
+def test_the_probe_fails_for_a_launcher_that_is_stopped(written):
+    _, job_set = yaml.safe_load_all(written("k8s", "--image", "i", "train.py"))
+    pod = job_set["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    probe = pod["containers"][0]["livenessProbe"]["exec"]["command"]
+    for state, code in (("S (sleeping)", 0), ("T (stopped)", 1)):
+        status = f"<(printf 'Name:\\tx\\nState:\\t{state}\\n')"
+        command = probe[-1].replace("/proc/1/status", status)
+        assert subprocess.run(["bash", "-c", command]).returncode == code
+
+
+def test_parameter_servers_are_a_ray_job_with_a_pod_for_each_member(written):
+    arguments = ("--workers", "4", "--ps", "2", "--image", "i", "train.py", "a b")
+    (job,) = yaml.safe_load_all(written("k8s", *arguments))
+    assert (job["kind"], job["spec"]["entrypoint"]) == ("RayJob", "python train.py 'a b'")
+    (group,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    assert {group[name] for name in ("replicas", "minReplicas", "maxReplicas")} == {6}
+
+
+@pytest.mark.parametrize("option", ["--name=A", "--name=" + "a" * 41, "--memory=x", "--workers=0"])
+def test_what_kubernetes_would_refuse_is_refused_here(option, capsys):
+    with pytest.raises(SystemExit):
+        main(["k8s", "--image", "i", option, "train.py"])
+    assert option[2:6] in capsys.readouterr().err
+
+
+def test_texts_stay_texts_in_yaml():
+    texts = ["yes", "1", "1e3", "a: b", "- a", "#a", "", "é", "\n", "null", "0x1", "a b", "~", "/a"]
+    value = {"list": texts, "of": [{"a": 1, "b": {"c": []}}, {"d": True}], **{t: t for t in texts}}
+    assert yaml.safe_load(to_yaml(value)) == value
+
+
+@pytest.mark.skipif("RX_TESTS_CRDS" not in os.environ, reason="RX_TESTS_CRDS: a folder with CRDs")
+@pytest.mark.parametrize(
+    ("file", "version", "options"),
+    [
+        ("jobset.x-k8s.io_jobsets.yaml", "v1alpha2", ("--gpus", "8", "--cpus", "4")),
+        ("ray.io_rayjobs.yaml", "v1", ("--ps", "2", "--gpus", "1", "--memory", "16Gi")),
+    ],
+)
+def test_what_is_written_follows_the_published_schema(written, file, version, options):
+    jsonschema = pytest.importorskip("jsonschema")
+    definition = yaml.safe_load(Path(os.environ["RX_TESTS_CRDS"], file).read_text())
+    (schema,) = (
+        one["schema"]["openAPIV3Schema"]
+        for one in definition["spec"]["versions"]
+        if one["name"] == version
+    )
+    schema["properties"]["metadata"] = {"type": "object"}
+    *_, made = yaml.safe_load_all(written("k8s", "--image", "i", *options, "train.py"))
+    jsonschema.validate(made, strict(schema))
+
+
+def strict(schema):
+    """The schema, which then knows no other fields than it names, as the API server prunes them."""
+    if isinstance(schema, list):
+        return [strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("x-kubernetes-int-or-string"):
+        return {}
+    is_closed = "properties" in schema and schema.get("type") == "object"
+    closed = {"additionalProperties": False} if is_closed else {}
+    return {**closed, **{name: strict(one) for name, one in schema.items()}}
