@@ -451,7 +451,7 @@ FAULTS = (
     Fault(
         "strangers",
         "200 connections that announce a huge length, at a member of parameter servers.",
-        crowd_at_the_members(b"RXnet001s" + bytes(32) + b"\xff\xff"),
+        crowd_at_the_members(b"RXnet002s" + bytes(32) + b"\xff\xff"),
     ),
     Fault(
         "strangers",

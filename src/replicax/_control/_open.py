@@ -17,11 +17,20 @@ from replicax._control._ending import end_process, print_notice
 from replicax._control._hub import HUB, Hub
 from replicax._control._meeting import hello, incomplete
 from replicax._control._reach import reach, unreached
-from replicax._control._wire import BROKEN, Wire, decode, encode
 from replicax._core.env import RX_SECOND_PORT
 from replicax._core.errors import ClusterError
 from replicax._core.interrupts import uninterrupted
-from replicax._net import Forged, Secret, interface_of
+from replicax._net import (
+    BROKEN,
+    Encoded,
+    Forged,
+    Message,
+    Outbox,
+    Secret,
+    decode,
+    encode,
+    interface_of,
+)
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -114,13 +123,13 @@ class _LocalLink:
         """A new number each time, since the hub lives as long as this process."""
         return next(self._numbers)
 
-    def send(self, frame: bytes, payload: bytes = b"") -> None:
-        """Hand a frame to the hub, as JSON, so that the chief's values equal those of the others.
+    def send(self, message: Encoded) -> None:
+        """Hand a message to the hub.
 
         No signal interrupts it: otherwise only some workers would get the answer.
         """
         with uninterrupted:
-            self._hub.take(0, decode(frame), payload)
+            self._hub.take(0, decode(message))
 
     def close(self) -> None:
         """Close the hub."""
@@ -132,10 +141,10 @@ class _ChiefRecipient:
     """The hub's link to the chief, by direct calls."""
 
     def __init__(self, channel: ClusterChannel) -> None:
-        self._line = channel
+        self._channel = channel
 
-    def send(self, frame: bytes, payload: bytes = b"") -> None:
-        self._line.take(decode(frame), payload)
+    def send(self, message: Encoded) -> None:
+        self._channel.take(decode(message))
 
 
 def _join_here(
@@ -179,7 +188,7 @@ def _join(
 
 def _connect(
     endpoint: Endpoint, secret: Secret, index: int, limits: Limits
-) -> tuple[Wire, dict[str, Any]]:
+) -> tuple[Outbox, Message]:
     """Connect to the hub, with retries, and wait for its welcome, when all are connected."""
     began, address = time.monotonic(), (str(endpoint["host"]), int(endpoint["port"]))
     deadline = began + limits.connecting
@@ -194,26 +203,25 @@ def _connect(
             has_started=True,
         )
         try:
-            welcome = wire.receive().header
+            welcome = wire.receive()
         except BROKEN as error:
             wire.close()
             if isinstance(error, Forged) or time.monotonic() >= deadline:
                 seconds = time.monotonic() - began
                 raise unreached(address, index, error, seconds, is_second=True) from error
             continue
-        if welcome.get("kind") == "missing":
+        if welcome.op == "missing":
             wire.close()
-            raise incomplete(welcome["who"], index)
+            raise incomplete(welcome.head["who"], index)
         return wire, welcome
 
 
-def _hear(channel: ClusterChannel, wire: Wire) -> None:
+def _hear(channel: ClusterChannel, wire: Outbox) -> None:
     try:
         while True:
-            header, payload = wire.receive()
-            channel.take(header, payload)
+            channel.take(wire.receive())
     except Forged:
-        wire.send(encode({"kind": "altered"}))  # the other direction may still work
+        wire.send(encode("altered", {}))  # the other direction may still work
         channel.lose_chief("altered")
     except BROKEN:
         channel.lose_chief("died")

@@ -8,10 +8,9 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from replicax._control._ending import print_notice
-from replicax._control._wire import Wire
 from replicax._core.env import RX_SECOND_PORT
 from replicax._core.errors import ClusterError
-from replicax._net import introduce, own, tune
+from replicax._net import Outbox, introduce, own, tune
 
 if TYPE_CHECKING:
     from replicax._net import Secret
@@ -43,7 +42,7 @@ def reach(
     hello: dict[str, Any],
     deadline: float,
     has_started: bool = False,
-) -> Wire:
+) -> Outbox:
     """Connect to the chief, with retries until the deadline, by `time.monotonic`.
 
     `wanted` is the place that the other end must have; `hello` has the fields about this worker.
@@ -81,14 +80,14 @@ def reach(
         _pause(now - began)
 
 
-def dial(sock: socket.socket, secret: Secret | None, *, seconds: float, **who: Any) -> Wire:
-    """Authenticate a connection, and make a wire of it; closes it on an error."""
+def dial(sock: socket.socket, secret: Secret | None, *, seconds: float, **who: Any) -> Outbox:
+    """Authenticate a connection, and make an outbox of it; closes it on an error."""
     with ExitStack() as kept:
         kept.enter_context(sock)
         session, _ = introduce(tune(own(sock)), secret, **who)
         sock.settimeout(seconds)
         kept.pop_all()
-    return Wire(sock, session)
+    return Outbox(sock, session)
 
 
 def unreached(

@@ -2,11 +2,23 @@
 
 A `Listener` listens only on the interface of the cluster's address. The handshake makes a
 `Session`, which seals every message. `_control` (the workers' channel) and `_ps` (the parameter
-servers) use the connections. Only the standard library is imported.
+servers) use the connections. Only the standard library and NumPy are imported.
 """
 
 from __future__ import annotations
 
+from replicax._net.connection import BROKEN, Connection, Outbox, reason_of
+from replicax._net.frames import (
+    FAILURE,
+    LARGEST,
+    REPLY,
+    REQUEST,
+    Encoded,
+    Garbled,
+    Message,
+    decode,
+    encode,
+)
 from replicax._net.handshake import (
     PATIENCE,
     Caller,
@@ -20,29 +32,42 @@ from replicax._net.handshake import (
     wait_until,
 )
 from replicax._net.interfaces import check_host, interface_of, is_loopback
-from replicax._net.listener import Connection, Listener
+from replicax._net.listener import Accepted, Listener
 from replicax._net.relay import Relay
 from replicax._net.secret import HOW_TO, Secret, given_secret, secret_of_this_machine
-from replicax._net.session import TAG_SIZE, Forged, Seal, Session
+from replicax._net.session import Forged, Seal, Session
+from replicax._net.shared_memory import can_share
 from replicax._net.sockets import hang_up, own, tune
 
 __all__ = [
     "HOW_TO",
-    "TAG_SIZE",
+    "BROKEN",
+    "FAILURE",
+    "LARGEST",
     "PATIENCE",
+    "REPLY",
+    "REQUEST",
+    "Accepted",
     "Caller",
     "Connection",
     "Denied",
-    "Listener",
+    "Encoded",
     "Forged",
+    "Garbled",
+    "Listener",
+    "Message",
+    "Outbox",
     "Refused",
     "Relay",
     "Seal",
     "Secret",
     "Session",
     "Stranger",
+    "can_share",
     "check_host",
     "check_secret",
+    "decode",
+    "encode",
     "given_secret",
     "hang_up",
     "in_cluster",
@@ -51,6 +76,7 @@ __all__ = [
     "is_loopback",
     "own",
     "printable",
+    "reason_of",
     "secret_of_this_machine",
     "tune",
     "wait_until",

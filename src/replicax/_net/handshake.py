@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 5.0  # seconds
 LARGEST = 4096  # bytes of JSON that either end says of itself
-_MAGIC = b"RXnet001"
+_MAGIC = b"RXnet002"
 _NONCE, _PROOF = 32, 32
 _WITH_SECRET, _OPEN = b"s", b"o"
 _OPEN_KEY = b"replicax: a cluster without a secret"

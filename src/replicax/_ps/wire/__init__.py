@@ -7,10 +7,9 @@ connection that ends wakes whoever waits for it. The folder does not know what m
 
 from __future__ import annotations
 
-from replicax._net import Refused
+from replicax._net import Message, Refused
 from replicax._ps.wire._address import at_place
 from replicax._ps.wire._errors import LinkLost, RemoteError
-from replicax._ps.wire._frames import Message
 from replicax._ps.wire._link import Link
 from replicax._ps.wire._listener import Listener, Session
 

@@ -8,17 +8,30 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
-from replicax._net import Refused, Secret, check_secret, introduce, own, tune, wait_until
+from replicax._net import (
+    BROKEN,
+    FAILURE,
+    LARGEST,
+    REQUEST,
+    Connection,
+    Message,
+    Refused,
+    Secret,
+    check_secret,
+    introduce,
+    own,
+    reason_of,
+    tune,
+    wait_until,
+)
 from replicax._ps.wire._address import Address, reachable
-from replicax._ps.wire._channel import BROKEN, Channel, reason_of
 from replicax._ps.wire._errors import LinkLost, RemoteError
-from replicax._ps.wire._frames import FAILURE, LARGEST, REQUEST, Message
 from replicax._ps.wire._unix import require_own
 
 if TYPE_CHECKING:
     import ssl
 
-    from replicax._ps.wire._frames import Buffer
+    from replicax._net.frames import Buffer
 
 
 @final
@@ -28,9 +41,9 @@ class Link:
     Any thread may call; one request is under way at a time, and other threads wait.
     """
 
-    def __init__(self, channel: Channel, address: str) -> None:
+    def __init__(self, connection: Connection, address: str) -> None:
         self.address = address
-        self._channel = channel
+        self._connection = connection
         self._busy = threading.Lock()
         self._closed = False
 
@@ -56,8 +69,8 @@ class Link:
         for address in reachable(addresses):
             try:
                 deadline = time.monotonic() + timeout
-                channel = _open(address, secret, place, hello or {}, deadline, tls, largest)
-                return cls(channel, address.text)
+                connection = _open(address, secret, place, hello or {}, deadline, tls, largest)
+                return cls(connection, address.text)
             except Refused:
                 raise
             except BROKEN as error:
@@ -108,22 +121,22 @@ class Link:
     def close(self) -> None:
         """End the connection, from any thread; a waiting call raises `LinkLost`."""
         self._closed = True
-        self._channel.hang_up()
+        self._connection.hang_up()
         # A waiting thread is woken and leaves at once, unless it is this thread in a signal
         # handler.
         if self._busy.acquire(timeout=1.0):
-            self._channel.close()
+            self._connection.close()
             self._busy.release()
 
     def _send(self, op: str, head: dict[str, Any] | None, buffers: Sequence[Buffer]) -> None:
         if self._closed:
             raise self._lost("a connection that is closed")
-        request = self._channel.prepare(REQUEST, op, head or {}, buffers)
-        self._guarded(lambda: self._channel.send(request))
+        request = self._connection.prepare(REQUEST, op, head or {}, buffers)
+        self._guarded(lambda: self._connection.send(request))
 
     def _receive(self, op: str) -> Message:
-        kind, message = self._guarded(self._channel.receive)
-        if kind == FAILURE:
+        message = self._guarded(self._connection.receive)
+        if message.kind == FAILURE:
             kind_of_error, text = message.head.get("kind"), message.head.get("text")
             raise RemoteError(str(kind_of_error), str(text), op, self.address)
         return message
@@ -141,8 +154,8 @@ class Link:
 
     def _give_up(self) -> None:
         self._closed = True
-        self._channel.hang_up()
-        self._channel.close()
+        self._connection.hang_up()
+        self._connection.close()
 
     def _lost(self, reason: str) -> LinkLost:
         return LinkLost(
@@ -160,7 +173,7 @@ def _open(
     deadline: float,
     tls: ssl.SSLContext | None,
     largest: int,
-) -> Channel:
+) -> Connection:
     """Connect to one address and verify the listener."""
     sock = _reach(address, deadline)
     try:
@@ -178,8 +191,8 @@ def _open(
         )
         sock.settimeout(None)
         if address.port:
-            return Channel(sock, largest, session=session)
-        return Channel(sock, largest, shared=said.get("shared") is True)
+            return Connection(sock, session=session, largest=largest)
+        return Connection(sock, shared=said.get("shared") is True, largest=largest)
     except BaseException:
         sock.close()
         raise

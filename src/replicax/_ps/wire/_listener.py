@@ -8,17 +8,31 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, final
 
 from replicax import _net
-from replicax._net import PATIENCE, Caller, Connection, Forged, Secret, check_secret
+from replicax._net import (
+    BROKEN,
+    FAILURE,
+    LARGEST,
+    PATIENCE,
+    REPLY,
+    REQUEST,
+    Accepted,
+    Caller,
+    Connection,
+    Encoded,
+    Forged,
+    Garbled,
+    Message,
+    Secret,
+    can_share,
+    check_secret,
+)
 from replicax._ps.wire._address import at_place, of_tcp, of_unix
-from replicax._ps.wire._channel import BROKEN, Channel, Prepared
-from replicax._ps.wire._frames import FAILURE, LARGEST, REPLY, REQUEST, Garbled, Message
-from replicax._ps.wire._shared import can_share
 from replicax._ps.wire._unix import UnixSocket
 
 if TYPE_CHECKING:
     import ssl
 
-    from replicax._ps.wire._frames import Buffer
+    from replicax._net.frames import Buffer
 
 _ENDING = 5.0  # seconds that handlers get to return when the listener closes
 _LONGEST_TEXT = 1 << 16  # characters of an error's message
@@ -95,29 +109,29 @@ class Listener:
     def _shares_with(self, caller: Caller) -> bool:
         return self._shared and caller.is_local
 
-    def _serve(self, connection: Connection) -> None:
+    def _serve(self, accepted: Accepted) -> None:
         """Answer requests until the other side leaves."""
-        sock, its_session, caller = connection
+        sock, its_session, caller = accepted
         shared = self._shares_with(caller)
         sealed = None if caller.is_local else its_session
-        channel = Channel(sock, self._largest, session=sealed, shared=shared)
+        connection = Connection(sock, session=sealed, shared=shared, largest=self._largest)
         session = Session(caller.hello, caller.peer)
         try:
             while True:
-                channel.send(self._answer(channel, session))
+                connection.send(self._answer(connection, session))
         except (Garbled, Forged) as error:
             self._door.refuse(caller.peer, str(error))
         except BROKEN:
             pass  # it has left, or this end was closed
 
-    def _answer(self, channel: Channel, session: Session) -> Prepared:
-        kind, message = channel.receive()
-        if kind != REQUEST:
+    def _answer(self, connection: Connection, session: Session) -> Encoded:
+        message = connection.receive()
+        if message.kind != REQUEST:
             raise Garbled("it sent what is no request")
         try:
             head, buffers = self._handle(session, message)
             del message  # so that shared memory can be given back with the answer
-            return channel.prepare(REPLY, "", head, buffers)
+            return connection.prepare(REPLY, "", head, buffers)
         except Exception as error:
             text = str(error)[:_LONGEST_TEXT]
-            return channel.prepare(FAILURE, "", {"kind": type(error).__name__, "text": text}, ())
+            return connection.prepare(FAILURE, "", {"kind": type(error).__name__, "text": text}, ())

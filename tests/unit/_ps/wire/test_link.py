@@ -350,7 +350,7 @@ def test_a_call_that_is_interrupted_ends_the_connection(link, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(link._channel, "receive", interrupted)
+        patch.setattr(link._connection, "receive", interrupted)
         link.call("x")
     with pytest.raises(LinkLost):  # and not the answer to the call before
         link.call("y")

@@ -17,7 +17,7 @@ from replicax._ps.wire import Link, Listener, Refused
 
 from helpers import wait_until
 
-MAGIC = b"RXnet001"
+MAGIC = b"RXnet002"
 
 
 def open_tcp(addresses):
@@ -71,7 +71,7 @@ def sealed(session, data):
 def frame(kind, text, *, head=None, buffers=0, segment=0, body=0, more=b""):
     text = text if isinstance(text, bytes) else text.encode()
     length = len(text) if head is None else head
-    return struct.pack("<4sBBBBIII4xQ", b"RXw2", kind, 0, 0, 0, length, buffers, segment, body) + (
+    return struct.pack("<4sBBBBIII4xQ", b"RXw3", kind, 0, 0, 0, length, buffers, segment, body) + (
         more + text
     )
 
@@ -116,7 +116,7 @@ def test_who_knows_the_secret_is_let_in_and_answered(addresses, secret, handled)
         sock.sendall(sealed(session, frame(0, '["go",{}]')))
         prefix, tag = receive(sock, 32), receive(sock, 32)
         session.incoming.check(tag, prefix)
-        assert prefix[:5] == b"RXw2\x01"
+        assert prefix[:5] == b"RXw3\x01"
     assert handled == ["go"]
 
 
