@@ -265,7 +265,7 @@ class _Rendezvous:
 
     def _admit(self, caller: Caller) -> dict[str, Any]:
         index = number_of(caller, self._size)
-        caller.context = arrival = _Arrival(caller)
+        caller.state["arrival"] = arrival = _Arrival(caller)
         while True:
             with self._changed:
                 before = self._arrivals.setdefault(index, arrival)
@@ -282,7 +282,7 @@ class _Rendezvous:
 
     def _serve(self, accepted: Accepted) -> None:
         sock, session, caller = accepted
-        arrival: _Arrival = caller.context
+        arrival: _Arrival = caller.state["arrival"]
         arrival.connect(Outbox(sock, session, largest=0, largest_head=_SMALL))
         with self._changed:
             self._changed.notify_all()

@@ -7,6 +7,8 @@ servers) use the connections. Only the standard library and NumPy are imported.
 
 from __future__ import annotations
 
+from replicax._net.address import at_place
+from replicax._net.client import ConnectionLost, RemoteError, RequestClient
 from replicax._net.connection import BROKEN, Connection, Outbox, reason_of
 from replicax._net.frames import (
     FAILURE,
@@ -35,11 +37,17 @@ from replicax._net.interfaces import check_host, interface_of, is_loopback
 from replicax._net.listener import Accepted, Listener
 from replicax._net.relay import Relay
 from replicax._net.secret import HOW_TO, Secret, given_secret, secret_of_this_machine
+from replicax._net.server import RequestServer
 from replicax._net.session import Forged, Seal, Session
 from replicax._net.shared_memory import can_share
 from replicax._net.sockets import hang_up, own, tune
 
 __all__ = [
+    "RequestServer",
+    "RequestClient",
+    "RemoteError",
+    "ConnectionLost",
+    "at_place",
     "HOW_TO",
     "BROKEN",
     "FAILURE",

@@ -72,7 +72,7 @@ class Caller:
     hello: dict[str, Any]  # JSON about itself
     peer: str  # its address
     is_local: bool = False  # whether it came by a Unix socket that only this user can reach
-    context: Any = field(default=None, repr=False)  # data of the server's own code
+    state: dict[str, Any] = field(default_factory=dict, repr=False)  # for the server's own code
 
 
 def in_cluster(place: str, cluster: str) -> str:

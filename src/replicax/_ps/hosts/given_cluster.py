@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, final
 
 from replicax._core.errors import ClusterSpecError, UnavailableError, UsageError
-from replicax._net import is_loopback
+from replicax._net import ConnectionLost, at_place, is_loopback
 from replicax._ps.hosts.cluster import JOBS, ROLES, Member, at_of, place_of, task_name
 from replicax._ps.hosts.contact import About, ask_about, kill, say_goodbye
 from replicax._ps.hosts.secret import cluster_secret, host_of
-from replicax._ps.wire import LinkLost, at_place
 
 if TYPE_CHECKING:
     from replicax.cluster_resolver import ClusterResolver, ClusterSpec
@@ -67,7 +66,7 @@ class GivenCluster:
             try:
                 there = self._address(role, index)
                 found = ask_about(there, self.secret, timeout=min(left, _SECONDS_TO_ANSWER))
-            except LinkLost:
+            except ConnectionLost:
                 continue
             member = self._note(role, index, found)
             if member.incarnation > after:

@@ -10,9 +10,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from replicax._core.errors import UnavailableError
+from replicax._net import RemoteError
 from replicax._ps.buffers import numbers_of
 from replicax._ps.queue.lanes import ServerGone
-from replicax._ps.wire import RemoteError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from replicax._core.errors import UsageError
-from replicax._net import Secret, introduce
-from replicax._ps.wire import Link, Listener, Refused
+from replicax._net import Refused, RequestClient, RequestServer, Secret, introduce
 
 from helpers import wait_until
 
@@ -93,7 +92,7 @@ def addresses(serve, handled):
 @pytest.fixture
 def patience(serve, monkeypatch):
     """Set how many seconds those have to say who they are who connect from now on."""
-    return lambda seconds: monkeypatch.setattr(serve.listener._door, "_patience", seconds)
+    return lambda seconds: monkeypatch.setattr(serve.listener._listener, "_patience", seconds)
 
 
 @pytest.fixture
@@ -307,9 +306,9 @@ def test_what_a_listener_says_is_no_question_to_it(addresses, secret, handled, w
 def test_a_secret_that_can_be_guessed_is_refused(short):
     message = r"A secret must have at least 16 bytes\. Received: "
     with pytest.raises(UsageError, match=message):
-        Listener(short, lambda session, message: ({}, []))
+        RequestServer(short, lambda session, message: ({}, []))
     with pytest.raises(UsageError, match=message):
-        Link.connect(["tcp://127.0.0.1:1"], short)
+        RequestClient.connect(["tcp://127.0.0.1:1"], short)
 
 
 def test_many_silent_strangers_keep_nobody_out(serve, connect):
