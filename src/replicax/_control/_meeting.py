@@ -73,9 +73,9 @@ def meet(
         with rendezvous.gathered(host, port, deadline, dict(offer or {})):
             yield dict(offer or {})
         return
-    wire, said = _ask_chief((host, port), index, chief, deadline, secret)
+    wire, offered = join((host, port), index, chief, deadline, secret)
     try:
-        yield said
+        yield offered.head
     finally:
         wire.close()
 
@@ -302,36 +302,42 @@ class _Rendezvous:
             self._on_leaving(index)
 
 
-def _ask_chief(
-    address: tuple[str, int], index: int, chief: str, deadline: float, secret: Secret | None
-) -> tuple[Outbox, dict[str, Any]]:
-    """Connect to the chief and wait for its offer; reconnects if the chief is restarted."""
+def join(
+    address: tuple[str, int],
+    index: int,
+    wanted: str,
+    deadline: float,
+    secret: Secret | None,
+    *,
+    is_second: bool = False,
+) -> tuple[Outbox, Message]:
+    """Connect to the chief, and wait for its message when all are there.
+
+    Reconnects if the chief is restarted; not at its second port, for which it must be running.
+    """
     began = time.monotonic()
     while True:
         wire = reach(
             address,
             secret,
             index=index,
-            wanted=chief,
+            wanted=wanted,
             hello=hello(index),
             deadline=deadline,
+            has_started=is_second,
         )
         try:
-            answer = _heard(wire)
+            while (answer := wire.receive()).op == "ping":
+                wire.send(encode("here", {}))
         except BROKEN as error:
             wire.close()
             if isinstance(error, Forged) or time.monotonic() >= deadline:
-                raise unreached(address, index, error, time.monotonic() - began) from error
-            print_notice(f"worker {index} has lost the chief, and waits for it to come again")
+                seconds = time.monotonic() - began
+                raise unreached(address, index, error, seconds, is_second=is_second) from error
+            if not is_second:
+                print_notice(f"worker {index} has lost the chief, and waits for it to come again")
             continue
         if answer.op == "missing":
             wire.close()
             raise incomplete(answer.head["who"], index)
-        return wire, answer.head
-
-
-def _heard(wire: Outbox) -> Message:
-    """The chief's answer; pings before it are answered."""
-    while (answer := wire.receive()).op == "ping":
-        wire.send(encode("here", {}))
-    return answer
+        return wire, answer

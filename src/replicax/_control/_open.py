@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 from replicax._control._cluster_channel import ClusterChannel
 from replicax._control._ending import end_process, print_notice
 from replicax._control._hub import HUB, Hub
-from replicax._control._meeting import hello, incomplete
-from replicax._control._reach import reach, unreached
+from replicax._control._meeting import incomplete, join
 from replicax._core.env import RX_SECOND_PORT
 from replicax._core.errors import ClusterError
 from replicax._core.interrupts import uninterrupted
@@ -24,7 +23,6 @@ from replicax._net import (
     BROKEN,
     Encoded,
     Forged,
-    Message,
     Outbox,
     Secret,
     decode,
@@ -175,7 +173,9 @@ def _join(
     limits: Limits,
     on_failure: Callable[[WorkerLost], None],
 ) -> ClusterChannel:
-    wire, welcome = _connect(endpoint, secret, index, limits)
+    address = str(endpoint["host"]), int(endpoint["port"])
+    deadline = time.monotonic() + limits.connecting
+    wire, welcome = join(address, index, HUB, deadline, secret, is_second=True)
     channel = ClusterChannel(index, size, link=wire, limits=limits, on_failure=on_failure)
     channel.take(welcome)
     wire.start()
@@ -184,36 +184,6 @@ def _join(
     ).start()
     channel.start()
     return channel
-
-
-def _connect(
-    endpoint: Endpoint, secret: Secret, index: int, limits: Limits
-) -> tuple[Outbox, Message]:
-    """Connect to the hub, with retries, and wait for its welcome, when all are connected."""
-    began, address = time.monotonic(), (str(endpoint["host"]), int(endpoint["port"]))
-    deadline = began + limits.connecting
-    while True:
-        wire = reach(
-            address,
-            secret,
-            index=index,
-            wanted=HUB,
-            hello=hello(index),
-            deadline=deadline,
-            has_started=True,
-        )
-        try:
-            welcome = wire.receive()
-        except BROKEN as error:
-            wire.close()
-            if isinstance(error, Forged) or time.monotonic() >= deadline:
-                seconds = time.monotonic() - began
-                raise unreached(address, index, error, seconds, is_second=True) from error
-            continue
-        if welcome.op == "missing":
-            wire.close()
-            raise incomplete(welcome.head["who"], index)
-        return wire, welcome
 
 
 def _hear(channel: ClusterChannel, wire: Outbox) -> None:

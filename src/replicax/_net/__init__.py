@@ -40,7 +40,7 @@ from replicax._net.secret import HOW_TO, Secret, given_secret, secret_of_this_ma
 from replicax._net.server import RequestServer
 from replicax._net.session import Forged, Seal, Session
 from replicax._net.shared_memory import can_share
-from replicax._net.sockets import hang_up, own, tune
+from replicax._net.sockets import hang_up, own, tries, tune
 
 __all__ = [
     "RequestServer",
@@ -86,6 +86,7 @@ __all__ = [
     "printable",
     "reason_of",
     "secret_of_this_machine",
+    "tries",
     "tune",
     "wait_until",
 ]

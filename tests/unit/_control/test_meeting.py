@@ -15,7 +15,7 @@ import pytest
 
 from replicax._control import _meeting, _reach, meet, wait_until_open
 from replicax._core.errors import ClusterError
-from replicax._net import Refused, Secret, encode
+from replicax._net import Refused, Secret, encode, sockets
 from replicax.launch._ports import free_ports
 
 from helpers import wait_until
@@ -110,7 +110,7 @@ def test_who_reaches_himself_has_not_reached_anybody(port, monkeypatch):
 def test_who_waits_longer_looks_less_often(port, monkeypatch):
     slept = []
     clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
-    monkeypatch.setattr(_reach, "time", clock)
+    monkeypatch.setattr(sockets, "time", clock)
     wait_until_open(f"127.0.0.1:{port}", 5)
     assert slept[0] == 0.005 and slept == sorted(slept) and slept[-1] == 0.1
 
