@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import cloudpickle
 import numpy as np
 
+from replicax._net import Message
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.variables.shard_optimizer import Recipe
-from replicax._ps.wire import Message
 
 _requests = itertools.count()
 

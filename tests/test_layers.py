@@ -24,7 +24,7 @@ LAYERS = {
     "_core.events": set(),
     "_core.tracing": {"_core.errors"},
     "_core.startup": {"_core", "_cpu.memory", "cluster_resolver"},
-    "_net": {"_core.errors", "_core.env"},
+    "_net": {"_core.errors", "_core.env", "_core.interrupts"},
     "_control": {
         "_net",
         "_core.errors",
@@ -125,6 +125,7 @@ LIBRARIES = {
     "numpy": {
         *ENGINE,
         *TOOLS,
+        "_net",
         "data",
         "layers",
         "train",
@@ -166,7 +167,6 @@ LIBRARIES = {
 }
 STDLIB_ONLY = {
     "_control",
-    "_net",
     "_core.env",
     "_core.errors",
     "_core.folder",

@@ -35,7 +35,7 @@ DO_NOT_LISTEN = {
     "_tools/doctor/_facts.py",
     "_net/listener.py",
     "_ps/hosts/task_server.py",
-    "_ps/wire/_link.py",
+    "_net/client.py",
 }
 TYPES = ("annotation", "returns")  # what they name is not called
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from replicax._net import RequestClient, RequestServer
 from replicax._ps.hosts.cluster import place_of
 from replicax._ps.hosts.contact import Presence
-from replicax._ps.wire import Link, Listener
 
 
 class TinyEndpoint:
@@ -22,7 +22,7 @@ class TinyEndpoint:
         draws = np.random.random() if settings.get("draws") else None
         self._given = {"pid": os.getpid(), "variables": variables, "draws": draws}
         place = place_of(role, index, at)
-        self._listener = Listener(secret, self._handle, host=host, port=port, place=place)
+        self._listener = RequestServer(secret, self._handle, host=host, port=port, place=place)
         self.addresses = self._presence.addresses = self._listener.start()
 
     def wait(self):
@@ -50,7 +50,7 @@ def start_member(role, index, secret, settings, *, host="127.0.0.1", port=0, at=
 
 def about(member, secret, op="about"):
     """Ask a member who it is, or by another word with what it was started."""
-    link = Link.connect(member.addresses, secret)
+    link = RequestClient.connect(member.addresses, secret)
     try:
         return link.call(op).head
     finally:

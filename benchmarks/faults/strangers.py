@@ -17,11 +17,18 @@ from typing import TYPE_CHECKING, Any
 from faults.fault import Fault, Outcome
 from replicax._control import meet
 from replicax._core.errors import ClusterError
-from replicax._net import Denied, Refused, Secret, introduce
+from replicax._net import (
+    ConnectionLost,
+    Denied,
+    Refused,
+    RequestClient,
+    Secret,
+    at_place,
+    introduce,
+)
 from replicax._ps.hosts.cluster import WORKER, at_of, place_of
 from replicax._ps.hosts.given_cluster import GivenCluster
 from replicax._ps.hosts.member import start_member
-from replicax._ps.wire import Link, LinkLost, at_place
 from replicax.cluster_resolver import ClusterSpec
 from replicax.launch._ports import free_ports
 
@@ -176,10 +183,10 @@ def changed_on_its_way(folder: Path) -> Outcome:
     with contextlib.closing(member), between(0, port_of(member.addresses[-1]), change) as port:
         began = time.monotonic()
         address = at_place(f"tcp://{HOST}:{port}", place_of(WORKER, 0))
-        with contextlib.closing(Link.connect([address], SECRET)) as link:
+        with contextlib.closing(RequestClient.connect([address], SECRET)) as link:
             try:
                 link.call("ping")
-            except LinkLost:
+            except ConnectionLost:
                 seconds = time.monotonic() - began
                 return Outcome("the connection ended, nothing was read", True, seconds)
             return Outcome("it was answered", False)
@@ -212,7 +219,7 @@ def crowd_at_the_members(said: bytes) -> Callable[[Path], Outcome]:
         with contextlib.closing(member):
             socks = crowd(port_of(address), said)
             began = time.monotonic()
-            with contextlib.closing(Link.connect([address], SECRET)) as link:
+            with contextlib.closing(RequestClient.connect([address], SECRET)) as link:
                 link.call("ping")
             seconds = time.monotonic() - began
             for sock in socks:
@@ -451,7 +458,7 @@ FAULTS = (
     Fault(
         "strangers",
         "200 connections that announce a huge length, at a member of parameter servers.",
-        crowd_at_the_members(b"RXnet001s" + bytes(32) + b"\xff\xff"),
+        crowd_at_the_members(b"RXnet002s" + bytes(32) + b"\xff\xff"),
     ),
     Fault(
         "strangers",

@@ -11,7 +11,7 @@ import pytest
 
 import replicax as rx
 from replicax._core.errors import UnavailableError, UsageError
-from replicax._ps.wire import RemoteError
+from replicax._net import RemoteError
 
 from helpers import wait_until
 

@@ -5,8 +5,9 @@ The chief's side is in `_hub.py`; `_ending.py` ends a process.
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._control._calls import Calls
@@ -16,8 +17,8 @@ from replicax._control._message import worker_lost
 from replicax._control._offers import Offer, Offers
 from replicax._control._rules import Reason, Verdict
 from replicax._control._states import WorkerState, from_json
-from replicax._control._wire import encode
 from replicax._core.errors import ClusterError, WorkerLost
+from replicax._net import Message, encode
 
 if TYPE_CHECKING:
     from replicax._control._limits import Limits
@@ -105,7 +106,7 @@ class ClusterChannel:
 
         None stands for `RX_WAIT_LIMIT_SECONDS`.
         """
-        self._link.send(encode({"kind": "timeout", "seconds": timeout}))
+        self._link.send(encode("timeout", {"seconds": timeout}))
 
     def leave(self, *, preempted: bool = False) -> bool:
         """Announce that this worker needs the others no more, and wait until all have done so.
@@ -118,7 +119,7 @@ class ClusterChannel:
         if first:
             self._calls.refuse(_has_left())
             self._heartbeat.beat()
-            self._link.send(encode({"kind": "left", "preempted": preempted}))
+            self._link.send(encode("left", {"preempted": preempted}))
         self._done.wait()
         return not self._judged.is_set()
 
@@ -129,7 +130,7 @@ class ClusterChannel:
         """
         self._has_failed = True
         self._heartbeat.beat()
-        self._link.send(encode({"kind": "failed", "error": error}))
+        self._link.send(encode("failed", {"error": error}))
         self._judged.wait(_HEARING_SECONDS + self._limits.ending)
 
     def explain(self, error: BaseException, seconds: float = 5.0) -> None:
@@ -154,19 +155,22 @@ class ClusterChannel:
         """Start the heartbeat."""
         self._heartbeat.start()
 
-    def take(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
+    def take(self, message: Message) -> None:
         """Handle a message of the hub."""
-        match header:
-            case {"kind": "all", "name": name, "number": number, "values": values}:
-                self._calls.answer((name, number), values)
-            case {"kind": "chief", "name": name, "number": number}:
-                self._calls.answer((name, number), payload, may_be_early=True)
-            case {"kind": "table" | "welcome", "workers": table}:
-                self._table = from_json(table)
-            case {"kind": "verdict", "message": message, "workers": workers}:
-                self._link.send(encode({"kind": "heard"}))
-                self._give_up(WorkerLost(message, tuple(workers)))
-            case {"kind": "done"}:
+        op, head, buffers, _ = message
+        match op:
+            case "all":
+                values = [json.loads(bytes(value)) for value in buffers]
+                self._calls.answer((head["name"], head["number"]), values)
+            case "chief":
+                key = head["name"], head["number"]
+                self._calls.answer(key, bytes(buffers[0]), may_be_early=True)
+            case "table" | "welcome":
+                self._table = from_json(head["workers"])
+            case "verdict":
+                self._link.send(encode("heard", {}))
+                self._give_up(WorkerLost(head["message"], tuple(head["workers"])))
+            case "done":
                 self._done.set()
             case _:
                 pass  # a message of a later version

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, final
 
 from replicax._control._sample import Sampler
-from replicax._control._wire import encode
+from replicax._net import Encoded, encode
 
 if TYPE_CHECKING:
     from replicax._control._calls import Calls
@@ -23,8 +23,8 @@ class Link(Protocol):
         """The number of bytes received, which grows while the chief lives."""
         ...
 
-    def send(self, frame: bytes, payload: bytes = b"") -> None:
-        """Send a frame to the hub, without waiting."""
+    def send(self, message: Encoded) -> None:
+        """Send a message to the hub, without waiting."""
         ...
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class Heartbeat:
         """Report the state of this worker, `passed` seconds after the last report."""
         with self._lock:
             report = self._sampler.look(passed, self._calls.completed)
-            self._link.send(encode({"kind": "beat", **report}))
+            self._link.send(encode("beat", report))
 
     def _run(self) -> None:
         ticks, received, heard = Ticks(self._limits.beat), -1, 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, final
 
@@ -14,10 +14,20 @@ from replicax._control._message import listed, worker_lost
 from replicax._control._notices import Notices
 from replicax._control._rules import Verdict, judge
 from replicax._control._states import Phase, WorkerState, to_json
-from replicax._control._wire import BROKEN, Wire, encode
 from replicax._control._worker_table import WorkerTable
 from replicax._core.env import RX_SECOND_PORT
-from replicax._net import Caller, Connection, Forged, Listener, Secret
+from replicax._net import (
+    BROKEN,
+    Accepted,
+    Caller,
+    Encoded,
+    Forged,
+    Listener,
+    Message,
+    Outbox,
+    Secret,
+    encode,
+)
 
 if TYPE_CHECKING:
     from replicax._control._limits import Limits
@@ -32,8 +42,8 @@ _LEAVING_SECONDS = 15.0  # to end what needs the chief's process, on a busy mach
 class Recipient(Protocol):
     """The hub's link to a worker."""
 
-    def send(self, frame: bytes, payload: bytes = b"") -> None:
-        """Send a frame to the worker, without waiting."""
+    def send(self, message: Encoded) -> None:
+        """Send a message to the worker, without waiting."""
         ...
 
 
@@ -55,7 +65,7 @@ class Hub:
         self._workers = WorkerTable(size, self._ticks)
         self._lock = threading.Lock()
         self._recipients: dict[int, Recipient] = {}
-        self._wires: dict[int, Wire] = {}
+        self._wires: dict[int, Outbox] = {}
         self._processes: dict[int, tuple[str, int]] = {}  # host and pid of each worker
         self._confirmed: set[int] = set()  # workers that have confirmed a verdict
         self._open = threading.Condition(self._lock)  # notified when the open wires change
@@ -86,7 +96,7 @@ class Hub:
                 missing = [each for each in range(self._size) if each not in self._recipients]
                 absence = _absence(self._lost_ones(), missing, self._port)
                 for wire in self._wires.values():
-                    wire.send(encode({"kind": "missing", "who": absence}))
+                    wire.send(encode("missing", {"who": absence}))
                 return absence
         threading.Thread(target=self._watch, name="replicax-watchdog", daemon=True).start()
         return ""
@@ -100,40 +110,41 @@ class Hub:
         """The seconds that the others have waited for each worker."""
         return self._workers.lateness()
 
-    def take(self, index: int, header: Mapping[str, Any], payload: bytes = b"") -> None:
+    def take(self, index: int, message: Message) -> None:
         """Handle a message of a worker; `_offers.py` and `_cluster_channel.py` send them."""
-        if "at" in header:
-            self._workers.set_position(index, *header["at"])
-        match header:
-            case {"kind": "give", "name": name, "number": number, "value": value}:
-                how = {"early": False, "main": True}
-                how = {option: bool(header.get(option, usual)) for option, usual in how.items()}
-                values = self._workers.give(index, (name, number), value, **how)
+        op, head, buffers, _ = message
+        key, is_main = (head.get("name", ""), head.get("number", 0)), bool(head.get("main", False))
+        if "at" in head:
+            self._workers.set_position(index, *head["at"])
+        match op:
+            case "give":
+                early, main = bool(head.get("early", False)), bool(head.get("main", True))
+                value = bytes(buffers[0])
+                values = self._workers.give(index, key, value, early=early, main=main)
                 if values is not None:
-                    answer = {"kind": "all", "name": name, "number": number, "values": values}
-                    self._tell_all(encode(answer))
-            case {"kind": "wait", "name": name, "number": number}:
-                self._workers.wait(index, (name, number), main=bool(header.get("main")))
-            case {"kind": "withdraw", "name": name, "number": number}:
-                self._workers.withdraw(index, (name, number))
-            case {"kind": "ask", "name": name, "number": number}:
-                self._workers.ask(index, (name, number), main=bool(header.get("main")))
-            case {"kind": "chief", "name": name, "number": number}:
-                self._workers.answer((name, number))
-                self._tell_all(encode(dict(header)), payload, but=0)
-            case {"kind": "beat"}:
-                self._workers.beat(index, dict(header))
-            case {"kind": "left"}:
-                self._end(index, "left", preempted=bool(header.get("preempted")))
-            case {"kind": "altered"}:
+                    self._tell_all(encode("all", {"name": key[0], "number": key[1]}, values))
+            case "wait":
+                self._workers.wait(index, key, main=is_main)
+            case "withdraw":
+                self._workers.withdraw(index, key)
+            case "ask":
+                self._workers.ask(index, key, main=is_main)
+            case "chief":
+                self._workers.answer(key)
+                self._tell_all(encode(op, head, buffers), but=0)
+            case "beat":
+                self._workers.beat(index, head)
+            case "left":
+                self._end(index, "left", preempted=bool(head.get("preempted")))
+            case "altered":
                 self._end(index, "altered")
-            case {"kind": "failed", "error": error}:
-                self._end(index, "failed", error)
-            case {"kind": "timeout", "seconds": seconds} if index == 0:
-                usual = self._usual_timeout
-                timeout = usual if seconds is None else seconds
+            case "failed":
+                self._end(index, "failed", head["error"])
+            case "timeout" if index == 0:
+                seconds = head["seconds"]
+                timeout = self._usual_timeout if seconds is None else seconds
                 self._limits = replace(self._limits, timeout=timeout)
-            case {"kind": "heard"}:
+            case "heard":
                 with self._open:
                     self._confirmed.add(index)
                     self._open.notify_all()
@@ -159,10 +170,10 @@ class Hub:
                 raise is_double(index, there, process)
         return {}
 
-    def _serve(self, connection: Connection) -> None:
+    def _serve(self, accepted: Accepted) -> None:
         """Handle the messages of a worker until it hangs up."""
-        sock, session, caller = connection
-        index, wire = caller.hello["index"], Wire(sock, session)
+        sock, session, caller = accepted
+        index, wire = caller.hello["index"], Outbox(sock, session)
         wire.start()
         with self._open:
             if not self._complete and not self._closing:
@@ -180,15 +191,14 @@ class Hub:
         if len(self._recipients) == self._size:  # workers start when all are connected
             table = to_json(self._workers.states(), set())
             for wire in self._wires.values():
-                wire.send(encode({"kind": "welcome", "workers": table}))
+                wire.send(encode("welcome", {"workers": table}))
             self._complete = True
             self._open.notify_all()
 
-    def _hear(self, index: int, wire: Wire) -> None:
+    def _hear(self, index: int, wire: Outbox) -> None:
         try:
             while True:
-                header, payload = wire.receive()
-                self.take(index, header, payload)
+                self.take(index, wire.receive())
         except Forged:
             self._end(index, "altered")
             wire.drain()  # keep the connection until the verdict is sent
@@ -198,7 +208,7 @@ class Hub:
             self._part(index, wire)
             wire.close()
 
-    def _part(self, index: int, wire: Wire) -> None:
+    def _part(self, index: int, wire: Outbox) -> None:
         """Remove a wire that has ended."""
         with self._open:
             if self._wires.get(index) is not wire:
@@ -239,10 +249,10 @@ class Hub:
                 self._pronounce(verdict, states)
             elif self._workers.all_left():
                 self._over = True
-                self._tell_all(encode({"kind": "done"}))
+                self._tell_all(encode("done", {}))
             elif self._ticks.now - last_table >= self._limits.beat / 2:
                 last_table = self._ticks.now
-                self._tell_all(encode({"kind": "table", "workers": to_json(states, {0})}), but=0)
+                self._tell_all(encode("table", {"workers": to_json(states, {0})}), but=0)
                 for notice in notices.due(states, self._ticks.now):
                     self._on_notice(notice)
 
@@ -254,20 +264,20 @@ class Hub:
         """
         self._over = True
         lost = worker_lost(verdict, states, self._limits)
-        answer = {"kind": "verdict", "message": str(lost), "workers": lost.workers}
-        self._tell_all(encode(answer), but=0)
+        answer = encode("verdict", {"message": str(lost), "workers": lost.workers})
+        self._tell_all(answer, but=0)
         stopped = set(lost.workers) if verdict.reason == "silent" else set[int]()
         with self._open:
             self._open.wait_for(
                 lambda: set(self._wires) <= {*lost.workers, *self._confirmed}, _HEARING_SECONDS
             )
             self._open.wait_for(lambda: set(self._wires) <= stopped, self._limits.ending)
-        self._recipients[0].send(encode(answer))
+        self._recipients[0].send(answer)
 
-    def _tell_all(self, frame: bytes, payload: bytes = b"", *, but: int | None = None) -> None:
+    def _tell_all(self, message: Encoded, *, but: int | None = None) -> None:
         for index, recipient in self._recipients.items():
             if index != but:
-                recipient.send(frame, payload)
+                recipient.send(message)
 
 
 def _absence(lost: list[int], missing: list[int], port: int) -> str:

@@ -16,15 +16,18 @@ from typing import TYPE_CHECKING, Any, final
 from replicax._control._ending import print_notice
 from replicax._control._message import listed
 from replicax._control._reach import NOTICE, PATIENCE, reach, split, unreached
-from replicax._control._wire import BROKEN, Wire, encode
 from replicax._core.errors import ClusterError
 from replicax._net import (
+    BROKEN,
+    Accepted,
     Caller,
-    Connection,
     Denied,
     Forged,
     Listener,
+    Message,
+    Outbox,
     check_host,
+    encode,
     in_cluster,
     interface_of,
     printable,
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
 CHIEF = "the chief of {} workers"  # its place in the cluster
 _SIGN_OF_LIFE = 2.0  # seconds that a worker has to show that it lives
+_SMALL = 4096  # bytes of a message of a worker
 _HANGING_UP = 1.0  # seconds that workers have to leave once all is said
 
 
@@ -69,9 +73,9 @@ def meet(
         with rendezvous.gathered(host, port, deadline, dict(offer or {})):
             yield dict(offer or {})
         return
-    wire, said = _ask_chief((host, port), index, chief, deadline, secret)
+    wire, offered = join((host, port), index, chief, deadline, secret)
     try:
-        yield said
+        yield offered.head
     finally:
         wire.close()
 
@@ -126,11 +130,11 @@ class _Arrival:
 
     def __init__(self, caller: Caller) -> None:
         self.process = process_of(caller)
-        self.wire: Wire | None = None
+        self.wire: Outbox | None = None
         self.is_doubted = False  # another process came with the same number: this may be dead
         self._is_connected, self._has_answered = threading.Event(), threading.Event()
 
-    def connect(self, wire: Wire) -> None:
+    def connect(self, wire: Outbox) -> None:
         self.wire = wire
         self._is_connected.set()
 
@@ -139,7 +143,7 @@ class _Arrival:
         assert self.wire
         with suppress(*BROKEN):
             while True:
-                self.wire.receive(small=True)
+                self.wire.receive()
                 self._has_answered.set()
         self.wire.close()
 
@@ -147,7 +151,7 @@ class _Arrival:
         """Send a ping."""
         self._has_answered.clear()
         if self.wire:
-            self.wire.send(encode({"kind": "ping"}))
+            self.wire.send(encode("ping", {}))
 
     def has_answered(self) -> bool:
         """Whether it answers the ping in time."""
@@ -216,7 +220,7 @@ class _Rendezvous:
             if self._changed.wait_for(self._is_complete, deadline - time.monotonic()):
                 return
             missing = f"{self._missing_text()} in {time.monotonic() - began:.0f} s at port {port}"
-            self._tell({"kind": "missing", "who": missing})
+            self._tell("missing", {"who": missing})
         raise incomplete(missing, 0)
 
     def _missing_text(self) -> str:
@@ -242,7 +246,7 @@ class _Rendezvous:
         with self._changed:
             self._has_begun = True
             missing = self._missing()  # left since the ping
-            self._tell({"kind": "offer", "offer": offer})
+            self._tell("offer", offer)
         for index in missing:
             self._on_leaving(index)
 
@@ -254,14 +258,14 @@ class _Rendezvous:
     def _is_complete(self) -> bool:
         return not self._missing()
 
-    def _tell(self, header: dict[str, Any]) -> None:
+    def _tell(self, op: str, head: dict[str, Any]) -> None:
         for arrival in self._arrivals.values():
             if arrival.wire:
-                arrival.wire.send(encode(header))
+                arrival.wire.send(encode(op, head))
 
     def _admit(self, caller: Caller) -> dict[str, Any]:
         index = number_of(caller, self._size)
-        caller.context = arrival = _Arrival(caller)
+        caller.state["arrival"] = arrival = _Arrival(caller)
         while True:
             with self._changed:
                 before = self._arrivals.setdefault(index, arrival)
@@ -276,10 +280,10 @@ class _Rendezvous:
                 self._changed.notify_all()
             raise is_double(index, before.process, arrival.process)
 
-    def _serve(self, connection: Connection) -> None:
-        sock, session, caller = connection
-        arrival: _Arrival = caller.context
-        arrival.connect(Wire(sock, session))
+    def _serve(self, accepted: Accepted) -> None:
+        sock, session, caller = accepted
+        arrival: _Arrival = caller.state["arrival"]
+        arrival.connect(Outbox(sock, session, largest=0, largest_head=_SMALL))
         with self._changed:
             self._changed.notify_all()
         arrival.listen()
@@ -298,36 +302,42 @@ class _Rendezvous:
             self._on_leaving(index)
 
 
-def _ask_chief(
-    address: tuple[str, int], index: int, chief: str, deadline: float, secret: Secret | None
-) -> tuple[Wire, dict[str, Any]]:
-    """Connect to the chief and wait for its offer; reconnects if the chief is restarted."""
+def join(
+    address: tuple[str, int],
+    index: int,
+    wanted: str,
+    deadline: float,
+    secret: Secret | None,
+    *,
+    is_second: bool = False,
+) -> tuple[Outbox, Message]:
+    """Connect to the chief, and wait for its message when all are there.
+
+    Reconnects if the chief is restarted; not at its second port, for which it must be running.
+    """
     began = time.monotonic()
     while True:
         wire = reach(
             address,
             secret,
             index=index,
-            wanted=chief,
+            wanted=wanted,
             hello=hello(index),
             deadline=deadline,
+            has_started=is_second,
         )
         try:
-            answer = _heard(wire)
+            while (answer := wire.receive()).op == "ping":
+                wire.send(encode("here", {}))
         except BROKEN as error:
             wire.close()
             if isinstance(error, Forged) or time.monotonic() >= deadline:
-                raise unreached(address, index, error, time.monotonic() - began) from error
-            print_notice(f"worker {index} has lost the chief, and waits for it to come again")
+                seconds = time.monotonic() - began
+                raise unreached(address, index, error, seconds, is_second=is_second) from error
+            if not is_second:
+                print_notice(f"worker {index} has lost the chief, and waits for it to come again")
             continue
-        if answer.get("kind") == "missing":
+        if answer.op == "missing":
             wire.close()
-            raise incomplete(answer["who"], index)
-        return wire, answer["offer"]
-
-
-def _heard(wire: Wire) -> dict[str, Any]:
-    """The chief's answer; pings before it are answered."""
-    while (answer := wire.receive().header).get("kind") == "ping":
-        wire.send(encode({"kind": "here"}))
-    return answer
+            raise incomplete(answer.head["who"], index)
+        return wire, answer

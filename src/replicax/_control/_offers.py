@@ -6,13 +6,14 @@ network. The watchdog counts a worker as waiting only from the moment it asks fo
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol, final
 
-from replicax._control._wire import encode, with_value
 from replicax._core.errors import UsageError
 from replicax._core.events import WORKERS, position, timed
+from replicax._net import encode
 
 if TYPE_CHECKING:
     from replicax._control._calls import Calls, Key
@@ -44,14 +45,14 @@ class Offers:
         """Begin an exchange with a JSON value."""
         encoded = _json(name, value)
         key = self._begin(name)
-        self._give(key, encoded, early=True)
+        self.tell("give", key, encoded, early=True)
         return _Offer(self, key)
 
     def exchange(self, name: str, value: Any) -> list[Any]:
         """Exchange a JSON value, and wait for the values of all workers."""
         encoded = _json(name, value)
         key = self._begin(name)
-        self._give(key, encoded, main=_is_main())
+        self.tell("give", key, encoded, main=_is_main())
         return timed(WORKERS, self._calls.wait, key)
 
     def ask(self, name: str) -> Any:
@@ -70,12 +71,10 @@ class Offers:
         """Note that the answers will not be needed; the hub is notified at the next call."""
         self._withdrawn.append(key)
 
-    def tell(self, kind: str, key: Key, payload: bytes = b"", **more: Any) -> None:
+    def tell(self, op: str, key: Key, *buffers: bytes, **more: Any) -> None:
         """Send the hub a message about a call."""
-        self._link.send(encode(_header(kind, key, **more)), payload)
-
-    def _give(self, key: Key, value: bytes, **how: bool) -> None:
-        self._link.send(with_value(_header("give", key, **how), value))
+        head = {"name": key[0], "number": key[1], "at": position(), **more}
+        self._link.send(encode(op, head, buffers))
 
     def _begin(self, name: str) -> Key:
         # `withdraw` may run during garbage collection, inside any other code, so it sends nothing.
@@ -84,10 +83,6 @@ class Offers:
             self._calls.forget(key)
             self.tell("withdraw", key)
         return self._calls.begin(name)
-
-
-def _header(kind: str, key: Key, **more: Any) -> dict[str, Any]:
-    return {"kind": kind, "name": key[0], "number": key[1], "at": position(), **more}
 
 
 def _is_main() -> bool:
@@ -109,7 +104,7 @@ class _Offer:
 def _json(name: str, value: Any) -> bytes:
     """Encode a value before its call gets a number, which an invalid call must not use up."""
     try:
-        return encode(value)
+        return json.dumps(value, separators=(",", ":")).encode()
     except (TypeError, ValueError) as error:
         raise UsageError(
             "Workers exchange JSON values. "

@@ -15,13 +15,20 @@ from typing import TYPE_CHECKING, Any, final
 from replicax._control._cluster_channel import ClusterChannel
 from replicax._control._ending import end_process, print_notice
 from replicax._control._hub import HUB, Hub
-from replicax._control._meeting import hello, incomplete
-from replicax._control._reach import reach, unreached
-from replicax._control._wire import BROKEN, Wire, decode, encode
+from replicax._control._meeting import incomplete, join
 from replicax._core.env import RX_SECOND_PORT
 from replicax._core.errors import ClusterError
 from replicax._core.interrupts import uninterrupted
-from replicax._net import Forged, Secret, interface_of
+from replicax._net import (
+    BROKEN,
+    Encoded,
+    Forged,
+    Outbox,
+    Secret,
+    decode,
+    encode,
+    interface_of,
+)
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -114,13 +121,13 @@ class _LocalLink:
         """A new number each time, since the hub lives as long as this process."""
         return next(self._numbers)
 
-    def send(self, frame: bytes, payload: bytes = b"") -> None:
-        """Hand a frame to the hub, as JSON, so that the chief's values equal those of the others.
+    def send(self, message: Encoded) -> None:
+        """Hand a message to the hub.
 
         No signal interrupts it: otherwise only some workers would get the answer.
         """
         with uninterrupted:
-            self._hub.take(0, decode(frame), payload)
+            self._hub.take(0, decode(message))
 
     def close(self) -> None:
         """Close the hub."""
@@ -132,10 +139,10 @@ class _ChiefRecipient:
     """The hub's link to the chief, by direct calls."""
 
     def __init__(self, channel: ClusterChannel) -> None:
-        self._line = channel
+        self._channel = channel
 
-    def send(self, frame: bytes, payload: bytes = b"") -> None:
-        self._line.take(decode(frame), payload)
+    def send(self, message: Encoded) -> None:
+        self._channel.take(decode(message))
 
 
 def _join_here(
@@ -166,7 +173,9 @@ def _join(
     limits: Limits,
     on_failure: Callable[[WorkerLost], None],
 ) -> ClusterChannel:
-    wire, welcome = _connect(endpoint, secret, index, limits)
+    address = str(endpoint["host"]), int(endpoint["port"])
+    deadline = time.monotonic() + limits.connecting
+    wire, welcome = join(address, index, HUB, deadline, secret, is_second=True)
     channel = ClusterChannel(index, size, link=wire, limits=limits, on_failure=on_failure)
     channel.take(welcome)
     wire.start()
@@ -177,43 +186,12 @@ def _join(
     return channel
 
 
-def _connect(
-    endpoint: Endpoint, secret: Secret, index: int, limits: Limits
-) -> tuple[Wire, dict[str, Any]]:
-    """Connect to the hub, with retries, and wait for its welcome, when all are connected."""
-    began, address = time.monotonic(), (str(endpoint["host"]), int(endpoint["port"]))
-    deadline = began + limits.connecting
-    while True:
-        wire = reach(
-            address,
-            secret,
-            index=index,
-            wanted=HUB,
-            hello=hello(index),
-            deadline=deadline,
-            has_started=True,
-        )
-        try:
-            welcome = wire.receive().header
-        except BROKEN as error:
-            wire.close()
-            if isinstance(error, Forged) or time.monotonic() >= deadline:
-                seconds = time.monotonic() - began
-                raise unreached(address, index, error, seconds, is_second=True) from error
-            continue
-        if welcome.get("kind") == "missing":
-            wire.close()
-            raise incomplete(welcome["who"], index)
-        return wire, welcome
-
-
-def _hear(channel: ClusterChannel, wire: Wire) -> None:
+def _hear(channel: ClusterChannel, wire: Outbox) -> None:
     try:
         while True:
-            header, payload = wire.receive()
-            channel.take(header, payload)
+            channel.take(wire.receive())
     except Forged:
-        wire.send(encode({"kind": "altered"}))  # the other direction may still work
+        wire.send(encode("altered", {}))  # the other direction may still work
         channel.lose_chief("altered")
     except BROKEN:
         channel.lose_chief("died")

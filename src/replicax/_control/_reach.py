@@ -8,17 +8,15 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from replicax._control._ending import print_notice
-from replicax._control._wire import Wire
 from replicax._core.env import RX_SECOND_PORT
 from replicax._core.errors import ClusterError
-from replicax._net import introduce, own, tune
+from replicax._net import Outbox, introduce, own, tries, tune
 
 if TYPE_CHECKING:
     from replicax._net import Secret
 
 PATIENCE = 10.0  # seconds for the handshake
-_PAUSE = 0.1  # seconds between two tries
-_FIRST_PAUSE = 0.005
+_SHORTEST = 0.1  # seconds for one connection
 NOTICE = 30.0  # seconds of waiting after which a notice is printed
 _NAME_NOTICE = 10.0  # the same if the chief's name does not resolve: a pod's name comes with it
 _OF_SECOND_PORT = (
@@ -43,52 +41,52 @@ def reach(
     hello: dict[str, Any],
     deadline: float,
     has_started: bool = False,
-) -> Wire:
+) -> Outbox:
     """Connect to the chief, with retries until the deadline, by `time.monotonic`.
 
     `wanted` is the place that the other end must have; `hello` has the fields about this worker.
     `has_started` means that the chief already listens, at its second port, so that a refused
     connection means that it is gone.
     """
-    began, is_told = time.monotonic(), False
-    while True:
+    began, is_told, last = time.monotonic(), False, None
+    for left in tries(deadline - began):
         now = time.monotonic()
         try:
             return dial(
-                _connected(address, max(_PAUSE, min(PATIENCE, deadline - now))),
+                _connected(address, max(_SHORTEST, min(PATIENCE, left))),
                 secret,
                 place=f"worker {index}",
                 wanted=wanted,
                 hello=hello,
                 peer=f"the chief at {address[0]}:{address[1]}",
-                deadline=min(deadline, now + PATIENCE) + _GRACE,
-                seconds=max(_PAUSE, deadline - now) + _GRACE,
+                deadline=now + min(left, PATIENCE) + _GRACE,
+                seconds=left + _GRACE,
             )
         except ClusterError:
             raise
         except (OSError, EOFError) as error:
-            is_gone = has_started and isinstance(error, ConnectionRefusedError)
-            if is_gone or now >= deadline:
-                seconds = now - began
-                raise unreached(address, index, error, seconds, is_second=has_started) from error
-            patience = _NAME_NOTICE if isinstance(error, socket.gaierror) else NOTICE
-            if now - began > patience and not is_told:
-                is_told = True
-                print_notice(
-                    f"worker {index} still cannot reach the chief at {address[0]}:{address[1]}: "
-                    f"{_reason(error)}"
-                )
-        _pause(now - began)
+            last = error
+        if has_started and isinstance(last, ConnectionRefusedError):
+            break  # it is gone
+        patience = _NAME_NOTICE if isinstance(last, socket.gaierror) else NOTICE
+        if now - began > patience and not is_told:
+            is_told = True
+            print_notice(
+                f"worker {index} still cannot reach the chief at {address[0]}:{address[1]}: "
+                f"{_reason(last)}"
+            )
+    assert last
+    raise unreached(address, index, last, time.monotonic() - began, is_second=has_started) from last
 
 
-def dial(sock: socket.socket, secret: Secret | None, *, seconds: float, **who: Any) -> Wire:
-    """Authenticate a connection, and make a wire of it; closes it on an error."""
+def dial(sock: socket.socket, secret: Secret | None, *, seconds: float, **who: Any) -> Outbox:
+    """Authenticate a connection, and make an outbox of it; closes it on an error."""
     with ExitStack() as kept:
         kept.enter_context(sock)
         session, _ = introduce(tune(own(sock)), secret, **who)
         sock.settimeout(seconds)
         kept.pop_all()
-    return Wire(sock, session)
+    return Outbox(sock, session)
 
 
 def unreached(
@@ -126,12 +124,10 @@ def _reason(error: Exception) -> str:
 
 def wait_until_open(address: str, seconds: float) -> None:
     """Wait until a process listens at `host:port`; gives up silently after `seconds`."""
-    began = time.monotonic()
-    while (waited := time.monotonic() - began) < seconds:
+    for left in tries(seconds):
         with suppress(OSError):
-            _connected(split(address), seconds - waited).close()
+            _connected(split(address), max(_SHORTEST, left)).close()
             return
-        _pause(waited)
 
 
 def _connected(address: tuple[str, int], seconds: float) -> socket.socket:
@@ -142,8 +138,3 @@ def _connected(address: tuple[str, int], seconds: float) -> socket.socket:
             raise ConnectionRefusedError("nobody listens there")
         kept.pop_all()
     return sock
-
-
-def _pause(waited: float) -> None:
-    """Sleep between two tries, longer after a longer wait."""
-    time.sleep(min(_PAUSE, _FIRST_PAUSE + waited / 10))

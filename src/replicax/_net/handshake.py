@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 5.0  # seconds
 LARGEST = 4096  # bytes of JSON that either end says of itself
-_MAGIC = b"RXnet001"
+_MAGIC = b"RXnet002"
 _NONCE, _PROOF = 32, 32
 _WITH_SECRET, _OPEN = b"s", b"o"
 _OPEN_KEY = b"replicax: a cluster without a secret"
@@ -72,7 +72,7 @@ class Caller:
     hello: dict[str, Any]  # JSON about itself
     peer: str  # its address
     is_local: bool = False  # whether it came by a Unix socket that only this user can reach
-    context: Any = field(default=None, repr=False)  # data of the server's own code
+    state: dict[str, Any] = field(default_factory=dict, repr=False)  # for the server's own code
 
 
 def in_cluster(place: str, cluster: str) -> str:

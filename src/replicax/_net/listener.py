@@ -33,7 +33,7 @@ _MOST_PEERS = 1024  # of which a refusal is remembered
 _GONE = (OSError, EOFError)
 
 
-class Connection(NamedTuple):
+class Accepted(NamedTuple):
     """An authenticated connection to a process of the cluster."""
 
     sock: socket.socket  # closed by the listener
@@ -55,7 +55,7 @@ class Listener:
         self,
         secret: Secret | None,
         place: str,
-        serve: Callable[[Connection], None],
+        serve: Callable[[Accepted], None],
         *,
         admit: Callable[[Caller], dict[str, Any]] = lambda caller: {},
         tls: ssl.SSLContext | None = None,
@@ -185,7 +185,7 @@ class Listener:
                 self._strangers.pop(threading.current_thread(), None)
                 self._connections.pop(threading.current_thread()).close()
 
-    def _meet(self, sock: socket.socket, caller: Caller) -> Connection:
+    def _meet(self, sock: socket.socket, caller: Caller) -> Accepted:
         """Do the handshake, within `patience` seconds."""
         deadline = time.monotonic() + self._patience
         try:
@@ -205,7 +205,7 @@ class Listener:
         except ssl.SSLError as error:
             raise Stranger(f"it does not use TLS as this side does ({error})") from None
         sock.settimeout(None)
-        return Connection(sock, session, caller)
+        return Accepted(sock, session, caller)
 
     def _encrypted(self, sock: socket.socket, tls: ssl.SSLContext) -> socket.socket:
         encrypted = tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)

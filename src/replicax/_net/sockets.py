@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 import weakref
+from collections.abc import Iterator
 from contextlib import suppress
 
 # A host that lost its power says nothing. The kernel asks after this many seconds of silence, and
@@ -13,6 +15,7 @@ _IDLE, _BETWEEN, _UNANSWERED = 20, 5, 60
 # Bytes that a Unix socket takes before the reader runs: a third less time for 13 MB than with the
 # usual 200 KiB. TCP finds its own measure.
 _IN_FLIGHT = 1 << 20
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1  # seconds between two tries
 
 _ours: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
@@ -54,6 +57,17 @@ def tune(sock: socket.socket) -> socket.socket:
         if option is not None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
     return sock
+
+
+def tries(seconds: float) -> Iterator[float]:
+    """Yield the seconds left for a try: at least once, then with growing pauses, until none are."""
+    began, waited = time.monotonic(), 0.0
+    while True:
+        yield max(seconds - waited, _FIRST_PAUSE)
+        if waited >= seconds:
+            return
+        time.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE + waited / 10))
+        waited = time.monotonic() - began
 
 
 def hang_up(sock: socket.socket) -> None:

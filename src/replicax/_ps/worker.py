@@ -28,7 +28,7 @@ from replicax._ps.store.lookups import Wanted, look_up
 from replicax._ps.tables.id_sources import check_narrow, taken
 
 if TYPE_CHECKING:
-    from replicax._ps.wire import Message
+    from replicax._net import Message
 
 Reply = tuple[dict[str, Any], Sequence[Any]]
 
@@ -109,13 +109,13 @@ class Worker:
             "run": self._run,
         }
 
-    def handle(self, session: Any, message: Message) -> Reply:
+    def handle(self, caller: Any, message: Message) -> Reply:
         """Answer one message."""
-        return self._handlers[message.op](session, message)
+        return self._handlers[message.op](caller, message)
 
-    def _servers(self, session: Any, message: Message) -> Reply:
+    def _servers(self, caller: Any, message: Message) -> Reply:
         self._addresses = message.head["addresses"]
-        lane = session.state.get("lane")
+        lane = caller.state.get("lane")
         if lane is not None:
             for server, addresses in enumerate(self._addresses):
                 if tuple(addresses) != lane.client.addresses[server]:
@@ -125,7 +125,7 @@ class Worker:
                     lane.ahead = None
         return {}, ()
 
-    def _program(self, session: Any, message: Message) -> Reply:
+    def _program(self, caller: Any, message: Message) -> Reply:
         digest = message.head["digest"]
         if digest not in self._programs:
             meta, main, ids = message.buffers
@@ -137,15 +137,15 @@ class Worker:
                 self._programs[digest] = _of_this_process[digest] = program
         return {}, ()
 
-    def _dataset(self, session: Any, message: Message) -> Reply:
+    def _dataset(self, caller: Any, message: Message) -> Reply:
         return {"known": self._readers.add(message.head["number"], message.buffers)}, ()
 
-    def _run(self, session: Any, message: Message) -> Reply:
-        lane = session.state.get("lane")
+    def _run(self, caller: Any, message: Message) -> Reply:
+        lane = caller.state.get("lane")
         if lane is None:
             hello = {"role": "worker", "index": self.index}
-            dial = Dialer(self._secret, session.hello["run"], hello)
-            lane = session.state["lane"] = Lane(Client(dial, self._addresses))
+            dial = Dialer(self._secret, caller.hello["run"], hello)
+            lane = caller.state["lane"] = Lane(Client(dial, self._addresses))
             # It and its links end with the coordinator's connection.
             weakref.finalize(lane, lane.client.close).atexit = False
         head = message.head

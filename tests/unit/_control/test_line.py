@@ -15,9 +15,8 @@ import pytest
 from replicax._control import Limits, Ticks, _hub, _open, _worker_table, open_channel
 from replicax._control._calls import Calls
 from replicax._control._reach import reach
-from replicax._control._wire import encode
 from replicax._core.errors import ClusterError, UsageError, WorkerLost
-from replicax._net import Refused, hang_up
+from replicax._net import Refused, encode, hang_up
 from replicax.launch._ports import free_ports
 
 from helpers import begun_threads, wait_until
@@ -412,9 +411,9 @@ def test_who_says_what_cannot_be_understood_is_lost(cluster):
     opening = two.submit(two.open, [0])
     endpoint = two.announce.wait()
     wire = connected(endpoint)
-    assert wire.receive().header["kind"] == "welcome"
+    assert wire.receive().op == "welcome"
     opening.result(30)
-    wire.send(encode({"kind": "beat", "step": "three"}))
+    wire.send(encode("beat", {"step": "three"}))
     wait_until(lambda: two.lost[0])
     wire.close()
     # Its thread ends by an exception, which must not become that of the next test.
@@ -458,11 +457,11 @@ def test_who_does_not_know_the_token_is_not_let_in(cluster):
     opening = two.submit(two.open)
     address = two.announce.wait()["host"], two.announce.wait()["port"]
     for said in (
-        encode({"token": "wrong", "index": 1, "size": 2}),
+        b"".join(encode("give", {"token": "wrong"}).pieces),
         b"\xff\xff\xff\xff" + b"x" * 9999,
         b"GET / HTTP/1.1\r\n\r\n",
-        b"RXnet001s" + b"x" * 9999,
-        b"RXnet001o" + b"x" * 9999,
+        b"RXnet002s" + b"x" * 9999,
+        b"RXnet002o" + b"x" * 9999,
     ):
         with socket.create_connection(address, 30) as sock:
             sock.sendall(said)
@@ -523,7 +522,7 @@ def test_who_says_nothing_is_lost(cluster):
     opening = two.submit(two.open, [0])
     endpoint = two.announce.wait()
     wire = connected(endpoint)
-    assert wire.receive().header["kind"] == "welcome"
+    assert wire.receive().op == "welcome"
     opening.result(30)
     wait_until(lambda: two.lost[0])
     wire.close()
@@ -615,7 +614,7 @@ def test_all_hear_whose_connection_alters_messages(cluster, end):
     lines = three.open()
     wires = [lines[0]._link._hub._wires[1], lines[1]._link]
     wires[end]._session.outgoing.begin()  # as if one was left out on the way
-    wires[end].send(encode({"kind": "table"}))
+    wires[end].send(encode("table", {}))
     wait_until(lambda: all(three.lost))
     assert [[each.workers for each in lost] for lost in three.lost] == [[(1,)]] * 3
     assert all("worker 1 had a message altered" in str(lost[0]) for lost in three.lost)

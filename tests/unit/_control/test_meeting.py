@@ -15,7 +15,7 @@ import pytest
 
 from replicax._control import _meeting, _reach, meet, wait_until_open
 from replicax._core.errors import ClusterError
-from replicax._net import Refused, Secret
+from replicax._net import Refused, Secret, encode, sockets
 from replicax.launch._ports import free_ports
 
 from helpers import wait_until
@@ -110,7 +110,7 @@ def test_who_reaches_himself_has_not_reached_anybody(port, monkeypatch):
 def test_who_waits_longer_looks_less_often(port, monkeypatch):
     slept = []
     clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
-    monkeypatch.setattr(_reach, "time", clock)
+    monkeypatch.setattr(sockets, "time", clock)
     wait_until_open(f"127.0.0.1:{port}", 5)
     assert slept[0] == 0.005 and slept == sorted(slept) and slept[-1] == 0.1
 
@@ -227,7 +227,7 @@ def test_a_number_that_no_worker_has_is_refused(come, port, index):
 def test_a_guest_that_sends_much_is_hung_up_on(come, port):
     chief = come(0, 3)
     wire = hello_by_hand(port, 1, 3)
-    wire.send(b"x" * 5000)
+    wire.send(encode("here", {"x": "x" * 5000}))
     with pytest.raises(_meeting.BROKEN):
         wire.receive()
     wire.close()
@@ -295,7 +295,7 @@ def test_the_port_must_be_free(come, port):
     [
         b"GET / HTTP/1.1\r\n\r\n",
         b"\xff\xff\xff\xff",
-        b"RXnet001o" + bytes(32) + b"\xff\xff" + bytes(40),
+        b"RXnet002o" + bytes(32) + b"\xff\xff" + bytes(40),
     ],
 )
 def test_strangers_are_hung_up_on(come, port, said):

@@ -255,8 +255,8 @@ def test_what_was_recorded_is_worth_nothing_later(serve):
 CROWDS = {
     "silent": b"",
     "garbage": b"\xff" * 4096,
-    "half a handshake": b"RXnet001s" + bytes(32),
-    "a huge length": b"RXnet001s" + bytes(32) + b"\xff\xff" + bytes(32),
+    "half a handshake": b"RXnet002s" + bytes(32),
+    "a huge length": b"RXnet002s" + bytes(32) + b"\xff\xff" + bytes(32),
 }
 
 

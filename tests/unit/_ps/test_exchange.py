@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from replicax._net import Message, RemoteError
 from replicax._ps.queue.lanes import ServerGone
 from replicax._ps.store.exchange import Traffic
-from replicax._ps.wire import Message, RemoteError
 
 META = {
     "reads": [

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import replicax as rx
+from replicax._net import Refused
 from replicax._ps.hosts.cluster import SERVER, WORKER
 from replicax._ps.hosts.session import processes_of
 from replicax._ps.hosts.started_cluster import Members, StartedCluster
-from replicax._ps.wire import Refused
 
 import members
 import tiny_member

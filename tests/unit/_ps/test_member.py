@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from replicax._net import Message
 from replicax._ps.hosts.contact import Presence
 from replicax._ps.hosts.member import Post, WrongRun
-from replicax._ps.wire import Message
 
 from helpers import begun_threads, wait_until
 

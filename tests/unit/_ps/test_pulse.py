@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from replicax._control import Limits
+from replicax._net import ConnectionLost
 from replicax._ps.hosts.pulse import Pulse
-from replicax._ps.wire import LinkLost
 
 from helpers import begun_threads, wait_until
 
@@ -49,7 +49,7 @@ def cluster():
             if self.who in cluster.mute:
                 self.closed.wait(60)
             if self.closed.is_set():
-                raise LinkLost("closed")
+                raise ConnectionLost("closed")
             late = cluster.late if self.who[0] == "server" else []
             return SimpleNamespace(head={"staleness": late})
 

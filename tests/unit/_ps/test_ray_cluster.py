@@ -16,11 +16,11 @@ import pytest
 
 import replicax as rx
 from replicax._cpu.tuning import choose
+from replicax._net import Refused
 from replicax._ps.hosts.cluster import SERVER, WORKER
 from replicax._ps.hosts.host_process import RAY
 from replicax._ps.hosts.session import processes_of
 from replicax._ps.hosts.started_cluster import Members, StartedCluster
-from replicax._ps.wire import Refused
 
 import members
 import tiny_member

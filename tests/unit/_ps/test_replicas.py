@@ -8,11 +8,11 @@ import cloudpickle
 import keras
 import pytest
 
+from replicax._net import Message, RemoteError
 from replicax._ps.hosts.dialer import Dialer
 from replicax._ps.hosts.member import start_member
 from replicax._ps.server.replicas import NoReplica, Shadows
 from replicax._ps.server.server_node import NotOpen
-from replicax._ps.wire import Message, RemoteError
 
 from server_messages import Asked, held, ones
 

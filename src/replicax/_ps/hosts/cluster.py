@@ -32,7 +32,7 @@ _WORKERS_PER_SERVER = 4
 class Member:
     """Where a member, numbered from 0 within its role ("server" or "worker"), can be reached now.
 
-    The addresses, such as `tcp://127.0.0.1:4000`, are of one listener; see `wire`. `incarnation`
+    The addresses, such as `tcp://127.0.0.1:4000`, are of one listener. `incarnation`
     counts how often it was seen to have come back; what it held before is lost.
     """
 

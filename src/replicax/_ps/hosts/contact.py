@@ -9,12 +9,12 @@ import os
 import secrets
 import signal
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+from replicax._net import RequestClient
 from replicax._ps.hosts.encryption import client_context
-from replicax._ps.wire import Link
 
 ABOUT, GOODBYE = "about", "goodbye"
 
@@ -66,7 +66,7 @@ class Presence:
 def ask_about(address: str, secret: bytes, *, timeout: float) -> About:
     """Ask which member listens at an address, which has its place.
 
-    `LinkLost` if nobody answers, `Refused` if it has another secret, or another place.
+    `ConnectionLost` if nobody answers, `Refused` if it has another secret, or another place.
     """
     about = _ask(address, secret, ABOUT, timeout)
     return About(**{**about, "addresses": tuple(about["addresses"])})
@@ -75,7 +75,7 @@ def ask_about(address: str, secret: bytes, *, timeout: float) -> About:
 def say_goodbye(address: str, secret: bytes, *, timeout: float) -> None:
     """Tell the member at an address to end.
 
-    `LinkLost` if nobody answers, `Refused` if it has another secret.
+    `ConnectionLost` if nobody answers, `Refused` if it has another secret.
     """
     _ask(address, secret, GOODBYE, timeout)
 
@@ -109,12 +109,6 @@ def beginning_of(process: int) -> str:
 
 def _ask(address: str, secret: bytes, op: str, timeout: float) -> dict[str, Any]:
     # A stopped process still accepts connections, but never answers.
-    link = Link.connect([address], secret, timeout=timeout, tls=client_context())
-    timer = threading.Timer(timeout, link.close)
-    timer.daemon = True
-    timer.start()
-    try:
-        return link.call(op).head
-    finally:
-        timer.cancel()
-        link.close()
+    link = RequestClient.connect([address], secret, timeout=timeout, tls=client_context())
+    with closing(link):
+        return link.call(op, timeout=timeout).head

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
+from replicax._net import ConnectionLost, RemoteError, RequestClient
 from replicax._ps.hosts.cluster import place_of
 from replicax._ps.hosts.encryption import client_context
-from replicax._ps.wire import Link, LinkLost, RemoteError
 
 PATIENCE = 10.0  # seconds to establish a connection
 
@@ -38,9 +37,9 @@ class Dialer:
         """A dialer that tells members nothing."""
         return dataclasses.replace(self, settings=None)
 
-    def __call__(self, addresses: Sequence[str]) -> Link:
+    def __call__(self, addresses: Sequence[str]) -> RequestClient:
         """A link to the member that listens there."""
-        link = Link.connect(
+        link = RequestClient.connect(
             addresses,
             self.secret,
             hello={**self.hello, "run": self.run},
@@ -60,16 +59,12 @@ class Dialer:
         """Whether the member that listens there answers."""
         try:
             link = self.bare(addresses)
-        except (LinkLost, OSError):
+        except (ConnectionLost, OSError):
             return False
-        timer = threading.Timer(PATIENCE, link.close)
-        timer.daemon = True
-        timer.start()
         try:
-            link.call("ping")
+            link.call("ping", timeout=PATIENCE)
             return True
-        except (LinkLost, RemoteError):
+        except (ConnectionLost, RemoteError):
             return False
         finally:
-            timer.cancel()
             link.close()

@@ -8,15 +8,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, final
 
 from replicax._core.errors import ClusterSpecError, UnavailableError, UsageError
-from replicax._net import is_loopback
+from replicax._net import ConnectionLost, at_place, is_loopback, tries
 from replicax._ps.hosts.cluster import JOBS, ROLES, Member, at_of, place_of, task_name
 from replicax._ps.hosts.contact import About, ask_about, kill, say_goodbye
 from replicax._ps.hosts.secret import cluster_secret, host_of
-from replicax._ps.wire import LinkLost, at_place
 
 if TYPE_CHECKING:
     from replicax.cluster_resolver import ClusterResolver, ClusterSpec
@@ -27,7 +25,6 @@ _ALONE = ("chief", "evaluator")
 _PATIENCE = 3600.0  # as in TensorFlow: somebody may have to repair a machine first
 _SECONDS_TO_ANSWER = 5.0
 _SECONDS_TO_PART = 2.0
-_BETWEEN_LOOKS = 0.1
 _SECONDS_OF_SILENCE = 10.0
 
 
@@ -63,11 +60,15 @@ class GivenCluster:
         """
         address = self._spec.task_address(JOBS[role], index)
         seconds = _PATIENCE if timeout is None else timeout
-        for left in _looks(seconds, f"{JOBS[role]} {index} at {address}"):
+        told = False
+        for left in tries(seconds):
+            if seconds - left >= _SECONDS_OF_SILENCE and not told:
+                told = True
+                _log.warning("Waiting for %s %d at %s.", JOBS[role], index, address)
             try:
                 there = self._address(role, index)
                 found = ask_about(there, self.secret, timeout=min(left, _SECONDS_TO_ANSWER))
-            except LinkLost:
+            except ConnectionLost:
                 continue
             member = self._note(role, index, found)
             if member.incarnation > after:
@@ -180,18 +181,3 @@ def check_spec(spec: ClusterSpec) -> None:
                 f"Received: {spec}. All variables and all workers are reached by their addresses. "
                 f"List those of all tasks of {job!r}."
             )
-
-
-def _looks(seconds: float, who: str) -> Iterator[float]:
-    """Yield the remaining seconds until there are none; report a long wait."""
-    began = time.monotonic()
-    told = False
-    while True:
-        gone = time.monotonic() - began
-        if gone >= seconds and gone > 0:
-            return
-        if gone >= _SECONDS_OF_SILENCE and not told:
-            told = True
-            _log.warning("Waiting for %s.", who)
-        yield max(seconds - gone, 0.001)
-        threading.Event().wait(min(_BETWEEN_LOOKS, max(seconds - gone, 0.0)))

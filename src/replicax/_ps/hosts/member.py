@@ -18,11 +18,11 @@ import jax
 
 from replicax._core.errors import ClusterError
 from replicax._core.startup import begin
+from replicax._net import RequestServer
 from replicax._ps.hosts.cluster import place_of
 from replicax._ps.hosts.contact import Presence
 from replicax._ps.hosts.encryption import server_context
 from replicax._ps.server.server_node import ServerNode
-from replicax._ps.wire import Listener
 from replicax._ps.worker import Worker
 
 logger = logging.getLogger("replicax")
@@ -67,7 +67,7 @@ class Post:
         begin()
         self._presence, self._make = presence, make
         self._kept, self._parting = kept, parting
-        # Reentrant: the thread that holds it may be the one that collects a session as garbage.
+        # Reentrant: the thread that holds it may collect a caller's state as garbage.
         self._lock = threading.RLock()
         self.run: str | None = None
         self.state: Any = None
@@ -75,23 +75,23 @@ class Post:
         self._farewell: threading.Timer | None = None
         self._is_missed = False
 
-    def handle(self, session: Any, message: Any) -> Any:
+    def handle(self, caller: Any, message: Any) -> Any:
         """Answer one message."""
         about = self._presence.answer(message.op)
         if about is not None:
             return about, ()
-        run = session.hello.get("run")
+        run = caller.hello.get("run")
         if message.op == "ping":
             life = getattr(self.state, "life", None)
             late = getattr(self.state, "staleness", [])
             about = {"platform": jax.default_backend(), "run": self.run, "life": life}
             return {**about, "staleness": late}, ()
         if message.op == "configure":
-            session.state["chief"] = _Visit(self)
+            caller.state["chief"] = _Visit(self)
             return self._configure(run, message)
         if run != self.run:
             raise WrongRun(run, self.run)
-        return self.state.handle(session, message)
+        return self.state.handle(caller, message)
 
     def _configure(self, run: str, message: Any) -> Any:
         with self._lock:
@@ -164,7 +164,7 @@ class Post:
 
 @final
 class _Visit:
-    """Lives in the state of a coordinator's session, and ends with the connection."""
+    """Lives in the state that is kept for a coordinator, and ends with the connection."""
 
     def __init__(self, post: Post) -> None:
         post.came()
@@ -175,7 +175,7 @@ class _Visit:
 class Endpoint:
     """A running member."""
 
-    def __init__(self, presence: Presence, post: Post, listener: Listener) -> None:
+    def __init__(self, presence: Presence, post: Post, listener: RequestServer) -> None:
         self._presence, self._post, self._listener = presence, post, listener
         self.addresses = presence.addresses = listener.start()
 
@@ -218,5 +218,5 @@ def start_member(
         post = Post(presence, functools.partial(Worker, index, secret))
     place = place_of(role, index, at)
     tls = server_context()
-    listener = Listener(secret, post.handle, host=host, port=port, tls=tls, place=place)
+    listener = RequestServer(secret, post.handle, host=host, port=port, tls=tls, place=place)
     return Endpoint(presence, post, listener)

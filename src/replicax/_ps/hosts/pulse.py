@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, final
 
 from replicax._control import Limits, Ticks
 from replicax._core.errors import UnavailableError
-from replicax._ps.wire import Link, LinkLost, Refused, RemoteError
+from replicax._net import ConnectionLost, Refused, RemoteError, RequestClient
 
 if TYPE_CHECKING:
     from replicax._ps.hosts.cluster import Cluster, Member
 
 logger = logging.getLogger("replicax")
 
-Dial = Callable[[Sequence[str]], Link]
+Dial = Callable[[Sequence[str]], RequestClient]
 OnSilence = Callable[[str, int], None]
 
 
@@ -109,7 +109,7 @@ class _Heart:
         self._place, self._dial = place, dial
         self._beat, self._over = beat, over
         self._lock = threading.Lock()
-        self._link: Link | None = None
+        self._link: RequestClient | None = None
         self.late: dict[int, int] = {}
         self._waits = False
         self._silence = 0.0
@@ -133,7 +133,7 @@ class _Heart:
         """Ask until this is closed."""
         while not self._over.is_set():
             self._began = time.monotonic()
-            with suppress(LinkLost, Refused, RemoteError, UnavailableError, OSError):
+            with suppress(ConnectionLost, Refused, RemoteError, UnavailableError, OSError):
                 member = self._place()
                 self._wait(True)
                 with closing(self._dial(member.addresses)) as link:
@@ -151,7 +151,7 @@ class _Heart:
         if link is not None:
             link.close()
 
-    def _ask(self, link: Link) -> None:
+    def _ask(self, link: RequestClient) -> None:
         with self._lock:
             self._link = link
         while not self._over.is_set():

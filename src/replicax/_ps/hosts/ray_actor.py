@@ -1,6 +1,6 @@
 """A member as a Ray actor: Ray starts its process, and restarts it when it has died.
 
-Ray carries only the address; members talk to each other over `wire`.
+Ray carries only the address; members talk to each other by `_net`.
 """
 
 from __future__ import annotations

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-import threading
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from replicax._core.errors import UnavailableError
+from replicax._net import RemoteError, tries
 from replicax._ps.buffers import numbers_of
 from replicax._ps.queue.lanes import ServerGone
-from replicax._ps.wire import RemoteError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +25,6 @@ logger = logging.getLogger("replicax")
 # Ids of closures kept for each server: half of what servers remember (see applied.py), so
 # that a forgotten closure is not taken for a lost one.
 _REMEMBERED = 1 << 16
-_PAUSE = 0.1  # seconds before another look for a server that died while it was restored
 
 
 class Recovery(NamedTuple):
@@ -71,18 +70,18 @@ class Recoveries:
                 self._tell_partner(server)
 
     def _meet(self, server: int) -> None:
-        end = time.monotonic() + (self._patience or 0.0)
-        while True:
+        gone: Exception | None = None
+        for _ in tries(self._patience or 0.0):
             member = self._cluster.member("server", server, timeout=self._patience)
             self._incarnations[server] = member.incarnation
             self._client.move(server, member.addresses)
             try:
                 self._lives[server] = self._opened(server, workers=True)[0]["life"]
                 return
-            except ServerGone:  # it has died, but holds nothing yet
-                if time.monotonic() >= end:
-                    raise
-            threading.Event().wait(_PAUSE)
+            except ServerGone as error:  # it has died, but holds nothing yet
+                gone = error
+        assert gone
+        raise gone
 
     def note(self, closure: int, pushed: list[int], clocks: dict[str, int]) -> None:
         """Note that a closure has ended and pushed to these servers."""
@@ -97,12 +96,10 @@ class Recoveries:
         """Wait until a server is back."""
         self._client.check(server)
         began = time.monotonic()
-        while True:
-            try:
+        for _ in tries(math.inf):
+            with suppress(ServerGone):  # it died again
                 self._restore(server, began)
                 return
-            except ServerGone:  # it died again
-                threading.Event().wait(_PAUSE)
 
     def _restore(self, server: int, began: float) -> None:
         life = self._life_of(server)

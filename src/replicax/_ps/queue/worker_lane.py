@@ -7,10 +7,10 @@ import pickle
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
+from replicax._net import ConnectionLost, Refused, RequestClient
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.queue.lanes import ComesLater, ServerGone, WorkerGone
 from replicax._ps.queue.tasks import assembled
-from replicax._ps.wire import Link, LinkLost, Refused
 
 if TYPE_CHECKING:
     from replicax._ps.data.splits import Splits
@@ -29,7 +29,7 @@ class WorkerLane:
         self.worker = worker
         self._engine = engine
         self._incarnation = -1
-        self._link: Link | None = None
+        self._link: RequestClient | None = None
         self._told: set[Any] = set()
         self._unused = 0
         self._addresses: list[Any] = []
@@ -64,7 +64,7 @@ class WorkerLane:
         self.close()
         try:
             self._connect(self._found())
-        except (LinkLost, OSError) as error:  # it has died again already
+        except (ConnectionLost, OSError) as error:  # it has died again already
             raise WorkerGone(self.worker, str(error), started=False) from error
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class WorkerLane:
             self._started = True
             reply = link.call("run", head, [raw(array) for array in task.arrays])
             self._unused += len(unused)
-        except (LinkLost, Refused, OSError) as error:
+        except (ConnectionLost, Refused, OSError) as error:
             self.close()
             raise WorkerGone(self.worker, str(error), self._started) from error
         return reply
@@ -142,7 +142,7 @@ class WorkerLane:
         ]
         return assembled(program, arrays)
 
-    def _tell(self, link: Link, program: Program, iterators: Sequence[Any]) -> None:
+    def _tell(self, link: RequestClient, program: Program, iterators: Sequence[Any]) -> None:
         """Send what the worker does not have yet: its data sets and a program."""
         for source in iterators:
             dataset = source.dataset
@@ -165,7 +165,7 @@ class WorkerLane:
             return member
         return engine.cluster.member("worker", self.worker, after=known, timeout=engine.patience)
 
-    def _connect(self, member: Member) -> Link:
+    def _connect(self, member: Member) -> RequestClient:
         self._incarnation = member.incarnation
         self._told, self._addresses, self._unused = set(), [], 0
         self._link = self._engine.dial(member.addresses)

@@ -36,7 +36,7 @@ class CellRequests:
             "tune": self._tune,
         }
 
-    def _create(self, session: Any, message: Any) -> Reply:
+    def _create(self, caller: Any, message: Any) -> Reply:
         head = message.head
         part = Part(head["path"], tuple(head["shape"]), head["dtype"], head["decays"])
         value = array_of(message.buffers[0], part.dtype, part.shape)
@@ -44,12 +44,12 @@ class CellRequests:
             self._server.cells[head["cell"]] = Cell(part, value)
         return {}, ()
 
-    def _read(self, session: Any, message: Any) -> Reply:
+    def _read(self, caller: Any, message: Any) -> Reply:
         with self._server.lock:
             values = [self._server.cells[cell].get(slot) for cell, slot in message.head["cells"]]
         return {}, [raw(value) for value in values]
 
-    def _write(self, session: Any, message: Any) -> Reply:
+    def _write(self, caller: Any, message: Any) -> Reply:
         with self._server.lock:
             for (number, slot, kind), buffer in zip(
                 message.head["items"], message.buffers, strict=True
@@ -59,12 +59,12 @@ class CellRequests:
                 cell.put(array_of(buffer, now.dtype, now.shape), kind, slot)
         return {}, ()
 
-    def _rows(self, session: Any, message: Any) -> Reply:
+    def _rows(self, caller: Any, message: Any) -> Reply:
         with self._server.lock:
             cell = self._server.cells[message.head["cell"]]
             return {}, [raw(cell.rows(numbers_of(message.buffers[0])))]
 
-    def _scatter(self, session: Any, message: Any) -> Reply:
+    def _scatter(self, caller: Any, message: Any) -> Reply:
         rows = numbers_of(message.buffers[0])
         with self._server.lock:
             cell = self._server.cells[message.head["cell"]]
@@ -73,7 +73,7 @@ class CellRequests:
             cell.scatter(rows, values, message.head["how"])
         return {}, ()
 
-    def _optimizer(self, session: Any, message: Any) -> Reply:
+    def _optimizer(self, caller: Any, message: Any) -> Reply:
         """Take an optimizer, or further cells for one; or describe the slots of a cell."""
         head, buffers = message.head, list(message.buffers)
         with self._server.lock:
@@ -120,7 +120,7 @@ class CellRequests:
             about["request"] = head["request"]
         return about, buffers
 
-    def _attach(self, session: Any, message: Any) -> Reply:
+    def _attach(self, caller: Any, message: Any) -> Reply:
         """Repeat the result of an `optimizer` message."""
         head, given, code = message.head, iter(message.buffers), self._server.code
         with self._server.lock:
@@ -140,7 +140,7 @@ class CellRequests:
                 cell.attach(head["id"], slots, decays=decays)
         return {}, ()
 
-    def _tune(self, session: Any, message: Any) -> Reply:
+    def _tune(self, caller: Any, message: Any) -> Reply:
         """Read, and on request change, the variables that an optimizer has once for all cells."""
         with self._server.lock:
             hosted = self._server.optimizers[message.head["id"]]

@@ -13,10 +13,10 @@ from contextlib import suppress
 from typing import Any, final
 
 from replicax._core.errors import ClusterError
+from replicax._net import ConnectionLost, Message, Refused, RemoteError, RequestClient
 from replicax._ps.hosts.dialer import Dialer
 from replicax._ps.server import server_state
 from replicax._ps.server.server import ParameterServer
-from replicax._ps.wire import Link, LinkLost, Message, Refused, RemoteError
 
 logger = logging.getLogger("replicax")
 
@@ -42,7 +42,7 @@ class Mirror:
         self._server, self._life = server, life
         self._dial = Dialer(secret, run, {"role": "server", "index": server.index})
         self._sending = threading.Lock()
-        self._link: Link | None = None
+        self._link: RequestClient | None = None
         self._addresses: Sequence[str] = ()
         # used under the server's lock
         self._is_on = False
@@ -98,7 +98,7 @@ class Mirror:
         with self._server.lock:
             self._waiting, self._sent, self._is_on = [], self._noted, True
 
-    def _open(self, addresses: Sequence[str]) -> Link:
+    def _open(self, addresses: Sequence[str]) -> RequestClient:
         self.close()
         self._addresses = tuple(addresses)
         self._link = self._dial(self._addresses)
@@ -130,7 +130,7 @@ class Mirror:
             if error.kind == "Deposed":
                 raise Deposed(self._server.index) from error
             self._again(error)
-        except (LinkLost, Refused, OSError) as error:
+        except (ConnectionLost, Refused, OSError) as error:
             self._again(error)
         self._sent = upto
 
@@ -139,7 +139,7 @@ class Mirror:
         try:
             self._open(self._addresses)
             self._send_all()
-        except (LinkLost, Refused, RemoteError, OSError):
+        except (ConnectionLost, Refused, RemoteError, OSError):
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:

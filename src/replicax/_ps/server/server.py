@@ -74,11 +74,11 @@ class ParameterServer:
             **TableRequests(self).handlers,
         }
 
-    def handle(self, session: Any, message: Any) -> Reply:
+    def handle(self, caller: Any, message: Any) -> Reply:
         """Answer one message."""
         if is_change(message.op, message.head):
             return self._change(message)
-        return self._handlers[message.op](session, message)
+        return self._handlers[message.op](caller, message)
 
     def attached(self, head: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         """The result of an `optimizer` message: see `CellRequests`."""
@@ -105,7 +105,7 @@ class ParameterServer:
         for observer in self.observers:
             observer(op, head, buffers)
 
-    def _plan(self, session: Any, message: Any) -> Reply:
+    def _plan(self, caller: Any, message: Any) -> Reply:
         with self.lock:
             if self.plans.get(message.head["id"]) != message.head:
                 self.plans[message.head["id"]] = message.head
@@ -122,14 +122,14 @@ class ParameterServer:
                 # No daemon thread: the interpreter must not end during a compilation.
                 threading.Thread(target=prepare, args=(hosted, cells)).start()
 
-    def _exchange(self, session: Any, message: Any) -> Reply:
+    def _exchange(self, caller: Any, message: Any) -> Reply:
         head = message.head
         plan = self.plans.get(head["plan"])
         if plan is None:
             raise UnknownPlan(head["plan"])
         with self.lock:
             if head["push"] and head["closure"] not in self.applied:
-                late = self._late(plan, session.state.get(head["plan"]))
+                late = self._late(plan, caller.state.get(head["plan"]))
                 self._push(plan, head["closure"], late, message.buffers)
             given = iter(message.buffers[len(message.buffers) - len(plan["tables"]) :])
             values: list[Any] = []
@@ -139,7 +139,7 @@ class ParameterServer:
                     self.cells[cell].rows(numbers_of(next(given)), training=cell in plan["pushed"])
                     for cell in plan["tables"]
                 ]
-                session.state[head["plan"]] = {
+                caller.state[head["plan"]] = {
                     cell: self.cells[cell].version for cell in plan["pushed"]
                 }
             clock = self.clock
@@ -157,7 +157,7 @@ class ParameterServer:
             return None
         return max(self.cells[cell].version - seen[cell] for cell in plan["pushed"])
 
-    def _pushed(self, session: Any, message: Any) -> Reply:
+    def _pushed(self, caller: Any, message: Any) -> Reply:
         """Apply a push to another server, whose replica this is."""
         head = message.head
         with self.lock:
@@ -194,7 +194,7 @@ class ParameterServer:
             now = cell.get(slot)
             cell.put(array_of(next(given), now.dtype, now.shape), kind, slot)
 
-    def _stats(self, session: Any, message: Any) -> Reply:
+    def _stats(self, caller: Any, message: Any) -> Reply:
         with self.lock:
             versions = {str(number): cell.version for number, cell in self.cells.items()}
             late = {str(updates): count for updates, count in self.staleness.items()}

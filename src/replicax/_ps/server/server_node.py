@@ -69,7 +69,7 @@ class ServerNode:
         self._snapshots = Snapshots(self.server, place, run=run, seconds=seconds)
         self._snapshots.begin()
 
-    def handle(self, session: Any, message: Any) -> Reply:
+    def handle(self, caller: Any, message: Any) -> Reply:
         """Answer one message.
 
         `NotOpen` if a worker asks before the coordinator knows the server's contents.
@@ -79,7 +79,7 @@ class ServerNode:
             return own(message)
         if message.op == "plan" and not self._is_open:
             raise NotOpen(self.server.index)
-        reply = self.server.handle(session, message)
+        reply = self.server.handle(caller, message)
         if message.head.get("push") or is_change(message.op, message.head):
             self._mirror.settle()
         return reply

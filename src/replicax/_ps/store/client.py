@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, final
 
 from replicax._core.errors import UnavailableError
+from replicax._net import ConnectionLost, Message, Refused, RemoteError, RequestClient
 from replicax._ps.queue.lanes import ServerGone
-from replicax._ps.wire import Link, LinkLost, Message, Refused, RemoteError
 
 # Errors of a restarted server until the coordinator has restored it.
 _REPLACED = ("WrongRun", "NotOpen", "Deposed")
@@ -21,11 +21,11 @@ class Client:
     """Links to all servers."""
 
     def __init__(
-        self, dial: Callable[[Sequence[str]], Link], addresses: Sequence[Sequence[str]]
+        self, dial: Callable[[Sequence[str]], RequestClient], addresses: Sequence[Sequence[str]]
     ) -> None:
         self._dial = dial
         self._addresses = [tuple(one) for one in addresses]
-        self._links: list[Link | None] = [None] * len(addresses)
+        self._links: list[RequestClient | None] = [None] * len(addresses)
         self._lock = threading.Lock()
         self._lost: dict[int, Exception] = {}
         self._closed = False
@@ -86,7 +86,7 @@ class Client:
     def _watched(self, server: int) -> Iterator[None]:
         try:
             yield
-        except (LinkLost, Refused, OSError) as error:
+        except (ConnectionLost, Refused, OSError) as error:
             with self._lock:
                 self._drop(server)
             raise ServerGone(server, str(error)) from error
@@ -119,7 +119,7 @@ class Client:
             for server in range(len(self._links)):
                 self._drop(server)
 
-    def _link(self, server: int) -> Link:
+    def _link(self, server: int) -> RequestClient:
         link = self._links[server]
         if link is not None:
             return link
@@ -137,7 +137,7 @@ class Client:
                 link.close()
 
 
-def _close_links(links: Sequence[Link | None]) -> None:
+def _close_links(links: Sequence[RequestClient | None]) -> None:
     for link in links:
         if link is not None:
             with suppress(OSError):

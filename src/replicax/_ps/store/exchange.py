@@ -14,9 +14,9 @@ import numpy as np
 from replicax._ps.buffers import aligned, array_of, raw
 
 if TYPE_CHECKING:
+    from replicax._net import Message
     from replicax._ps.store.client import Client
     from replicax._ps.store.lookups import Wanted
-    from replicax._ps.wire import Message
 
 _UNKNOWN = "UnknownPlan"  # raised by a restarted server
 

@@ -18,10 +18,10 @@ from replicax._ps.store.client import closed
 if TYPE_CHECKING:
     import numpy as np
 
+    from replicax._net import Message
     from replicax._ps.store.client import Client
     from replicax._ps.store.early import Early
     from replicax._ps.store.home import ServerHome
-    from replicax._ps.wire import Message
 
 Outlive = Callable[[Callable[[], Any]], Any]
 

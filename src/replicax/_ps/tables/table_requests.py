@@ -29,23 +29,23 @@ class TableRequests:
             "table_statistics": self._statistics,
         }
 
-    def _make(self, session: Any, message: Any) -> Reply:
+    def _make(self, caller: Any, message: Any) -> Reply:
         with self._server.lock:
             cell = DynamicCell.of_description(message.head["described"])
             self._server.cells[message.head["cell"]] = cell
         return {}, ()
 
-    def _state(self, session: Any, message: Any) -> Reply:
+    def _state(self, caller: Any, message: Any) -> Reply:
         with self._server.lock:
             cell = self._server.cells[message.head["cell"]]
             return packed(cell.export_since(message.head["since"]))
 
-    def _load(self, session: Any, message: Any) -> Reply:
+    def _load(self, caller: Any, message: Any) -> Reply:
         with self._server.lock:
             self._server.cells[message.head["cell"]].load(unpacked(message.head, message.buffers))
         return {}, ()
 
-    def _statistics(self, session: Any, message: Any) -> Reply:
+    def _statistics(self, caller: Any, message: Any) -> Reply:
         with self._server.lock:
             return self._server.cells[message.head["cell"]].statistics(), ()
 

@@ -1,4 +1,4 @@
-"""The end of a connection that asks; _listener.py is the end that answers."""
+"""The end of a connection that asks; `server.py` is the end that answers."""
 
 from __future__ import annotations
 
@@ -8,29 +8,56 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
-from replicax._net import Refused, Secret, check_secret, introduce, own, tune, wait_until
-from replicax._ps.wire._address import Address, reachable
-from replicax._ps.wire._channel import BROKEN, Channel, reason_of
-from replicax._ps.wire._errors import LinkLost, RemoteError
-from replicax._ps.wire._frames import FAILURE, LARGEST, REQUEST, Message
-from replicax._ps.wire._unix import require_own
+from replicax._core.errors import ClusterError
+from replicax._net.address import Address, reachable
+from replicax._net.connection import BROKEN, Connection, reason_of
+from replicax._net.frames import FAILURE, LARGEST, REQUEST, Message
+from replicax._net.handshake import Refused, check_secret, introduce, wait_until
+from replicax._net.secret import Secret
+from replicax._net.sockets import own, tune
+from replicax._net.unix import require_own
 
 if TYPE_CHECKING:
     import ssl
 
-    from replicax._ps.wire._frames import Buffer
+    from replicax._net.frames import Buffer
+
+
+class RemoteError(ClusterError, RuntimeError):
+    """Raised by `RequestClient.call` if the other side's handler raised. The connection goes on.
+
+    `kind` is the name of the exception's class, such as `KeyError`.
+    """
+
+    def __init__(self, kind: str, text: str, op: str = "", peer: str = "") -> None:
+        super().__init__(kind, text, op, peer)  # so that it can be pickled
+        self.kind = kind
+        self.text = text
+        self.op = op
+        self.peer = peer
+
+    def __str__(self) -> str:
+        return (
+            f"The other side must be able to do what it is asked for. Received: {self.kind} from "
+            f"{self.peer or 'it'}, asked for {self.op!r}. The connection goes on. Mend what it "
+            f"says: {self.text}"
+        )
+
+
+class ConnectionLost(ClusterError, ConnectionError):
+    """Raised when the other side cannot be reached, or the connection broke or was closed."""
 
 
 @final
-class Link:
-    """A connection to a listener: `call` asks and waits for the answer. Made by `connect`.
+class RequestClient:
+    """A connection to a `RequestServer`: `call` asks and waits for the answer. Made by `connect`.
 
     Any thread may call; one request is under way at a time, and other threads wait.
     """
 
-    def __init__(self, channel: Channel, address: str) -> None:
+    def __init__(self, connection: Connection, address: str) -> None:
         self.address = address
-        self._channel = channel
+        self._connection = connection
         self._busy = threading.Lock()
         self._closed = False
 
@@ -45,8 +72,8 @@ class Link:
         timeout: float = 10.0,
         tls: ssl.SSLContext | None = None,
         largest: int = LARGEST,
-    ) -> Link:
-        """Connect to a listener by the fastest of its addresses that works.
+    ) -> RequestClient:
+        """Connect to a server by the fastest of its addresses that works.
 
         `hello` is JSON that introduces this process; `place` is its own place in the cluster. An
         address has `timeout` seconds; the buffers of one message have at most `largest` bytes.
@@ -56,31 +83,42 @@ class Link:
         for address in reachable(addresses):
             try:
                 deadline = time.monotonic() + timeout
-                channel = _open(address, secret, place, hello or {}, deadline, tls, largest)
-                return cls(channel, address.text)
+                connection = _open(address, secret, place, hello or {}, deadline, tls, largest)
+                return cls(connection, address.text)
             except Refused:
                 raise
             except BROKEN as error:
                 failures[address.text] = error
         tried = "; ".join(f"{reason_of(error)} at {text}" for text, error in failures.items())
-        raise LinkLost(
+        raise ConnectionLost(
             f"A listener must answer at one of its addresses. Received: {tried}. This process "
             "needs that one to go on. See whether it lives, whether a firewall is between, and "
             "that both sides use TLS, or neither."
         )
 
     def call(
-        self, op: str, head: dict[str, Any] | None = None, buffers: Sequence[Buffer] = ()
+        self,
+        op: str,
+        head: dict[str, Any] | None = None,
+        buffers: Sequence[Buffer] = (),
+        *,
+        timeout: float | None = None,
     ) -> Message:
-        """Send a request and wait for the answer.
+        """Send a request and wait for the answer, up to `timeout` seconds.
 
         Buffers are C-contiguous. They are sent from where they are in memory, and must not change
-        meanwhile. `RemoteError` if the handler raised; the connection goes on. `LinkLost` if it
-        broke, or was closed.
+        meanwhile. `RemoteError` if the handler raised; the connection goes on. `ConnectionLost` if
+        it broke, was closed, or gave no answer in time.
         """
         with self._busy:
-            self._send(op, head, buffers)
-            return self._receive(op)
+            if timeout is not None:
+                self._connection.limit(time.monotonic() + timeout)
+            try:
+                self._send(op, head, buffers)
+                return self._receive(op)
+            finally:
+                if timeout is not None and not self._closed:
+                    self._connection.limit(None)
 
     def begin(
         self, op: str, head: dict[str, Any] | None = None, buffers: Sequence[Buffer] = ()
@@ -106,24 +144,24 @@ class Link:
         return end
 
     def close(self) -> None:
-        """End the connection, from any thread; a waiting call raises `LinkLost`."""
+        """End the connection, from any thread; a waiting call raises `ConnectionLost`."""
         self._closed = True
-        self._channel.hang_up()
+        self._connection.hang_up()
         # A waiting thread is woken and leaves at once, unless it is this thread in a signal
         # handler.
         if self._busy.acquire(timeout=1.0):
-            self._channel.close()
+            self._connection.close()
             self._busy.release()
 
     def _send(self, op: str, head: dict[str, Any] | None, buffers: Sequence[Buffer]) -> None:
         if self._closed:
             raise self._lost("a connection that is closed")
-        request = self._channel.prepare(REQUEST, op, head or {}, buffers)
-        self._guarded(lambda: self._channel.send(request))
+        request = self._connection.prepare(REQUEST, op, head or {}, buffers)
+        self._guarded(lambda: self._connection.send(request))
 
     def _receive(self, op: str) -> Message:
-        kind, message = self._guarded(self._channel.receive)
-        if kind == FAILURE:
+        message = self._guarded(self._connection.receive)
+        if message.kind == FAILURE:
             kind_of_error, text = message.head.get("kind"), message.head.get("text")
             raise RemoteError(str(kind_of_error), str(text), op, self.address)
         return message
@@ -141,11 +179,11 @@ class Link:
 
     def _give_up(self) -> None:
         self._closed = True
-        self._channel.hang_up()
-        self._channel.close()
+        self._connection.hang_up()
+        self._connection.close()
 
-    def _lost(self, reason: str) -> LinkLost:
-        return LinkLost(
+    def _lost(self, reason: str) -> ConnectionLost:
+        return ConnectionLost(
             f"A connection must stand until the answer is there. Received: {reason}, at "
             f"{self.address}. What was asked for may have been done, or not. Connect again when "
             "that process is back, and ask again."
@@ -160,7 +198,7 @@ def _open(
     deadline: float,
     tls: ssl.SSLContext | None,
     largest: int,
-) -> Channel:
+) -> Connection:
     """Connect to one address and verify the listener."""
     sock = _reach(address, deadline)
     try:
@@ -178,8 +216,8 @@ def _open(
         )
         sock.settimeout(None)
         if address.port:
-            return Channel(sock, largest, session=session)
-        return Channel(sock, largest, shared=said.get("shared") is True)
+            return Connection(sock, session=session, largest=largest)
+        return Connection(sock, shared=said.get("shared") is True, largest=largest)
     except BaseException:
         sock.close()
         raise

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from replicax._core.errors import UsageError
-from replicax._ps.wire import Link, LinkLost, Listener, RemoteError
+from replicax._net import ConnectionLost, RemoteError, RequestClient, RequestServer
 
 from helpers import begun_threads, wait_until
 
@@ -88,7 +88,7 @@ def test_what_cannot_be_begun_or_ended_leaves_the_link_to_others(serve, connect)
     with pytest.raises(RemoteError, match="KeyError"):
         link.call("fail")
     serve.listener.close()
-    with pytest.raises(LinkLost):
+    with pytest.raises(ConnectionLost):
         link.begin("gone")()
 
 
@@ -267,15 +267,35 @@ def call_in_thread(link):
     return raised, thread
 
 
+def test_a_call_waits_no_longer_than_its_timeout(serve, connect, way, stuck):
+    link = connect(serve(lambda c, m: stuck(c, m) if m.op == "wait" else ({}, [])), way)
+    link.call("go on", timeout=60)
+    began = time.monotonic()
+    with pytest.raises(ConnectionLost, match="Received: no answer in time, at "):
+        link.call("wait", timeout=0.2)
+    assert time.monotonic() - began < 30
+    stuck.released.set()
+
+
+def test_a_timeout_is_of_one_call(serve, connect, way):
+    def handle(caller, message):
+        time.sleep(0.2 if message.op == "slow" else 0)
+        return {}, []
+
+    link = connect(serve(handle), way)
+    link.call("quick", timeout=0.1)
+    link.call("slow")
+
+
 def test_closing_a_link_wakes_who_waits(serve, connect, way, stuck):
     link = connect(serve(stuck), way)
     raised, thread = call_in_thread(link)
     assert stuck.entered.wait(60)
     link.close()
     thread.join(60)
-    assert [type(error) for error in raised] == [LinkLost]
+    assert [type(error) for error in raised] == [ConnectionLost]
     assert "until the answer is there. Received: a connection that was closed" in str(raised[0])
-    with pytest.raises(LinkLost, match="Received: a connection that is closed, at "):
+    with pytest.raises(ConnectionLost, match="Received: a connection that is closed, at "):
         link.call("again")
     stuck.released.set()
 
@@ -288,25 +308,25 @@ def test_a_listener_that_closes_wakes_who_waits(serve, connect, way, stuck):
     threading.Thread(target=lambda: (thread.join(60), stuck.released.set())).start()
     serve.listener.close()
     thread.join(60)
-    assert [type(error) for error in raised] == [LinkLost]
+    assert [type(error) for error in raised] == [ConnectionLost]
     assert "Received: a peer that hung up, at " in str(raised[0])
     wait_until(lambda: not begun_threads(("replicax-listener", "replicax-session")))
 
 
 def test_a_handler_may_close_its_listener(serve, connect):
     link = connect(serve(lambda session, message: (serve.listener.close(), [])))
-    with pytest.raises(LinkLost):
+    with pytest.raises(ConnectionLost):
         link.call("shut down")
 
 
 PEER = """
 import sys, time
-from replicax._ps.wire import Listener
+from replicax._net import RequestServer
 def handle(session, message):
     if message.op == "wait":
         time.sleep(600)  # until it is killed, with the call open
     return {}, message.buffers
-listener = Listener(bytes(range(32)), handle)
+listener = RequestServer(bytes(range(32)), handle)
 print(*listener.start(), flush=True)
 time.sleep(600)  # until it is killed
 """
@@ -336,13 +356,13 @@ def test_a_process_that_is_killed_is_noticed_at_once(connect, short_folder):
         process.kill()
         for raised, thread in waiting:
             thread.join(60)
-            assert [type(error) for error in raised] == [LinkLost]
+            assert [type(error) for error in raised] == [ConnectionLost]
         # What was received stays.
         assert np.array_equal(np.frombuffer(reply.buffers[0], np.int64), sent)
         with pytest.raises(
-            LinkLost, match=r"must answer at one of its addresses\. Received: .*at "
+            ConnectionLost, match=r"must answer at one of its addresses\. Received: .*at "
         ):
-            Link.connect(addresses, bytes(range(32)))
+            RequestClient.connect(addresses, bytes(range(32)))
 
 
 def test_a_call_that_is_interrupted_ends_the_connection(link, monkeypatch):
@@ -350,9 +370,9 @@ def test_a_call_that_is_interrupted_ends_the_connection(link, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(link._channel, "receive", interrupted)
+        patch.setattr(link._connection, "receive", interrupted)
         link.call("x")
-    with pytest.raises(LinkLost):  # and not the answer to the call before
+    with pytest.raises(ConnectionLost):  # and not the answer to the call before
         link.call("y")
 
 
@@ -365,7 +385,7 @@ def test_the_fastest_address_is_taken_and_tcp_if_it_does_not_work(serve, connect
         ([gone, tcp], tcp),
         ([elsewhere, tcp], tcp),
     ):
-        link = Link.connect(addresses, secret)
+        link = RequestClient.connect(addresses, secret)
         assert link.address == expected
         assert link.call("x").head == {"op": "x"}
         link.close()
@@ -375,13 +395,13 @@ def test_a_listener_that_never_answers_is_given_up_on(secret):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with pytest.raises(
-            LinkLost, match=f"Received: no answer in time at tcp://127.0.0.1:{port}"
+            ConnectionLost, match=f"Received: no answer in time at tcp://127.0.0.1:{port}"
         ):
-            Link.connect([f"tcp://127.0.0.1:{port}"], secret, timeout=0.1)
+            RequestClient.connect([f"tcp://127.0.0.1:{port}"], secret, timeout=0.1)
 
 
 def test_a_listener_is_found_at_the_port_that_was_asked_for(serve, connect, secret):
     *_, address = serve()
     port = int(address.rpartition(":")[2])
     with pytest.raises(OSError, match="in use"):
-        Listener(secret, lambda s, m: ({}, []), port=port).start()
+        RequestServer(secret, lambda s, m: ({}, []), port=port).start()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from replicax._ps.wire import Link, Listener
+from replicax._net import RequestClient, RequestServer
 
 SECRET = bytes(range(32))
 WAYS = ("tcp", "unix", "shared")
@@ -37,7 +37,7 @@ def serve():
     with contextlib.ExitStack() as stack:
 
         def start(handle=echo, **options):
-            listener = Listener(SECRET, handle, **options)
+            listener = RequestServer(SECRET, handle, **options)
             stack.callback(listener.close)
             start.listener = listener
             return listener.start()
@@ -53,7 +53,7 @@ def connect():
         def start(addresses, way="tcp", **options):
             scheme = "tcp" if way == "tcp" else "unix"
             chosen = [address for address in addresses if address.startswith(scheme)]
-            link = Link.connect(chosen, options.pop("secret", SECRET), **options)
+            link = RequestClient.connect(chosen, options.pop("secret", SECRET), **options)
             stack.callback(link.close)
             return link
 

@@ -18,7 +18,7 @@ from typing import Any, final
 
 import numpy as np
 
-from replicax._ps.wire._frames import Body, Garbled
+from replicax._net.frames import Body, Garbled
 
 try:
     import fcntl

@@ -7,48 +7,40 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, final
 
-from replicax import _net
-from replicax._net import PATIENCE, Caller, Connection, Forged, Secret, check_secret
-from replicax._ps.wire._address import at_place, of_tcp, of_unix
-from replicax._ps.wire._channel import BROKEN, Channel, Prepared
-from replicax._ps.wire._frames import FAILURE, LARGEST, REPLY, REQUEST, Garbled, Message
-from replicax._ps.wire._shared import can_share
-from replicax._ps.wire._unix import UnixSocket
+from replicax._net.address import at_place, of_tcp, of_unix
+from replicax._net.connection import BROKEN, Connection
+from replicax._net.frames import FAILURE, LARGEST, REPLY, REQUEST, Encoded, Garbled, Message
+from replicax._net.handshake import PATIENCE, Caller, check_secret
+from replicax._net.listener import Accepted, Listener
+from replicax._net.secret import Secret
+from replicax._net.session import Forged
+from replicax._net.shared_memory import can_share
+from replicax._net.unix import UnixSocket
 
 if TYPE_CHECKING:
     import ssl
 
-    from replicax._ps.wire._frames import Buffer
+    from replicax._net.frames import Buffer
 
 _ENDING = 5.0  # seconds that handlers get to return when the listener closes
 _LONGEST_TEXT = 1 << 16  # characters of an error's message
 
 
 @final
-class Session:
-    """One connection as the handler sees it: its introduction, and where it comes from."""
-
-    def __init__(self, hello: dict[str, Any], peer: str) -> None:
-        self.hello = hello
-        self.peer = peer
-        self.state: dict[str, Any] = {}  # for the handler
-
-
-@final
-class Listener:
+class RequestServer:
     """Answers requests: each connection has a thread, in which the handler is called.
 
-    The handler is given the session and a request, and returns the head and the buffers of the
-    answer; its exceptions become a `RemoteError` of `Link.call`. Host "0.0.0.0" or "::" means all
-    interfaces; port 0 lets the system choose. TLS is for TCP: Unix sockets do not leave the host,
-    and are faster, more so with shared memory. A peer that wants another `place` in the cluster is
-    refused. A connection has `patience` seconds to introduce itself.
+    The handler is given the caller and a request, and returns the head and the buffers of the
+    answer; its exceptions become a `RemoteError` of `RequestClient.call`. Host "0.0.0.0" or "::"
+    means all interfaces; port 0 lets the system choose. TLS is for TCP: Unix sockets do not leave
+    the host, and are faster, more so with shared memory. A peer that wants another `place` in the
+    cluster is refused. A connection has `patience` seconds to introduce itself.
     """
 
     def __init__(
         self,
         secret: bytes,
-        handle: Callable[[Session, Message], tuple[dict[str, Any], Sequence[Buffer]]],
+        handle: Callable[[Caller, Message], tuple[dict[str, Any], Sequence[Buffer]]],
         *,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -65,7 +57,7 @@ class Listener:
         self._shared = shared and can_share()
         self._largest = largest
         self._unix_socket: UnixSocket | None = None
-        self._door = _net.Listener(
+        self._listener = Listener(
             Secret(secret),
             place,
             self._serve,
@@ -75,49 +67,48 @@ class Listener:
         )
 
     def start(self) -> tuple[str, ...]:
-        """Listen, and return the addresses for `Link.connect`."""
-        tcp = self._door.listen(*self._at)
+        """Listen, and return the addresses for `RequestClient.connect`."""
+        tcp = self._listener.listen(*self._at)
         addresses = [of_tcp(tcp, self._at[0])]
         if self._unix:
             with suppress(OSError):  # no such folder, or not permitted: TCP suffices
                 self._unix_socket = UnixSocket()
-                self._door.listen_on(self._unix_socket.sock)
+                self._listener.listen_on(self._unix_socket.sock)
                 addresses.insert(0, of_unix(self._unix_socket.path))
-        self._door.open()
+        self._listener.open()
         return tuple(at_place(address, self._place) for address in addresses)
 
     def close(self) -> None:
         """End all connections and threads; a handler that does not return is left behind."""
-        self._door.close(_ENDING)
+        self._listener.close(_ENDING)
         if self._unix_socket:
             self._unix_socket.remove()
 
     def _shares_with(self, caller: Caller) -> bool:
         return self._shared and caller.is_local
 
-    def _serve(self, connection: Connection) -> None:
+    def _serve(self, accepted: Accepted) -> None:
         """Answer requests until the other side leaves."""
-        sock, its_session, caller = connection
+        sock, its_session, caller = accepted
         shared = self._shares_with(caller)
         sealed = None if caller.is_local else its_session
-        channel = Channel(sock, self._largest, session=sealed, shared=shared)
-        session = Session(caller.hello, caller.peer)
+        connection = Connection(sock, session=sealed, shared=shared, largest=self._largest)
         try:
             while True:
-                channel.send(self._answer(channel, session))
+                connection.send(self._answer(connection, caller))
         except (Garbled, Forged) as error:
-            self._door.refuse(caller.peer, str(error))
+            self._listener.refuse(caller.peer, str(error))
         except BROKEN:
             pass  # it has left, or this end was closed
 
-    def _answer(self, channel: Channel, session: Session) -> Prepared:
-        kind, message = channel.receive()
-        if kind != REQUEST:
+    def _answer(self, connection: Connection, caller: Caller) -> Encoded:
+        message = connection.receive()
+        if message.kind != REQUEST:
             raise Garbled("it sent what is no request")
         try:
-            head, buffers = self._handle(session, message)
+            head, buffers = self._handle(caller, message)
             del message  # so that shared memory can be given back with the answer
-            return channel.prepare(REPLY, "", head, buffers)
+            return connection.prepare(REPLY, "", head, buffers)
         except Exception as error:
             text = str(error)[:_LONGEST_TEXT]
-            return channel.prepare(FAILURE, "", {"kind": type(error).__name__, "text": text}, ())
+            return connection.prepare(FAILURE, "", {"kind": type(error).__name__, "text": text}, ())

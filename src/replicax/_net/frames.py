@@ -1,4 +1,9 @@
-"""One message as bytes: its layout and its limits; _channel.py sends it."""
+"""One message as bytes: its layout and its limits. `connection.py` sends and receives it.
+
+    prefix | sizes of the buffers, numbers of segments, JSON | buffers
+
+Each buffer but the last is padded to the alignment, so that one read gets them all.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +27,10 @@ MOST_BUFFERS = 1 << 16
 LARGEST = 16 << 30
 ALIGNMENT = 64  # JAX's alignment on CPU, with which it uses an array in place
 
-# Magic, kind, how many segments are new, forgotten and unused; bytes of JSON, buffers, segment;
-# bytes of all buffers. Then the sizes of the buffers, the segments, the JSON. Then the
-# buffers, each but the last padded to the alignment, so that one read gets them all.
+# Magic, kind, the numbers of segments that are new, forgotten and unused; bytes of JSON, number of
+# buffers, segment; bytes of all buffers.
 _PREFIX = struct.Struct("<4sBBBBIII4xQ")
-_MAGIC = b"RXw2"
+_MAGIC = b"RXw3"
 PREFIX_SIZE = _PREFIX.size
 _ZEROS = [bytes(count) for count in range(ALIGNMENT)]
 
@@ -39,7 +43,7 @@ class Garbled(Exception):
 
 
 class Message(NamedTuple):
-    """A message between two ends: what to do, JSON, and raw bytes.
+    """A message between two ends: an operation, JSON, and raw bytes.
 
     Buffers of a received message are writable, aligned to 64 bytes, and belong to it alone. They
     are in one piece of memory, which lives as long as one of them.
@@ -47,7 +51,8 @@ class Message(NamedTuple):
 
     op: str
     head: dict[str, Any]
-    buffers: list[memoryview]
+    buffers: Sequence[memoryview] = ()
+    kind: int = REQUEST
 
 
 class Body(NamedTuple):
@@ -59,13 +64,44 @@ class Body(NamedTuple):
     size: int  # of all buffers, with padding
 
 
+_NO_BODY = Body((), [], [], 0)
+
+
 class Notes(NamedTuple):
-    """What a message says about shared memory (_shared.py)."""
+    """The part of a message about shared memory; see `shared_memory.py`."""
 
     segment: int = 0  # where its buffers are, unless they follow
-    new: int = 0  # 1 if the segment's file follows
+    new: int = 0  # 1 if the segment's file comes with the message
     forgotten: Sequence[int] = ()
     unused: Sequence[int] = ()
+
+
+NOTHING = Notes()
+
+
+class Encoded(NamedTuple):
+    """A message that can be sent; its buffers stay where they are."""
+
+    first: bytes  # all before the buffers
+    body: Body
+    file: int | None = None  # sent with the message, then closed
+
+    @property
+    def size(self) -> int:
+        """The number of bytes for the socket."""
+        return len(self.first) + self.body.size
+
+    @property
+    def pieces(self) -> list[Any]:
+        """The bytes before the buffers, the buffers, and the padding between them."""
+        pieces: list[Any] = [self.first]
+        for buffer, size in zip(self.body.buffers, self.body.sizes, strict=True):
+            pieces.append(buffer)
+            if size % ALIGNMENT:
+                pieces.append(_ZEROS[-size % ALIGNMENT])
+        if self.body.size % ALIGNMENT:
+            pieces.pop()  # nothing follows
+        return pieces
 
 
 class Prefix(NamedTuple):
@@ -86,11 +122,39 @@ class Prefix(NamedTuple):
         return 8 * self.buffers + 4 * (self.forgotten + self.unused) + self.head
 
 
-NOTHING = Notes()
+def encode(op: str, head: dict[str, Any], buffers: Sequence[Buffer] = ()) -> Encoded:
+    """Encode a request without shared memory; other values than JSON raise TypeError or ValueError.
+
+    The same one can be sent to several connections.
+    """
+    return encoded(REQUEST, encode_head(op, head), lay_out(buffers, LARGEST))
+
+
+def encoded(
+    kind: int, text: bytes, body: Body, notes: Notes = NOTHING, file: int | None = None
+) -> Encoded:
+    """Put a message together from the JSON of `encode_head` and the buffers of `lay_out`."""
+    segment, new, forgotten, unused = notes
+    numbers, count = (*forgotten, *unused), len(body.sizes)
+    prefix = _PREFIX.pack(
+        _MAGIC, kind, new, len(forgotten), len(unused), len(text), count, segment, body.size
+    )
+    if count or numbers:
+        text = struct.pack(f"<{count}Q{len(numbers)}I", *body.sizes, *numbers) + text
+    return Encoded(prefix + text, _NO_BODY if segment else body, file)
+
+
+def decode(message: Encoded) -> Message:
+    """The message that arrives when it is sent; the buffers are the same memory."""
+    prefix = read_prefix(message.first)
+    op, head, _, _ = read_rest(message.first[PREFIX_SIZE:], prefix)
+    return Message(op, head, [as_bytes(buffer) for buffer in message.body.buffers], prefix.kind)
 
 
 def lay_out(buffers: Sequence[Buffer], largest: int) -> Body:
     """Measure the buffers, and check that they can be sent."""
+    if not buffers:
+        return _NO_BODY
     if len(buffers) > MOST_BUFFERS:
         raise UsageError(
             f"A message must not have more than {MOST_BUFFERS} buffers. Received: {len(buffers)}. "
@@ -110,7 +174,7 @@ def lay_out(buffers: Sequence[Buffer], largest: int) -> Body:
             )
         sizes.append(size)
     places = _places_of(sizes)
-    end = places[-1][1] if places else 0
+    end = places[-1][1]
     if end > largest:
         raise UsageError(
             f"The buffers of a message must not come to more than {largest} bytes. Received: {end} "
@@ -132,45 +196,24 @@ def encode_head(op: str, head: dict[str, Any]) -> bytes:
     return text
 
 
-def first_bytes(kind: int, text: bytes, body: Body, notes: Notes = NOTHING) -> bytes:
-    """All bytes before the buffers."""
-    segment, new, forgotten, unused = notes
-    numbers = (*forgotten, *unused)
-    count = len(body.sizes)
-    prefix = _PREFIX.pack(
-        _MAGIC, kind, new, len(forgotten), len(unused), len(text), count, segment, body.size
-    )
-    return b"".join((prefix, struct.pack(f"<{count}Q{len(numbers)}I", *body.sizes, *numbers), text))
-
-
-def pieces_of(body: Body) -> list[Any]:
-    """The buffers, and the padding between them."""
-    pieces: list[Any] = []
-    for buffer, size in zip(body.buffers, body.sizes, strict=True):
-        pieces.append(buffer)
-        if size % ALIGNMENT:
-            pieces.append(_ZEROS[-size % ALIGNMENT])
-    if body.size % ALIGNMENT:
-        pieces.pop()  # nothing follows
-    return pieces
-
-
-def read_prefix(data: memoryview, largest: int) -> Prefix:
+def read_prefix(data: Any, largest: int = LARGEST, largest_head: int = LARGEST_HEAD) -> Prefix:
     """Read the first bytes of a message, before memory is allocated for the rest."""
-    magic, *fields = _PREFIX.unpack(data)
+    magic, *fields = _PREFIX.unpack_from(data)
     prefix = Prefix(*fields)
     if magic != _MAGIC or prefix.kind > FAILURE:
         raise Garbled("it sent bytes that are no message")
-    if prefix.head > LARGEST_HEAD or prefix.buffers > MOST_BUFFERS or prefix.body > largest:
+    if prefix.head > largest_head or prefix.buffers > MOST_BUFFERS or prefix.body > largest:
         raise Garbled(
             f"it announced a head of {prefix.head} bytes and {prefix.buffers} buffers of "
-            f"{prefix.body} bytes, of at most {LARGEST_HEAD}, {MOST_BUFFERS} and {largest}"
+            f"{prefix.body} bytes, of at most {largest_head}, {MOST_BUFFERS} and {largest}"
         )
     return prefix
 
 
-def read_rest(data: bytearray, prefix: Prefix) -> tuple[str, dict[str, Any], Notes]:
-    """Read what follows the first bytes."""
+def read_rest(
+    data: Any, prefix: Prefix
+) -> tuple[str, dict[str, Any], Notes, list[tuple[int, int]]]:
+    """Read the bytes between these and the buffers: also the start and end of each buffer."""
     notes = NOTHING
     if prefix.segment or prefix.new or prefix.forgotten or prefix.unused:
         count, start = prefix.forgotten + prefix.unused, 8 * prefix.buffers
@@ -178,21 +221,19 @@ def read_rest(data: bytearray, prefix: Prefix) -> tuple[str, dict[str, Any], Not
         forgotten, unused = numbers[: prefix.forgotten], numbers[prefix.forgotten :]
         notes = Notes(prefix.segment, prefix.new, forgotten, unused)
     try:
-        op, head = _decode(data[len(data) - prefix.head :].decode())
+        start = prefix.rest - prefix.head
+        op, head = _decode(str(data[start : prefix.rest], "utf-8"))
     except (ValueError, TypeError, RecursionError):
         raise Garbled("it sent a head that is not JSON, or not of two parts") from None
     if not (isinstance(op, str) and isinstance(head, dict)):
         raise Garbled("it sent a head that is no text and object")
-    return op, head, notes
-
-
-def read_places(data: bytearray, prefix: Prefix) -> list[tuple[int, int]]:
-    """The start and end of each buffer in the body."""
-    places = _places_of(struct.unpack_from(f"<{prefix.buffers}Q", data))
-    end = places[-1][1] if places else 0
+    places, end = [], 0
+    if prefix.buffers:
+        places = _places_of(struct.unpack_from(f"<{prefix.buffers}Q", data))
+        end = places[-1][1]
     if end != prefix.body:
         raise Garbled(f"it announced {prefix.body} bytes of buffers, and then {end}")
-    return places
+    return op, head, notes, places
 
 
 def empty(size: int) -> memoryview:

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from replicax._core.errors import UsageError
-from replicax._net import Secret, introduce
-from replicax._ps.wire import Link, Listener, Refused
+from replicax._net import Refused, RequestClient, RequestServer, Secret, introduce
 
 from helpers import wait_until
 
-MAGIC = b"RXnet001"
+MAGIC = b"RXnet002"
 
 
 def open_tcp(addresses):
@@ -71,7 +70,7 @@ def sealed(session, data):
 def frame(kind, text, *, head=None, buffers=0, segment=0, body=0, more=b""):
     text = text if isinstance(text, bytes) else text.encode()
     length = len(text) if head is None else head
-    return struct.pack("<4sBBBBIII4xQ", b"RXw2", kind, 0, 0, 0, length, buffers, segment, body) + (
+    return struct.pack("<4sBBBBIII4xQ", b"RXw3", kind, 0, 0, 0, length, buffers, segment, body) + (
         more + text
     )
 
@@ -93,7 +92,7 @@ def addresses(serve, handled):
 @pytest.fixture
 def patience(serve, monkeypatch):
     """Set how many seconds those have to say who they are who connect from now on."""
-    return lambda seconds: monkeypatch.setattr(serve.listener._door, "_patience", seconds)
+    return lambda seconds: monkeypatch.setattr(serve.listener._listener, "_patience", seconds)
 
 
 @pytest.fixture
@@ -116,7 +115,7 @@ def test_who_knows_the_secret_is_let_in_and_answered(addresses, secret, handled)
         sock.sendall(sealed(session, frame(0, '["go",{}]')))
         prefix, tag = receive(sock, 32), receive(sock, 32)
         session.incoming.check(tag, prefix)
-        assert prefix[:5] == b"RXw2\x01"
+        assert prefix[:5] == b"RXw3\x01"
     assert handled == ["go"]
 
 
@@ -307,9 +306,9 @@ def test_what_a_listener_says_is_no_question_to_it(addresses, secret, handled, w
 def test_a_secret_that_can_be_guessed_is_refused(short):
     message = r"A secret must have at least 16 bytes\. Received: "
     with pytest.raises(UsageError, match=message):
-        Listener(short, lambda session, message: ({}, []))
+        RequestServer(short, lambda session, message: ({}, []))
     with pytest.raises(UsageError, match=message):
-        Link.connect(["tcp://127.0.0.1:1"], short)
+        RequestClient.connect(["tcp://127.0.0.1:1"], short)
 
 
 def test_many_silent_strangers_keep_nobody_out(serve, connect):

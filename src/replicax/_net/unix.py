@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import final
 
-from replicax._net import own
-from replicax._ps.wire._address import host_id
+from replicax._net.address import host_id
+from replicax._net.sockets import own
 
 _QUEUE = 1024
 _LONGEST_PATH = 100  # bytes; the address of a Unix socket holds little more

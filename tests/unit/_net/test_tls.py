@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replicax._ps.wire import Link, LinkLost, Refused
+from replicax._net import ConnectionLost, Refused, RequestClient
 
 from helpers import wait_until
 
@@ -39,7 +39,7 @@ def test_the_secret_is_asked_for_inside_of_tls(serve, contexts):
     server, client = contexts
     addresses = serve(tls=server)
     with pytest.raises(Refused, match="another secret"):
-        Link.connect(addresses[-1:], b"x" * 32, tls=client)
+        RequestClient.connect(addresses[-1:], b"x" * 32, tls=client)
 
 
 def test_processes_of_one_host_use_the_unix_socket_all_the_same(serve, connect, contexts):
@@ -51,17 +51,17 @@ def test_processes_of_one_host_use_the_unix_socket_all_the_same(serve, connect, 
 def test_a_certificate_that_is_not_trusted_is_refused(serve, secret, contexts):
     server, _ = contexts
     addresses = serve(tls=server)
-    with pytest.raises(LinkLost, match="certificate verify failed"):
-        Link.connect(addresses[-1:], secret, tls=ssl.create_default_context())
+    with pytest.raises(ConnectionLost, match="certificate verify failed"):
+        RequestClient.connect(addresses[-1:], secret, tls=ssl.create_default_context())
 
 
 def test_tls_on_one_side_only_is_an_error_at_once(serve, secret, contexts, caplog):
     caplog.set_level(logging.WARNING, "replicax")
     server, client = contexts
-    with pytest.raises(LinkLost, match="both sides use TLS, or neither"):
-        Link.connect(serve(tls=server)[-1:], secret)
-    with pytest.raises(LinkLost, match="both sides use TLS, or neither"):
-        Link.connect(serve()[-1:], secret, tls=client)
+    with pytest.raises(ConnectionLost, match="both sides use TLS, or neither"):
+        RequestClient.connect(serve(tls=server)[-1:], secret)
+    with pytest.raises(ConnectionLost, match="both sides use TLS, or neither"):
+        RequestClient.connect(serve()[-1:], secret, tls=client)
     serve.listener.close()
     for said in ("it does not use TLS as this side does (", "it does not speak the protocol"):
         wait_until(lambda said=said: said in caplog.text)
@@ -79,7 +79,7 @@ def test_a_link_that_closes_wakes_who_waits(serve, connect, contexts):
     link = connect(serve(handle, tls=server), tls=client)
     closer = threading.Thread(target=lambda: (entered.wait(60), link.close()))
     closer.start()
-    with pytest.raises(LinkLost):
+    with pytest.raises(ConnectionLost):
         link.call("wait")
     released.set()
     closer.join()

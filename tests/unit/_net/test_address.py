@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from replicax._core.errors import UsageError
-from replicax._net import listener, sockets
-from replicax._ps.wire._address import at_place, host_id, of_tcp, parse, reachable
-from replicax._ps.wire._listener import Listener
+from replicax._net import RequestServer, listener, sockets
+from replicax._net.address import at_place, host_id, of_tcp, parse, reachable
 
 from helpers import run_python
 
@@ -113,7 +112,7 @@ def test_sockets_of_processes_that_were_killed_are_removed(
 
 
 def test_closing_twice_or_before_the_start_does_nothing(secret, serve):
-    Listener(secret, lambda s, m: ({}, [])).close()
+    RequestServer(secret, lambda s, m: ({}, [])).close()
     serve()
     serve.listener.close()
     serve.listener.close()
@@ -143,7 +142,7 @@ def test_forked_children_close_every_socket_of_this_package():
     found = run_python("""
         import contextlib, os, stat
         from replicax._net import sockets as of_net
-        from replicax._ps.wire import Link, Listener
+        from replicax._net import RequestClient, RequestServer
 
         def sockets():
             found = set()
@@ -154,8 +153,9 @@ def test_forked_children_close_every_socket_of_this_package():
             return found
 
         before = sockets()
-        with contextlib.closing(Listener(bytes(32), lambda session, message: ({}, []))) as listener:
-            with contextlib.closing(Link.connect(listener.start()[1:], bytes(32))) as link:
+        listener = RequestServer(bytes(32), lambda caller, message: ({}, []))
+        with contextlib.closing(listener):
+            with contextlib.closing(RequestClient.connect(listener.start()[1:], bytes(32))) as link:
                 link.call("x")
                 begun = sockets() - before
                 print(len(begun), begun <= {sock.fileno() for sock in of_net._ours})

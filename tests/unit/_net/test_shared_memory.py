@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replicax._ps.wire._channel import Channel
-from replicax._ps.wire._frames import NOTHING, REQUEST, Garbled, first_bytes, lay_out
+from replicax._net import REQUEST, Connection, Garbled
+from replicax._net.frames import NOTHING, encoded, lay_out
 
 from helpers import open_files, since_now
 
@@ -33,17 +33,17 @@ def mappings():
 
 @pytest.fixture
 def files():
-    """What this test has open of what a channel opens."""
+    """What this test has open of what a connection opens."""
     return since_now(lambda: open_files("socket:", "/memfd:"))
 
 
 @pytest.fixture
 def ends(mappings, files):
-    """Two channels that share memory."""
-    pair = [Channel(sock, 1 << 34, shared=True) for sock in socket.socketpair()]
+    """Two connections that share memory."""
+    pair = [Connection(sock, shared=True) for sock in socket.socketpair()]
     yield pair
-    for channel in pair:
-        channel.close()
+    for connection in pair:
+        connection.close()
     assert (mappings(), files()) == ([], [])
 
 
@@ -51,7 +51,7 @@ def send(source, target, *buffers):
     message = source.prepare(REQUEST, "x", {}, buffers)
     with ThreadPoolExecutor(1) as other:  # a socket takes so much only if somebody reads
         other.submit(source.send, message)
-        return target.receive()[1].buffers
+        return target.receive().buffers
 
 
 def value(buffer):
@@ -64,7 +64,7 @@ def test_large_buffers_do_not_go_through_the_socket(ends):
     message = here.prepare(REQUEST, "x", {}, [np.zeros(MB)])
     assert message.size < 100
     here.send(message)
-    assert value(there.receive()[1].buffers[0]) == 0
+    assert value(there.receive().buffers[0]) == 0
     assert here.prepare(REQUEST, "x", {}, [np.zeros(100)]).size > 800
 
 
@@ -114,7 +114,7 @@ def test_growing_messages_replace_the_memory_of_small_ones(ends, mappings):
 
 
 def test_messages_too_large_to_keep_memory_for_go_through_the_socket(ends, monkeypatch):
-    monkeypatch.setattr("replicax._ps.wire._shared._MOST", MB)
+    monkeypatch.setattr("replicax._net.shared_memory._MOST", MB)
     assert ends[0].prepare(REQUEST, "x", {}, [np.zeros(MB)]).size > 8 * MB
 
 
@@ -130,19 +130,18 @@ def say(sock, segment, *files, new=1, count=8):
     """Send a message that says that its numbers are in a segment, and the segment."""
     body = lay_out([np.zeros(count)], 1 << 30)
     notes = NOTHING._replace(segment=segment, new=new)
-    sock.sendall(first_bytes(REQUEST, b'["x",{}]', body, notes))
-    if new:
-        socket.send_fds(sock, [b"f"], files)
+    message = encoded(REQUEST, b'["x",{}]', body, notes)
+    socket.send_fds(sock, [message.first], files)
 
 
 @pytest.fixture
 def attack(files):
-    """A channel that shares memory, and the bare socket of its other end."""
+    """A connection that shares memory, and the bare socket of its other end."""
     mine, its = socket.socketpair()
-    channel = Channel(its, 1 << 30, shared=True)
-    yield mine, channel
+    connection = Connection(its, shared=True)
+    yield mine, connection
     mine.close()
-    channel.close()
+    connection.close()
     assert files() == []
 
 
@@ -154,65 +153,66 @@ def memory(size, seals=fcntl.F_SEAL_SHRINK):
 
 
 def test_memory_that_could_be_taken_away_is_refused(attack):
-    mine, channel = attack
+    mine, connection = attack
     file = memory(4096, seals=0)
     say(mine, 1, file)
     os.close(file)
     with pytest.raises(Garbled, match="memory that it could take away"):
-        channel.receive()
+        connection.receive()
 
 
 def test_a_file_that_is_no_memory_is_refused(attack, tmp_path):
-    mine, channel = attack
+    mine, connection = attack
     (tmp_path / "file").write_bytes(bytes(4096))
     with open(tmp_path / "file", "rb") as file:
         say(mine, 1, file.fileno())
     with pytest.raises(Garbled, match="shares memory that cannot be used: "):
-        channel.receive()
+        connection.receive()
 
 
 def test_memory_that_is_announced_only_is_refused(attack):
-    mine, channel = attack
+    mine, connection = attack
     say(mine, 1)
     with pytest.raises(Garbled, match="it announced memory, and sent none"):
-        channel.receive()
+        connection.receive()
 
 
-def test_who_leaves_before_its_memory_arrives_is_gone(attack):
-    mine, channel = attack
-    body = lay_out([np.zeros(8)], 1 << 30)
-    mine.sendall(first_bytes(REQUEST, b'["x",{}]', body, NOTHING._replace(segment=1, new=1)))
-    mine.shutdown(socket.SHUT_WR)
-    with pytest.raises(EOFError):
-        channel.receive()
+def test_memory_that_is_not_announced_is_refused(attack):
+    mine, connection = attack
+    file = memory(4096)
+    say(mine, 0, file, new=0, count=0)
+    say(mine, 0, file, new=0, count=0)
+    os.close(file)
+    with pytest.raises(Garbled, match="memory that it has not announced"):
+        connection.receive(), connection.receive()
 
 
 def test_a_message_beyond_the_memory_is_refused(attack):
-    mine, channel = attack
+    mine, connection = attack
     file = memory(4096)
     say(mine, 1, file, count=4096)
     os.close(file)
     with pytest.raises(Garbled, match="refers to memory that it does not share"):
-        channel.receive()
+        connection.receive()
 
 
 def test_memory_that_is_in_use_is_refused(attack):
-    mine, channel = attack
+    mine, connection = attack
     file = memory(4096)
     say(mine, 1, file)
     os.close(file)
-    _, message = channel.receive()
+    message = connection.receive()
     say(mine, 1, new=0)
     with pytest.raises(Garbled, match="refers to memory that it does not share"):
-        channel.receive()
+        connection.receive()
     assert value(message.buffers[0]) == 0
 
 
 def test_more_memory_than_agreed_is_refused(attack):
-    mine, channel = attack
+    mine, connection = attack
     file = memory(4096)
     with pytest.raises(Garbled, match="it shares more memory than agreed"):
         for segment in range(1, 20):
             say(mine, segment, file)
-            channel.receive()
+            connection.receive()
     os.close(file)
