@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from replicax._core.errors import ProcessesTimedOut, UsageError
+from replicax._processes.output import Notebook
+from replicax._processes.rules import Grace, Rules, Signals
+from replicax._processes.supervisor import run_attempts
 from replicax.launch._payload import is_name, load_results, save_call
 from replicax.launch._plan import Program, Surroundings
-from replicax.launch._rules import Grace, Rules, Signals
 from replicax.launch._run import check_program, local_cluster
-from replicax.launch._stream import Notebook
-from replicax.launch._supervise import run_attempts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from replicax.launch._rules import Outcome
+    from replicax._processes.rules import Outcome
 
 _CALLED = Path(__file__).with_name("_called.py")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast, final
 
 from replicax._core.env import RX_CLUSTER_SECRET
-from replicax.launch._culprit import PREEMPTED
+from replicax._processes.rules import PREEMPTED
 from replicax.launch._slurm import name_of
 
 if TYPE_CHECKING:

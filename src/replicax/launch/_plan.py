@@ -1,6 +1,6 @@
 """The arguments and the environment of each worker, planned without starting anything.
 
-Ports are chosen in `_ports.py`, hosts are read in `_hosts.py`, processes start in `_worker.py`.
+Ports are chosen in `_ports.py`, hosts are read in `_hosts.py`, processes start in `_processes`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ from replicax._core.env import (
 )
 from replicax._core.errors import UsageError
 from replicax._core.gpus import own_gpus, shared_gpus, usable_gpus
+from replicax._processes.child import RX_RESTART, ProcessPlan
 from replicax.cluster_resolver import ClusterSpec, Task, TFConfig
 from replicax.launch._devices import device_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from replicax.launch._remote import Order
-
 TF_CONFIG = "TF_CONFIG"
-RX_RESTART = "RX_RESTART"
 JOBS = ("chief", "worker", "ps")  # of a cluster of parameter servers, the leader first
 
 _INSIDE = str(Path(__file__).with_name("_inside.py"))
@@ -77,33 +75,6 @@ class Surroundings:
     devices_per_worker: int | None = None
     cores: int = 1
     extra: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-@final
-@dataclass(frozen=True)
-class ProcessPlan:
-    """One worker to start; `env` is its whole environment.
-
-    `order` is for one on another host, `host`: its process is then an `ssh`, see `_ssh.py`.
-    """
-
-    task: Task
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    descriptors: tuple[int, ...] = ()
-    host: str = ""
-    order: Order | None = None
-
-    @property
-    def name(self) -> str:
-        """`worker 0`, with its host in front if that may be another machine."""
-        return f"{self.host}:{self.task}" if self.host else str(self.task)
-
-    def again(self) -> ProcessPlan:
-        """The same, for one more start of this process."""
-        restart = int(self.env[RX_RESTART]) + 1
-        order = self.order and replace(self.order, restart=restart)
-        return replace(self, env={**self.env, RX_RESTART: str(restart)}, order=order)
 
 
 def plan(

@@ -19,18 +19,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import ReplicaxError, UsageError
+from replicax._processes.child import Watcher, Worker
+from replicax._processes.rules import Grace, Signals
+from replicax._processes.supervisor import wait
 from replicax.cluster_resolver import ClusterSpec, Task
 from replicax.launch._plan import Program, Surroundings, plan, plan_parameter_servers
 from replicax.launch._ports import check_ports
-from replicax.launch._rules import Grace, Signals
-from replicax.launch._supervise import wait
-from replicax.launch._worker import Watcher, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from io import FileIO
 
-    from replicax.launch._plan import ProcessPlan
+    from replicax._processes.child import ProcessPlan
 
 BAD_ORDER = 2
 

@@ -19,8 +19,10 @@ from replicax._core.env import (
     cluster_secret_text,
 )
 from replicax._core.errors import ReplicaxError, UsageError
+from replicax._processes.output import Terminal
+from replicax._processes.rules import Grace, Outcome, Rules, Signals, tell
+from replicax._processes.supervisor import run_attempts, say
 from replicax.cluster_resolver import ClusterSpec, Task, detect, task_of
-from replicax.launch._culprit import tell
 from replicax.launch._hosts import addresses, parse_hosts, this_host
 from replicax.launch._plan import (
     Program,
@@ -31,19 +33,16 @@ from replicax.launch._plan import (
     plan_parameter_servers,
 )
 from replicax.launch._ports import check_ports, free_ports
-from replicax.launch._rules import Grace, Outcome, Rules, Signals
 from replicax.launch._ssh import Hosts, Ssh, place
-from replicax.launch._stream import Terminal
-from replicax.launch._supervise import run_attempts, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from replicax._processes.child import ProcessPlan
+    from replicax._processes.output import Sink
     from replicax.cluster_resolver import ClusterResolver
     from replicax.launch._hosts import Host
-    from replicax.launch._plan import ProcessPlan
-    from replicax.launch._stream import Sink
 
 LOOPBACK = "127.0.0.1"
 REVIVALS = 3  # restarts of each process that the others can do without for a while, by default

@@ -15,17 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, final
 
 from replicax._core.errors import UsageError
+from replicax._processes.child import RX_RESTART, ProcessPlan
 from replicax.cluster_resolver import Task
 from replicax.launch._hosts import addresses, is_here
-from replicax.launch._plan import JOBS, RX_RESTART, ProcessPlan
+from replicax.launch._plan import JOBS
 from replicax.launch._remote import Order, digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
+    from replicax._processes.rules import Signals
     from replicax.launch._hosts import Host
     from replicax.launch._plan import Program, Surroundings
-    from replicax.launch._rules import Signals
 
 RX_SSH = "RX_SSH"
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import replicax as rx
+from replicax._processes.rules import Grace, Outcome
 from replicax.launch import _run
 from replicax.launch._cli import main
-from replicax.launch._rules import Grace, Outcome
 
 from helpers import run_python, wait_until
 from processes import is_running, running_with, wait_for_pids

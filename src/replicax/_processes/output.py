@@ -1,4 +1,4 @@
-"""The workers' output on its way to ours: whole lines, each with its prefix."""
+"""The workers' output on its way to ours, whole lines with a prefix each, and to files."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ import select
 import shutil
 import sys
 from collections import deque
-from typing import TYPE_CHECKING, Protocol, TextIO, final
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Protocol, TextIO, final
+
+from replicax._core.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from replicax.cluster_resolver import Task
 
 OUT, ERR = 1, 2
 
@@ -37,7 +42,7 @@ class Lines:
     the memory.
 
     Example:
-        >>> from replicax.launch._stream import Lines
+        >>> from replicax._processes.output import Lines
         >>> lines = Lines()
         >>> lines.feed(b"one\\ntw"), lines.feed(b"o\\nthree"), lines.end()
         ([b'one'], [b'two'], [b'three'])
@@ -74,7 +79,7 @@ def with_prefix(lines: Sequence[bytes], prefix: bytes, task: str = "") -> bytes:
     own, and nothing of what Gloo and Abseil say about themselves.
 
     Example:
-        >>> from replicax.launch._stream import with_prefix
+        >>> from replicax._processes.output import with_prefix
         >>> with_prefix([b"a", b"10%\\r20%", b"[worker 0] b"], b"[w] ", "worker 0")
         b'[w] a\\n[w] 20%\\n[w] b\\n'
     """
@@ -98,7 +103,7 @@ def last_state(line: bytes) -> bytes:
     """What a line that was written over, as progress bars are, shows in the end.
 
     Example:
-        >>> from replicax.launch._stream import last_state
+        >>> from replicax._processes.output import last_state
         >>> last_state(b"\\r1/2\\x08\\x08\\x08\\r2/2\\r")
         b'2/2'
     """
@@ -257,3 +262,39 @@ class Notebook:
 
     def push(self) -> None:
         """Nothing waits."""
+
+
+@final
+class Logs:
+    """A file for each task of a run, `worker-0.log`; without a folder there are none."""
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = None if folder is None else Path(folder)
+        self._files: dict[Task, IO[bytes]] = {}
+
+    def open(self, task: Task, *, again: bool) -> None:
+        """Begin the file of a task, or go on with it after a restart."""
+        if self._folder is None or task in self._files:
+            return
+        path = self._folder / f"{task.job}-{task.index}.log"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._files[task] = path.open("ab" if again else "wb", buffering=0)
+        except OSError as error:
+            raise UsageError(
+                f"--log-dir is a folder that can be written to. Received: {path}: "
+                f"{error.strerror}. Each worker gets a file there. Choose another folder."
+            ) from None
+
+    def write(self, task: Task, lines: Sequence[bytes]) -> None:
+        """Add lines to the file of a task; a disk that is full does not end the training."""
+        if lines and task in self._files:
+            try:
+                self._files[task].write(b"".join(line + b"\n" for line in lines))
+            except OSError:
+                self._files.pop(task).close()
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self._files.values():
+            file.close()

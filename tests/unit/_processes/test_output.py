@@ -10,7 +10,7 @@ import select
 
 import pytest
 
-from replicax.launch._stream import (
+from replicax._processes.output import (
     ERR,
     OUT,
     Lines,

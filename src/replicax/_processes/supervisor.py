@@ -2,7 +2,7 @@
 
 After a failure all are started again as often as is allowed. One loop, no threads: it waits until a
 worker prints or ends, and looks around twenty times a second. What a worker is can be read in
-`_worker.py`, what becomes of its output in `_stream.py`.
+`child.py`, what becomes of its output in `output.py`.
 """
 
 from __future__ import annotations
@@ -15,22 +15,18 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, final
 
 from replicax._core.errors import describe_exit
-from replicax.launch._culprit import choose_culprit, tell
-from replicax.launch._logs import Logs
-from replicax.launch._plan import RX_RESTART
-from replicax.launch._rules import Outcome
-from replicax.launch._stream import ERR, OUT, prefix_of, with_prefix
-from replicax.launch._worker import Watcher, Worker
+from replicax._processes.child import RX_RESTART, ProcessPlan, Watcher, Worker
+from replicax._processes.output import ERR, OUT, Logs, prefix_of, with_prefix
+from replicax._processes.rules import Outcome, choose_culprit, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from replicax._core.errors import ProcessFailed
+    from replicax._processes.output import Sink
+    from replicax._processes.rules import Rules, Signals
     from replicax.cluster_resolver import Task
-    from replicax.launch._plan import ProcessPlan
-    from replicax.launch._rules import Rules, Signals
-    from replicax.launch._stream import Sink
 
 _BETWEEN_LOOKS = 0.05
 

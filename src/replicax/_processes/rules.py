@@ -1,4 +1,8 @@
-"""The rules of a run, the signals that end it, and its outcome, as data."""
+"""The rules of a run, the signals that end it, whose fault its end is, and its outcome, as data.
+
+A missing worker also stops the others, so the first one to end is not always the one that failed.
+Exit codes tell.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,19 @@ import signal
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, final
-
-from replicax.launch._culprit import PREEMPTED
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, final
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
     from types import FrameType
 
     from replicax._core.errors import ProcessFailed
     from replicax.cluster_resolver import Task
+
+# "I have saved my state: start me again." The code of TensorFlow's preemption handler.
+PREEMPTED = 42
+# "I was well, but lost another worker." The code of the watchdog, see `_control`.
+LOST_ANOTHER = 70
 
 _SECONDS_TO_SPEAK = 2.0
 _WATCHED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -99,3 +106,40 @@ class Signals:
 
     def _note(self, signum: int, _frame: FrameType | None) -> None:
         self.received.append(signum)
+
+
+class Ended(Protocol):
+    """The part of a worker that the choice of a culprit needs."""
+
+    returncode: int | None
+
+
+_W = TypeVar("_W", bound=Ended)
+
+
+def choose_culprit(culprit: _W | None, failed: Sequence[_W], *, asked: bool) -> _W | None:
+    """Choose between the culprit so far and workers that were just seen to have failed.
+
+    A worker that ends because it was asked to is not at fault.
+    """
+    # Of several, prefer one that was killed: the others noticed that it was missing.
+    for worker in sorted(failed, key=lambda worker: (worker.returncode or 0) > 0):
+        if culprit is None or (
+            culprit.returncode == LOST_ANOTHER and _is_own_fault(worker.returncode or 0, asked)
+        ):
+            culprit = worker
+    return culprit
+
+
+def tell(failure: ProcessFailed) -> str:
+    """The sentence that reports a failure; a preemption is not called one."""
+    if failure.returncode != PREEMPTED:
+        return str(failure)
+    return (
+        f"{failure.who} was preempted: it has saved its state, to be started again (exit code 42)"
+    )
+
+
+def _is_own_fault(returncode: int, asked: bool) -> bool:
+    obeyed = asked and (returncode < 0 or returncode == 128 + signal.SIGTERM)
+    return returncode != LOST_ANOTHER and not obeyed

@@ -12,13 +12,12 @@ from functools import partial
 
 import pytest
 
+from replicax._processes import rules, supervisor
+from replicax._processes.child import ProcessPlan, Watcher
+from replicax._processes.output import ERR, OUT
+from replicax._processes.rules import Grace, Rules, Signals
+from replicax._processes.supervisor import supervise
 from replicax.cluster_resolver import Task
-from replicax.launch import _rules, _supervise
-from replicax.launch._plan import ProcessPlan
-from replicax.launch._rules import Grace, Rules, Signals
-from replicax.launch._stream import ERR, OUT
-from replicax.launch._supervise import supervise
-from replicax.launch._worker import Watcher
 
 from helpers import wait_until
 from processes import is_running, wait_for_pids
@@ -225,7 +224,7 @@ SURVIVE = "time.sleep(0.2); print('worker 1 is lost'); raise SystemExit(70)"
 
 @pytest.fixture
 def time_to_speak(monkeypatch):
-    monkeypatch.setattr(_rules, "_SECONDS_TO_SPEAK", 60.0)
+    monkeypatch.setattr(rules, "_SECONDS_TO_SPEAK", 60.0)
 
 
 @pytest.mark.usefixtures("time_to_speak")
@@ -441,7 +440,7 @@ def test_a_watcher_that_was_killed_is_no_error(start, monkeypatch):
         watcher._process.wait()
         return watcher
 
-    monkeypatch.setattr(_supervise.Watcher, "start", killed)
+    monkeypatch.setattr(supervisor.Watcher, "start", killed)
     outcome, sink = start("print('a')")
     assert outcome.failure is None
     assert sink.out == ["[worker 0] a"]

@@ -1,4 +1,4 @@
-"""One worker: a process with its own group, its output, and its end."""
+"""One worker: its plan, and a process with its own group, its output, and its end."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ import subprocess
 import sys
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import ProcessFailed
-from replicax.launch._stream import ERR, OUT, Lines
+from replicax._processes.output import ERR, OUT, Lines
 
 if TYPE_CHECKING:
-    from replicax.launch._plan import ProcessPlan
+    from collections.abc import Mapping
 
-_GUARD = Path(__file__).with_name("_guard.py")
+    from replicax.cluster_resolver import Task
+
+RX_RESTART = "RX_RESTART"
+
+_GUARD = Path(__file__).with_name("guard.py")
 _PYTHON = (sys.executable, "-I", "-S")  # no site packages, no user settings: quick to start
 _READ = 1 << 16
 _TAIL_LINES = 20
@@ -31,8 +36,35 @@ _SSH_FAILED = 255
 
 
 @final
+@dataclass(frozen=True)
+class ProcessPlan:
+    """One worker to start; `env` is its whole environment.
+
+    `order` is for one on another host, `host`: its process is then an `ssh`, see `launch/_ssh.py`.
+    """
+
+    task: Task
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    descriptors: tuple[int, ...] = ()
+    host: str = ""
+    order: Any = None
+
+    @property
+    def name(self) -> str:
+        """`worker 0`, with its host in front if that may be another machine."""
+        return f"{self.host}:{self.task}" if self.host else str(self.task)
+
+    def again(self) -> ProcessPlan:
+        """The same, for one more start of this process."""
+        restart = int(self.env[RX_RESTART]) + 1
+        order = self.order and replace(self.order, restart=restart)
+        return replace(self, env={**self.env, RX_RESTART: str(restart)}, order=order)
+
+
+@final
 class Watcher:
-    """The process that kills the workers if this process is killed; see `_guard.py`."""
+    """The process that kills the workers if this process is killed; see `guard.py`."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
