@@ -4,17 +4,17 @@ Small values travel over TCP through the chief, as JSON, never as code. The arra
 between the devices, see `_mesh`.
 """
 
-from replicax._control._cluster_channel import ClusterChannel as ClusterChannel
-from replicax._control._current import Alone as Alone
-from replicax._control._current import Channel as Channel
-from replicax._control._current import current as current
-from replicax._control._current import set_current as set_current
+from replicax._control._channel import Alone as Alone
+from replicax._control._channel import Channel as Channel
+from replicax._control._channel import ClusterChannel as ClusterChannel
+from replicax._control._channel import Offer as Offer
+from replicax._control._channel import current as current
+from replicax._control._channel import set_current as set_current
 from replicax._control._ending import note_exit as note_exit
+from replicax._control._heartbeat import Limits as Limits
 from replicax._control._heartbeat import Ticks as Ticks
-from replicax._control._limits import Limits as Limits
 from replicax._control._meeting import meet as meet
-from replicax._control._message import EXIT_CODE as EXIT_CODE
-from replicax._control._offers import Offer as Offer
+from replicax._control._meeting import split as split
+from replicax._control._meeting import wait_until_open as wait_until_open
 from replicax._control._open import open_channel as open_channel
-from replicax._control._reach import split as split
-from replicax._control._reach import wait_until_open as wait_until_open
+from replicax._control._watchdog import EXIT_CODE as EXIT_CODE

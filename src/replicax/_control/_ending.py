@@ -16,7 +16,7 @@ from contextlib import suppress
 from os import _exit as end_at_once  # documented, in spite of its name
 from typing import TYPE_CHECKING, Protocol
 
-from replicax._control._message import EXIT_CODE
+from replicax._control._watchdog import EXIT_CODE
 
 if TYPE_CHECKING:
     from types import TracebackType

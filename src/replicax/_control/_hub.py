@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 from replicax._control._heartbeat import Ticks
 from replicax._control._meeting import is_double, number_of, process_of
-from replicax._control._message import listed, worker_lost
-from replicax._control._notices import Notices
-from replicax._control._rules import Verdict, judge
-from replicax._control._states import Phase, WorkerState, to_json
-from replicax._control._worker_table import WorkerTable
+from replicax._control._watchdog import Notices, Verdict, judge, listed, worker_lost
+from replicax._control._worker_table import Phase, WorkerState, WorkerTable, to_json
 from replicax._core.env import RX_SECOND_PORT
 from replicax._net import (
     BROKEN,
@@ -30,7 +27,7 @@ from replicax._net import (
 )
 
 if TYPE_CHECKING:
-    from replicax._control._limits import Limits
+    from replicax._control._heartbeat import Limits
 
 HUB = "the hub of the workers"  # its place in the cluster
 _HEARING_SECONDS = 2.0
@@ -111,7 +108,7 @@ class Hub:
         return self._workers.lateness()
 
     def take(self, index: int, message: Message) -> None:
-        """Handle a message of a worker; `_offers.py` and `_cluster_channel.py` send them."""
+        """Handle a message of a worker; `_channel.py` and `_channel.py` send them."""
         op, head, buffers, _ = message
         key, is_main = (head.get("name", ""), head.get("number", 0)), bool(head.get("main", False))
         if "at" in head:

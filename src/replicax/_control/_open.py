@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
-from replicax._control._cluster_channel import ClusterChannel
+from replicax._control._channel import ClusterChannel
 from replicax._control._ending import end_process, print_notice
 from replicax._control._hub import HUB, Hub
 from replicax._control._meeting import incomplete, join
@@ -33,7 +33,7 @@ from replicax._net import (
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from replicax._control._limits import Limits
+    from replicax._control._heartbeat import Limits
     from replicax._core.errors import WorkerLost
 
 Endpoint = dict[str, Any]

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import final
 
-from replicax._control._current import current
+from replicax._control._channel import current
 from replicax._core.errors import WorkersDiffer
 
 

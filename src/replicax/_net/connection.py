@@ -49,7 +49,6 @@ _RECORD = 1 << 14  # bytes that TLS encrypts at once; smaller pieces are joined
 _ALL = getattr(socket, "MSG_WAITALL", 0)
 _AT_ONCE = getattr(socket, "MSG_DONTWAIT", 0)
 _NOT_FOR_CHILDREN = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-_FILE_SIZE = array.array("i").itemsize
 
 
 class Connection:
@@ -82,6 +81,8 @@ class Connection:
         self._tag = TAG_SIZE if session else 0
         self._shared = (Outgoing(), Incoming()) if shared else None
         self._files: list[int] = []  # received, and not yet used
+        # Room for one file; the system closes more.
+        self._room = socket.CMSG_LEN(array.array("i").itemsize) if shared else 0
         self._deadline: float | None = None
         self._ending = threading.RLock()  # a signal handler may close it at the same time
 
@@ -200,13 +201,12 @@ class Connection:
         return self._buffer[start : self._start]
 
     def _receive_files(self, view: memoryview) -> int:
-        space = socket.CMSG_LEN(_FILE_SIZE)  # for one; the system closes more
-        got, messages, *_ = self._sock.recvmsg_into([view], space, _NOT_FOR_CHILDREN)
+        got, messages, _, _ = self._sock.recvmsg_into([view], self._room, _NOT_FOR_CHILDREN)
         for _, kind, data in messages:
             if kind == socket.SCM_RIGHTS:
-                self._files.extend(array.array("i", data[:_FILE_SIZE]))
-        if len(self._files) > 1:
-            raise Garbled("it sent memory that it has not announced")
+                self._files.extend(array.array("i", data))
+            if len(self._files) > 1:
+                raise Garbled("it sent memory that it has not announced")
         return got
 
     def _fill(self, *views: memoryview) -> None:

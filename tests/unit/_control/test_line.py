@@ -13,8 +13,8 @@ from contextlib import contextmanager
 import pytest
 
 from replicax._control import Limits, Ticks, _hub, _open, _worker_table, open_channel
-from replicax._control._calls import Calls
-from replicax._control._reach import reach
+from replicax._control._channel import Calls
+from replicax._control._meeting import reach
 from replicax._core.errors import ClusterError, UsageError, WorkerLost
 from replicax._net import Refused, encode, hang_up
 from replicax.launch._ports import free_ports

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from replicax._control import _meeting, _reach, meet, wait_until_open
+from replicax._control import _meeting, meet, wait_until_open
 from replicax._core.errors import ClusterError
 from replicax._net import Refused, Secret, encode, sockets
 from replicax.launch._ports import free_ports
@@ -84,7 +84,7 @@ def to_itself(address):
 @pytest.mark.parametrize(
     "reach",
     [
-        lambda address: _reach.reach(
+        lambda address: _meeting.reach(
             address, None, index=1, wanted="", hello={}, deadline=time.monotonic() + 100
         ),
         lambda address: wait_until_open("{}:{}".format(*address), 100),
@@ -94,17 +94,17 @@ def test_who_reaches_himself_tries_again(port, monkeypatch, reach):
     with socket.create_server(("127.0.0.1", 0)) as chief:
         there = socket.create_connection(chief.getsockname(), 100)
         found = [there, to_itself(("127.0.0.1", port))]
-        monkeypatch.setattr(_reach.socket, "create_connection", lambda *_: found.pop())
-        monkeypatch.setattr(_reach, "dial", lambda sock, *_, **__: sock.close())
+        monkeypatch.setattr(_meeting.socket, "create_connection", lambda *_: found.pop())
+        monkeypatch.setattr(_meeting, "dial", lambda sock, *_, **__: sock.close())
         reach(("127.0.0.1", port))
         assert not found
 
 
 def test_who_reaches_himself_has_not_reached_anybody(port, monkeypatch):
     address = "127.0.0.1", port
-    monkeypatch.setattr(_reach.socket, "create_connection", lambda *_: to_itself(address))
+    monkeypatch.setattr(_meeting.socket, "create_connection", lambda *_: to_itself(address))
     with pytest.raises(ConnectionRefusedError, match="nobody listens there"):
-        _reach._connected(address, 100)
+        _meeting._connected(address, 100)
 
 
 def test_who_waits_longer_looks_less_often(port, monkeypatch):
@@ -165,7 +165,7 @@ def test_a_number_is_given_once(come):
 
 def hello_by_hand(port, index, size=2, secret=None, **more):
     """Say hello as worker `index`, and nothing else; gives the wire."""
-    return _reach.dial(
+    return _meeting.dial(
         connected(port),
         secret,
         place=f"worker {index}",
@@ -258,8 +258,8 @@ def test_the_chief_listens_on_the_interface_that_its_address_names(come, port):
 
 def test_a_name_that_nobody_knows_is_told_early_and_in_the_end(monkeypatch):
     notices = []
-    monkeypatch.setattr(_reach, "print_notice", notices.append)
-    monkeypatch.setattr(_reach, "_NAME_NOTICE", 0.1)
+    monkeypatch.setattr(_meeting, "print_notice", notices.append)
+    monkeypatch.setattr(_meeting, "_NAME_NOTICE", 0.1)
     with (
         pytest.raises(ClusterError, match="chief-0.invalid"),
         meet("chief-0.invalid:1234", 1, 2, None, seconds=0.5),
@@ -277,7 +277,7 @@ def test_a_name_may_become_known_late(come, port, monkeypatch):
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return real(address, *args)
 
-    monkeypatch.setattr(_reach.socket, "create_connection", late)
+    monkeypatch.setattr(_meeting.socket, "create_connection", late)
     other = come(1, 2)
     assert results(come(0, 2), other) == [OFFER] * 2
 
@@ -352,8 +352,8 @@ def test_who_is_hung_up_on_until_the_end_says_so(port):
 
 
 def test_who_gets_no_answer_asks_again(come, port, monkeypatch):
-    monkeypatch.setattr(_reach, "PATIENCE", 0.1)
-    monkeypatch.setattr(_reach, "_GRACE", 0.1)
+    monkeypatch.setattr(_meeting, "PATIENCE", 0.1)
+    monkeypatch.setattr(_meeting, "_GRACE", 0.1)
     with socket.create_server(("127.0.0.1", port)) as silent:
         other = come(1, 2)
         kept = [silent.accept()[0] for _ in range(2)]
@@ -391,9 +391,8 @@ def test_who_hangs_up_after_the_meeting_is_told_of(port):
 
 def test_who_waits_long_says_so(come, port, monkeypatch):
     notices = []
-    for module in (_meeting, _reach):
-        monkeypatch.setattr(module, "print_notice", notices.append)
-        monkeypatch.setattr(module, "NOTICE", 0.0)
+    monkeypatch.setattr(_meeting, "print_notice", notices.append)
+    monkeypatch.setattr(_meeting, "NOTICE", 0.0)
     with pytest.raises(ClusterError):
         come(1, 2, seconds=0.5).result(40)
     with pytest.raises(ClusterError):

@@ -8,10 +8,8 @@ from typing import get_args
 import pytest
 
 from replicax._control import EXIT_CODE, Limits
-from replicax._control._message import worker_lost
-from replicax._control._notices import Notices
-from replicax._control._rules import Reason, Verdict
-from replicax._control._states import Wait, WorkerState, from_json, to_json
+from replicax._control._watchdog import Notices, Reason, Verdict, worker_lost
+from replicax._control._worker_table import Wait, WorkerState, from_json, to_json
 
 LIMITS = Limits(silence=30.0, timeout=60.0)
 SLEEPER = WorkerState(

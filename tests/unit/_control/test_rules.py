@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from replicax._control._limits import Limits
-from replicax._control._rules import judge
-from replicax._control._states import Wait, WorkerState
+from replicax._control._heartbeat import Limits
+from replicax._control._watchdog import judge
+from replicax._control._worker_table import Wait, WorkerState
 
 LIMITS = Limits(silence=30.0)
 LONG = 31.0

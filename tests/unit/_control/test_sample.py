@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from replicax._control._sample import Sampler, _stack
+from replicax._control._heartbeat import Sampler, _stack
 from replicax._core.events import dispatched
 
 from helpers import is_waiting, wait_until
@@ -23,7 +23,7 @@ def look_twice(monkeypatch):
             monotonic=iter([0.0, 2.0, 4.0]).__next__,
             process_time=iter([0.0, cpu, 2 * cpu]).__next__,
         )  # in place of its own `time` only: other threads of the tests look at the clock, too
-        monkeypatch.setattr("replicax._control._sample.time", clocks)
+        monkeypatch.setattr("replicax._control._heartbeat.time", clocks)
         sampler, found, looked = Sampler(), [], threading.Event()
 
         def run():

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from replicax._control import set_current
-from replicax._control._current import Alone
+from replicax._control._channel import Alone
 from replicax._program import explain
 from replicax._program.explain import blame, is_device_error
 
