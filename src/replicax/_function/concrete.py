@@ -110,11 +110,7 @@ class ConcreteFunction:
         return self.__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function with all its arguments, or with its arrays only.
-
-        Raises:
-            SignatureMismatch: If an argument does not match its spec.
-        """
+        """Call the function with all its arguments, or with its arrays only."""
         try:
             given = self._fitted(args, kwargs)
         except TypeError:

@@ -110,13 +110,7 @@ def functions_run_eagerly() -> bool:
 
 @final
 class StatefulFunction:
-    """The result of `function`: it compiles one program per signature.
-
-    Args:
-        fn: The Python function.
-        input_signature: The specs of its arguments.
-        autograph: Whether Python's control flow in it is converted.
-    """
+    """The result of `function`: it compiles one program per signature."""
 
     def __init__(
         self, fn: Callable[..., Any], input_signature: Any = None, autograph: bool = True

@@ -44,11 +44,8 @@ class Graph:
     """The operations of a program.
 
     **Differs from TF:** operations are JAX primitives, and a loop or a branch is one node with its
-    body. The graph is read-only.
-
-    Args:
-        program: A closed jaxpr.
-        names: The names of its last arguments; the arguments before them are variables.
+    body. The graph is read-only. The last arguments of the program, a closed jaxpr, have `names`;
+    those before them are variables.
     """
 
     def __init__(self, program: Any, names: Sequence[str]) -> None:

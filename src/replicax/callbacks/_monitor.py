@@ -132,15 +132,12 @@ class ReplicaMonitor(keras.callbacks.Callback):
     def _write(self, kind: str, about: dict[str, Any], **place: int) -> None:
         if self._lines is None:
             return
-        place = {"step": self._pace.steps, **place}
-        line = {"kind": kind, **place, "time": time.time(), **about}
+        line = {"kind": kind, "step": self._pace.steps, **place, "time": time.time(), **about}
         self._lines.write(json.dumps({key: _as_json(value) for key, value in line.items()}) + "\n")
         self._lines.flush()
         if self._events is not None:
             for tag, number in _scalars(about):
-                self._events.add(
-                    f"{kind}/{tag}", "scalars", np.asarray(number, "f4"), place["step"]
-                )
+                self._events.add(f"{kind}/{tag}", "scalars", np.asarray(number, "f4"), line["step"])
 
     def _close(self) -> None:
         self._pace.heard = None

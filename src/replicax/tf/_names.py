@@ -213,12 +213,8 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         _of("replicax._function.function", "functions_run_eagerly", "run_functions_eagerly"),
         _of("replicax.config", "experimental_connect_to_cluster", "experimental_connect_to_host"),
         {
-            "experimental_functions_run_eagerly": (
-                "replicax._function.function:functions_run_eagerly"
-            ),
-            "experimental_run_functions_eagerly": (
-                "replicax._function.function:run_functions_eagerly"
-            ),
+            f"experimental_{name}": f"replicax._function.function:{name}"
+            for name in ("functions_run_eagerly", "run_functions_eagerly")
         },
     ),
     "tf.config.experimental": (
