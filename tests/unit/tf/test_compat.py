@@ -6,10 +6,10 @@ import logging
 from pathlib import Path
 
 import pytest
-from replicax.tf.compat import v2
-from replicax.tf.compat.v1 import ConfigProto
 
 from replicax import tf
+from replicax.tf.compat import v2
+from replicax.tf.compat.v1 import ConfigProto
 
 
 def test_texts_and_bytes():
