@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 from harness.report import put_between_markers
 
-from replicax._core import nvidia
+from replicax._core.machine import nvidia
 from replicax._tools.doctor._checks import best_cuda
 from replicax._tools.doctor._facts import gather
 

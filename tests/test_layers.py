@@ -23,7 +23,7 @@ LAYERS = {
     "_core.seams": set(),
     "_core.events": set(),
     "_core.tracing": {"_core.errors"},
-    "_core.startup": {"_core", "_cpu.memory", "cluster_resolver"},
+    "_core.machine.startup": {"_core", "_cpu.memory", "cluster_resolver"},
     "_net": {"_core.errors", "_core.env", "_core.interrupts"},
     "_control": {
         "_net",
@@ -96,7 +96,7 @@ LAYERS = {
         "_core.env",
         "_core.errors",
         "_core.events",
-        "_core.gpus",
+        "_core.machine.gpus",
     },
     "report": {"_tools.compare"},
     "_tools": {*ENGINE, "_tools", "strategies", "testing", "cluster_resolver", "launch", PUBLIC},
@@ -114,7 +114,7 @@ LAYERS = {
         "tf._names",
         PUBLIC,
     },
-    "testing": {PUBLIC, "_core.events", "_core.env", "_core.startup"},
+    "testing": {PUBLIC, "_core.events", "_core.env", "_core.machine.startup"},
 }
 # Which modules may import a library. One that is not named here may be imported nowhere.
 LIBRARIES = {
@@ -165,7 +165,7 @@ LIBRARIES = {
     **dict.fromkeys(["google", "pyarrow", "PIL"], {"data"}),
     "absl": {"data", "tf._test"},  # on which Keras depends
     "google_crc32c": {"_core.wire"},
-    "filelock": {"_core.compilation_cache"},
+    "filelock": {"_core.machine.compilation_cache"},
     "ray": {"_ps"},
     "packaging": {"_tools.doctor"},
     "rich": {"_tools"},

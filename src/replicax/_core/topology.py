@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from replicax._core.errors import UnknownDevice, UsageError
-from replicax._core.startup import begin
+from replicax._core.machine.startup import begin
 
 AXIS = "replica"
 # The second axis, where several devices hold one replica.

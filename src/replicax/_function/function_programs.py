@@ -13,8 +13,8 @@ import numpy as np
 
 from replicax._core.context import current_frame
 from replicax._core.errors import UsageError
+from replicax._core.machine.startup import begin
 from replicax._core.placement import is_spread
-from replicax._core.startup import begin
 from replicax._core.topology import AXIS, MODEL
 from replicax._core.values import PerReplica, is_distributed, is_text
 from replicax._function.input_signature import PLAIN

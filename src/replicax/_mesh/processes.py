@@ -31,8 +31,8 @@ from replicax._control import (
 from replicax._control.agreement import agree
 from replicax._core.env import RX_SECOND_PORT, prefer_nccl_ring, second_port
 from replicax._core.errors import BackendAlreadyInitialized, ClusterError, ClusterSpecError
+from replicax._core.machine.startup import begin
 from replicax._core.options import CommunicationImplementation, CommunicationOptions
-from replicax._core.startup import begin
 from replicax._cpu.tuning import agree_on_tuning
 from replicax._net import (
     HOW_TO,

@@ -21,8 +21,8 @@ from replicax._core.env import (
     preallocate_gpu_memory,
 )
 from replicax._core.errors import UsageError
-from replicax._core.gpus import shared_gpus
-from replicax._core.startup import is_started, nvidia_gpus
+from replicax._core.machine.gpus import shared_gpus
+from replicax._core.machine.startup import is_started, nvidia_gpus
 from replicax._ps.hosts.cluster import Size, local_size
 from replicax._ps.hosts.dialer import Dialer
 from replicax._ps.hosts.given_cluster import GivenCluster

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from replicax import testing
-from replicax._core import events, startup
+from replicax._core import events
 from replicax._core.errors import UsageError
+from replicax._core.machine import startup
 from replicax._tools.standing_in import standing_in
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from typing import final
 
-from replicax._core import nvidia
+from replicax._core.machine import nvidia
 
 _SECONDS = 5.0  # between two questions; each takes the driver about 50 ms
 

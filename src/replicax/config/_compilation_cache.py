@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from replicax._core.compilation_cache import choose
+from replicax._core.machine.compilation_cache import choose
 
 if TYPE_CHECKING:
     import os

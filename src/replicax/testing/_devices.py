@@ -7,7 +7,7 @@ import contextlib
 import jax
 
 import replicax as rx
-from replicax._core.startup import begin
+from replicax._core.machine.startup import begin
 
 
 def virtual_devices(count: int) -> list[jax.Device]:

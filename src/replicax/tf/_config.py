@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from replicax._core import startup
 from replicax._core.errors import UsageError
+from replicax._core.machine import startup
 from replicax._core.topology import parse_device
 
 _KINDS = ("CPU", "GPU", "TPU")

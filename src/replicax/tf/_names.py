@@ -228,7 +228,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         ),
         {
             "VirtualDeviceConfiguration": "._config:LogicalDeviceConfiguration",
-            "enable_op_determinism": "replicax._core.startup:compute_deterministically",
+            "enable_op_determinism": "replicax._core.machine.startup:compute_deterministically",
             "get_virtual_device_configuration": "._config:get_logical_device_configuration",
             "set_virtual_device_configuration": "._config:set_logical_device_configuration",
         },

@@ -13,8 +13,8 @@ import keras
 import numpy as np
 from absl.testing import absltest
 
-from replicax._core.gpus import has_plugin
-from replicax._core.startup import count_accelerators
+from replicax._core.machine.gpus import has_plugin
+from replicax._core.machine.startup import count_accelerators
 
 
 class TestCase(absltest.TestCase):

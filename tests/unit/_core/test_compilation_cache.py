@@ -10,9 +10,9 @@ import jax
 import pytest
 
 import replicax as rx
-from replicax._core import compilation_cache
-from replicax._core.compilation_cache import InsecureFolder, private_folder
 from replicax._core.env import compilation_cache_folder
+from replicax._core.machine import compilation_cache
+from replicax._core.machine.compilation_cache import InsecureFolder, private_folder
 
 from helpers import run_python
 

@@ -124,7 +124,8 @@ STARTS_JAX = """
     import jax  # which names libtpu itself, where it is installed
 
     import replicax as rx
-    from replicax._core import env, startup
+    from replicax._core import env
+    from replicax._core.machine import startup
 
     startup.chips_on_bus = lambda: 0
     rx.MirroredStrategy(["CPU:0"])

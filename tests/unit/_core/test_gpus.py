@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import replicax as rx
-from replicax._core import nvidia, startup
 from replicax._core.env import gpu_share_at_start
-from replicax._core.gpus import own_gpus, shared_gpus, usable_gpus
+from replicax._core.machine import nvidia, startup
+from replicax._core.machine.gpus import own_gpus, shared_gpus, usable_gpus
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from replicax._core import nvidia
-from replicax._core.nvidia import Driver, Gpu, GpuProcess, NoAnswerError
+from replicax._core.machine import nvidia
+from replicax._core.machine.nvidia import Driver, Gpu, GpuProcess, NoAnswerError
 
 MIB = 2**20
 TWO = """\

@@ -46,7 +46,7 @@ TOLD = """
 
     import jax
     import replicax.tf as tf
-    from replicax._core import startup
+    from replicax._core.machine import startup
 
     def threads_of_xla():
         names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]

@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.util import tensor_util
 
 from replicax._core.errors import UsageError
-from replicax._core.nvidia import NoAnswerError
+from replicax._core.machine.nvidia import NoAnswerError
 from replicax.callbacks import ReplicaMonitor, _gpu_load, _monitor
 from replicax.callbacks._gpu_load import GpuLoad
 

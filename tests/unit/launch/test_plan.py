@@ -135,7 +135,7 @@ def test_local_workers_share_a_secret_that_is_not_in_their_arguments(name):
 @pytest.fixture
 def two_gpus(monkeypatch):
     """A machine with two, whatever the environment of the test says."""
-    monkeypatch.setattr("replicax._core.nvidia.count", lambda: 2)
+    monkeypatch.setattr("replicax._core.machine.nvidia.count", lambda: 2)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
 
 

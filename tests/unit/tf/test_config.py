@@ -7,8 +7,9 @@ import pytest
 
 import replicax as rx
 import replicax.tf as tf
-from replicax._core import env, startup
+from replicax._core import env
 from replicax._core.env import visible_gpus
+from replicax._core.machine import startup
 from replicax.tf import _config
 
 from helpers import run_python

@@ -17,7 +17,7 @@ from typing import Any, final
 import jax
 
 from replicax._core.errors import ClusterError
-from replicax._core.startup import begin
+from replicax._core.machine.startup import begin
 from replicax._net import RequestServer
 from replicax._ps.hosts.cluster import place_of
 from replicax._ps.hosts.contact import Presence

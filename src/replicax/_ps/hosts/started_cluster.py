@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
-from replicax._core import compilation_cache
 from replicax._core.env import KERAS_BACKEND, tuning_for_child
 from replicax._core.errors import UsageError
+from replicax._core.machine import compilation_cache
 from replicax._cpu.tuning import parts_on
 from replicax._ps.hosts.cluster import SERVER, START_MEMBER, WORKER, Member
 from replicax._ps.hosts.host_process import FORK, RAY, HostProcess

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, final
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from replicax._core import nvidia
 from replicax._core.env import (
     CUDA_VISIBLE_DEVICES,
     GPU_FRACTION,
@@ -21,10 +20,11 @@ from replicax._core.env import (
     gpu_share_at_start,
     leaves,
 )
+from replicax._core.machine import nvidia
 from replicax._tools.plan._chips import GIB, size
 
 if TYPE_CHECKING:
-    from replicax._core.nvidia import Driver, Gpu
+    from replicax._core.machine.nvidia import Driver, Gpu
     from replicax._tools.doctor._facts import Facts
 
 OK, WARN, WRONG = "ok", "warn", "wrong"

@@ -20,7 +20,6 @@ from typing import final
 
 from packaging.requirements import Requirement
 
-from replicax._core import nvidia
 from replicax._core.env import (
     KERAS_BACKEND,
     OF_JAX,
@@ -30,6 +29,7 @@ from replicax._core.env import (
     environment_for_child,
     visible_gpus,
 )
+from replicax._core.machine import nvidia
 from replicax.cluster_resolver._tpu_slice import chips_on_bus
 
 _SHARED_MEMORY = Path("/dev/shm")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replicax._core.nvidia import Driver, Gpu
+from replicax._core.machine.nvidia import Driver, Gpu
 from replicax._tools.doctor._facts import PACKAGES, Facts
 from replicax._tools.profile._result import PARTS, Profile
 

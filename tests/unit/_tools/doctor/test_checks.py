@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from replicax._core.errors import UsageError
-from replicax._core.nvidia import Driver, Gpu, GpuProcess
+from replicax._core.machine.nvidia import Driver, Gpu, GpuProcess
 from replicax._tools.doctor import __main__ as command
 from replicax._tools.doctor import _examination, _facts, _render
 from replicax._tools.doctor._checks import CHECKS, CHECKS_OF_GPUS, OK, WARN, WRONG, checked

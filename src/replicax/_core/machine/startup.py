@@ -14,8 +14,6 @@ from pathlib import Path
 
 import jax
 
-from replicax._core import compilation_cache, nvidia
-from replicax._core.compilation_cache import jax_setting
 from replicax._core.env import (
     demand_deterministic_gpus,
     leave_idle_libtpu,
@@ -24,7 +22,9 @@ from replicax._core.env import (
     visible_gpus,
 )
 from replicax._core.errors import BackendAlreadyInitialized
-from replicax._core.gpus import has_plugin
+from replicax._core.machine import compilation_cache, nvidia
+from replicax._core.machine.compilation_cache import jax_setting
+from replicax._core.machine.gpus import has_plugin
 from replicax._cpu.memory import keep_memory
 from replicax.cluster_resolver._tpu_slice import chips_on_bus
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping, Sequence
 
-from replicax._core import nvidia
 from replicax._core.env import (
     CUDA_VISIBLE_DEVICES,
     GPU_FRACTION,
@@ -19,6 +18,7 @@ from replicax._core.env import (
     visible_gpus,
 )
 from replicax._core.errors import ClusterSpecError
+from replicax._core.machine import nvidia
 
 _PLUGINS = {
     "cuda": ("jax_cuda12_plugin", "jax_cuda13_plugin"),
