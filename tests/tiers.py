@@ -23,6 +23,7 @@ LIST = TESTS / "slow.txt"
 SLOW = (
     "gpu/",
     "guides/",
+    "machines/",
     "multi_process/",
     "ps_processes/",
     "soak/",
@@ -44,6 +45,7 @@ SLOW = (
 # Files and folders whose tests start processes and judge them by seconds.
 TIMED = (
     "gpu/test_processes.py",
+    "machines/",
     "multi_process/",
     "ps_processes/",
     "soak/",
