@@ -24,20 +24,17 @@ from replicax._core.errors import UsageError
 from replicax._core.gpus import shared_gpus
 from replicax._core.startup import is_started, nvidia_gpus
 from replicax._ps.hosts.cluster import Size, local_size
-from replicax._ps.hosts.dialer import Dialer
+from replicax._ps.hosts.contact import Dialer
 from replicax._ps.hosts.given_cluster import GivenCluster
-from replicax._ps.hosts.host_process import FORK, RAY
-from replicax._ps.hosts.started_cluster import Members, StartedCluster
+from replicax._ps.hosts.started_cluster import FORK, RAY, Members, StartedCluster
 from replicax._ps.hosts.task_server import serve_this_task_if_member
 from replicax._ps.hosts.thread_cluster import ThreadCluster
 from replicax._ps.queue.coordination import Coordination, Engine
 from replicax._ps.queue.recovery import Recoveries
-from replicax._ps.recording import seams
+from replicax._ps.recording.record import install
 from replicax._ps.server.keeping import keeping, name_folder, own_folder
-from replicax._ps.store.client import Client
-from replicax._ps.store.early import Early
-from replicax._ps.store.scaling import scaling
-from replicax._ps.store.steady import SteadyClient
+from replicax._ps.server.server import scaling
+from replicax._ps.store.servers import Client, Early, SteadyClient
 from replicax._ps.store.store import ServerStore
 from replicax.cluster_resolver import detect
 
@@ -122,7 +119,7 @@ def start(
 
     `settings` are told to servers; `keeping` explains `kept`.
     """
-    seams.install()
+    install()
     scaling(settings["staleness_scaling"])
     if engine not in (None, "processes", "ray", "threads"):
         raise UsageError(

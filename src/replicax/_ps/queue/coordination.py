@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 from replicax._core.errors import UsageError
 from replicax._fit.figures import Members
 from replicax._input.context import InputContext
-from replicax._ps.data.per_worker_dataset import PerWorkerDataset, Unused
+from replicax._ps.data.per_worker import PerWorkerDataset, Unused
 from replicax._ps.hosts.pulse import Pulse
 from replicax._ps.queue.dispatch import Dispatcher
 from replicax._ps.queue.gate import StalenessGate
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 
     from replicax._control import Limits
     from replicax._ps.hosts.cluster import Cluster
-    from replicax._ps.hosts.dialer import Dialer
+    from replicax._ps.hosts.contact import Dialer
     from replicax._ps.queue.lanes import Lane
     from replicax._ps.queue.recovery import Recoveries, Recovery
-    from replicax._ps.store.client import Client
-    from replicax._ps.store.steady import SteadyClient
+    from replicax._ps.store.servers import Client, SteadyClient
     from replicax._ps.store.store import ServerStore
 
 
