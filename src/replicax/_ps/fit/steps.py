@@ -255,7 +255,7 @@ class StepScheduler:
     def schedule(self, key: Any, fn: Callable[..., Any], args: Sequence[Any]) -> RemoteValue:
         """Run `fn(*args)` on a worker."""
         task = self._coordination.tracer.traced(fn, key, args, {})
-        return self._coordination.dispatcher.submit(task)
+        return self._coordination.submit(task)
 
     def under_way(self) -> int:
         """The good number of closures under way."""
@@ -275,8 +275,8 @@ class StepScheduler:
 
     def abandon(self) -> None:
         """Cancel what is scheduled, and wait for what runs."""
-        self._coordination.dispatcher.abandon()
+        self._coordination.abandon()
 
     def settle(self) -> None:
         """After all closures have ended, make their updates visible."""
-        self._coordination.dispatcher.barrier()
+        self._coordination.barrier()
