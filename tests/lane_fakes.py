@@ -6,7 +6,8 @@ import contextlib
 import threading
 from types import SimpleNamespace
 
-from replicax._ps.queue.dispatch import Dispatcher
+from replicax._ps.queue.coordination import Dispatcher
+from replicax._ps.queue.gate import StalenessGate
 from replicax._ps.queue.lanes import WorkerGone
 
 from helpers import begun_threads, is_waiting, wait_until
@@ -35,29 +36,30 @@ class FakeLane:
                 raise WorkerGone(self.worker, "closed")
 
 
-class FakeCoordination:
+class FakeCoordination(Dispatcher):
     """What a strategy of two workers can do; a task is `fn` with its arguments."""
 
     def __init__(self, num_workers=2, lanes_each=1, max_staleness=None):
+        super().__init__(StalenessGate(max_staleness))
         self.num_workers = num_workers
         self.lanes_each = lanes_each
-        self.max_staleness = max_staleness
         self.opened = []
         self.barriers = 0
         self.datasets = []
         self.restored = []
-        self.dispatcher = Dispatcher(self)
 
     def task(self, fn, args, kwargs):
         return lambda lane: fn(*args, **kwargs)
 
-    def lanes(self):
-        assert not self.opened
-        return [lane for worker in range(self.num_workers) for lane in self._lanes_of(worker)]
+    def lanes_of(self, worker):
+        assert worker not in [lane.worker for lane in self.opened]
+        lanes = [FakeLane(worker) for _ in range(self.lanes_each)]
+        self.opened += lanes
+        return lanes
 
-    def add_worker(self):
+    def new_worker(self):
         self.num_workers += 1
-        return self._lanes_of(self.num_workers - 1)
+        return self.num_workers - 1
 
     def restore_server(self, server):
         self.restored.append(server)
@@ -66,13 +68,8 @@ class FakeCoordination:
         self.datasets.append((dataset_or_fn, shard, num_splits))
         return "data set"
 
-    def barrier(self):
+    def new_epoch(self):
         self.barriers += 1
-
-    def _lanes_of(self, worker):
-        lanes = [FakeLane(worker) for _ in range(self.lanes_each)]
-        self.opened += lanes
-        return lanes
 
 
 class FakeStrategy:

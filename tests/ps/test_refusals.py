@@ -10,10 +10,10 @@ import pytest
 import replicax as rx
 from replicax._core.errors import UsageError
 from replicax._program.capture import current_recorder
-from replicax._ps.hosts.dialer import Dialer
+from replicax._ps.hosts.contact import Dialer
 from replicax._ps.queue.lanes import ServerGone
 from replicax._ps.recording.record import record
-from replicax._ps.store.client import Client
+from replicax._ps.store.servers import Client
 
 
 def test_a_closure_that_calls_back_into_python_stays_behind(started):

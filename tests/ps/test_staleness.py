@@ -13,8 +13,8 @@ import pytest
 
 import replicax as rx
 from replicax._core.errors import UsageError
-from replicax._ps.store.client import Client
 from replicax._ps.store.exchange import Traffic
+from replicax._ps.store.servers import Client
 from replicax._ps.worker import Worker
 
 from helpers import TESTS, begun_threads

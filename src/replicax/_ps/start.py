@@ -6,14 +6,12 @@ import os
 import shutil
 import sys
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cloudpickle
 
-from replicax._control import Limits
 from replicax._core.env import (
     JAX_PLATFORMS,
     gpu_settings,
@@ -24,87 +22,21 @@ from replicax._core.errors import UsageError
 from replicax._core.machine.gpus import shared_gpus
 from replicax._core.machine.startup import is_started, nvidia_gpus
 from replicax._ps.hosts.cluster import Size, local_size
-from replicax._ps.hosts.dialer import Dialer
+from replicax._ps.hosts.contact import Dialer
 from replicax._ps.hosts.given_cluster import GivenCluster
-from replicax._ps.hosts.host_process import FORK, RAY
-from replicax._ps.hosts.started_cluster import Members, StartedCluster
+from replicax._ps.hosts.started_cluster import FORK, RAY, Members, StartedCluster
 from replicax._ps.hosts.task_server import serve_this_task_if_member
 from replicax._ps.hosts.thread_cluster import ThreadCluster
-from replicax._ps.queue.coordination import Coordination, Engine
+from replicax._ps.queue.coordination import Engine
 from replicax._ps.queue.recovery import Recoveries
-from replicax._ps.recording import seams
+from replicax._ps.recording.record import install
 from replicax._ps.server.keeping import keeping, name_folder, own_folder
-from replicax._ps.store.client import Client
-from replicax._ps.store.early import Early
-from replicax._ps.store.scaling import scaling
-from replicax._ps.store.steady import SteadyClient
+from replicax._ps.server.server import scaling
+from replicax._ps.store.servers import Client, SteadyClient
 from replicax._ps.store.store import ServerStore
 from replicax.cluster_resolver import detect
 
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from replicax._ps.hosts.cluster import Cluster
-    from replicax._ps.queue.dispatch import Dispatcher
-
 PATIENCE = 120.0  # seconds for a member to come back, in a cluster that is started here
-
-
-@dataclass
-class EngineRoom:
-    """The parts of a started strategy."""
-
-    cluster: Cluster
-    dial: Dialer
-    client: Client
-    steady: SteadyClient
-    store: ServerStore
-    resolver: Any
-    settings: dict[str, Any]
-    patience: float | None
-    starts_meanwhile: bool
-
-    def coordination(
-        self,
-        adopt: Callable[[Sequence[Any]], None],
-        scope: Callable[[], AbstractContextManager[Any]],
-        *,
-        max_staleness: int | None,
-        closures_in_flight: int,
-    ) -> Coordination:
-        """The coordinator's part."""
-        limits = Limits.from_environ()
-        recoveries = Recoveries(
-            self.cluster,
-            self.client,
-            self.steady.changes,
-            replicas=bool(self.settings["replicas"]),
-            patience=self.patience,
-        )
-        engine = Engine(
-            self.cluster,
-            self.dial,
-            self.client,
-            self.store,
-            recoveries,
-            steady=self.steady,
-            patience=self.patience,
-            platform=getattr(self.cluster, "platform", None),
-        )
-        coordination = Coordination(
-            engine,
-            adopt,
-            scope,
-            max_staleness=max_staleness,
-            closures_in_flight=closures_in_flight,
-        )
-        self.steady.outlive = _outliving(weakref.ref(coordination.dispatcher))
-        if self.starts_meanwhile:
-            self.steady.early = Early(recoveries.meet)
-        else:
-            recoveries.meet()
-        coordination.begin(limits)
-        return coordination
 
 
 def start(
@@ -117,12 +49,12 @@ def start(
     address: str | None,
     settings: dict[str, Any],
     **kept: Any,
-) -> EngineRoom:
+) -> Engine:
     """Start a cluster, or find the one that is there.
 
     `settings` are told to servers; `keeping` explains `kept`.
     """
-    seams.install()
+    install()
     scaling(settings["staleness_scaling"])
     if engine not in (None, "processes", "ray", "threads"):
         raise UsageError(
@@ -156,23 +88,26 @@ def start(
     client = Client(dial, [()] * cluster.num_servers)
     steady = SteadyClient(client)
     store = ServerStore(steady, partitioner, code)
-    early = isinstance(cluster, StartedCluster) and address is None
-    return EngineRoom(cluster, dial, client, steady, store, resolver, settings, patience, early)
+    recoveries = Recoveries(
+        cluster, client, steady.changes, replicas=bool(settings["replicas"]), patience=patience
+    )
+    return Engine(
+        cluster,
+        dial,
+        client,
+        steady,
+        store,
+        recoveries,
+        resolver,
+        patience,
+        meanwhile=isinstance(cluster, StartedCluster) and address is None,
+        platform=getattr(cluster, "platform", None),
+    )
 
 
 def _told(settings: dict[str, Any], code: list[bytes]) -> bytes:
     """What a member is told on a new connection: the settings, and the code so far."""
     return cloudpickle.dumps({**settings, "code": code})
-
-
-def _outliving(dispatcher: weakref.ref[Dispatcher]) -> Callable[[Callable[[], Any]], Any]:
-    """`Dispatcher.with_servers` for the store, which must not keep the strategy alive."""
-
-    def outlive(call: Callable[[], Any]) -> Any:
-        there = dispatcher()
-        return call() if there is None else there.with_servers(call)
-
-    return outlive
 
 
 def _has_servers(resolver: Any) -> bool:

@@ -19,12 +19,11 @@ from replicax._cpu import kernels
 from replicax._program.compiling import compile_for, compiled
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.data.worker_data import Ended, NeedsProgram, Readers
-from replicax._ps.hosts.dialer import Dialer
+from replicax._ps.hosts.contact import Dialer
 from replicax._ps.programs import split_ids
 from replicax._ps.queue.lanes import ServerGone
-from replicax._ps.store.client import Client
-from replicax._ps.store.exchange import Traffic
-from replicax._ps.store.lookups import Wanted, look_up
+from replicax._ps.store.exchange import Traffic, Wanted, look_up
+from replicax._ps.store.servers import Client
 from replicax._ps.tables.id_sources import check_narrow, taken
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from replicax._ps.queue.remote_value import fetched, holds_remote
 from replicax.coordinator._progress import wait_and_show
 
 if TYPE_CHECKING:
-    from replicax._ps.queue.dispatch import Coordination
+    from replicax._ps.queue.coordination import Coordination
     from replicax._ps.queue.recovery import Recovery
     from replicax._ps.queue.remote_value import RemoteValue
 
@@ -73,7 +73,7 @@ class ClusterCoordinator:
             made._strategy, made._coordination = strategy, coordination
             return made
 
-        return coordination.dispatcher.shared(make)
+        return coordination.shared(make)
 
     @property
     def strategy(self) -> Any:
@@ -126,7 +126,7 @@ class ClusterCoordinator:
         """
         with self._strategy.scope():
             task = self._coordination.task(fn, tuple(args or ()), dict(kwargs or {}))
-        return self._coordination.dispatcher.submit(task)
+        return self._coordination.submit(task)
 
     def join(self, progress: bool = False) -> None:
         """Wait until all scheduled functions have ended; later functions see their updates.
@@ -139,10 +139,10 @@ class ClusterCoordinator:
                 cancelled.
         """
         if progress:
-            wait_and_show(self._coordination.dispatcher)
+            wait_and_show(self._coordination)
         else:
-            self._coordination.dispatcher.wait()
-        self._coordination.dispatcher.barrier()
+            self._coordination.wait()
+        self._coordination.barrier()
 
     def done(self) -> bool:
         """Whether all scheduled functions have ended.
@@ -156,7 +156,7 @@ class ClusterCoordinator:
             >>> rx.coordinator.ClusterCoordinator(strategy).done()
             True
         """
-        return self._coordination.dispatcher.done()
+        return self._coordination.done()
 
     def fetch(self, val: Any) -> Any:
         """Wait for the `RemoteValue`s in a nest, and replace them by their results.
@@ -184,7 +184,7 @@ class ClusterCoordinator:
         """
         found = fetched(val)
         if holds_remote(val):
-            self._coordination.dispatcher.barrier()
+            self._coordination.barrier()
         return found
 
     def create_per_worker_dataset(
@@ -266,4 +266,4 @@ class ClusterCoordinator:
             >>> rx.coordinator.ClusterCoordinator(strategy).add_worker()
             2
         """
-        return self._coordination.dispatcher.add_worker()
+        return self._coordination.add_worker()

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from replicax._ps.queue.dispatch import Dispatcher
+    from replicax._ps.queue.coordination import Dispatcher
 
 _SECONDS = 0.5
 

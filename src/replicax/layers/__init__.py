@@ -1,7 +1,7 @@
 """Keras layers for embedding tables that are too large for one process, and for text and ids."""
 
 from replicax._function.importing import TFSMLayer as TFSMLayer
-from replicax._ps.tables.hashing import hash_ids as hash_ids
+from replicax._ps.tables.initial_rows import hash_ids as hash_ids
 from replicax.layers._discretization import Discretization as Discretization
 from replicax.layers._dynamic_table import DynamicTable as DynamicTable
 from replicax.layers._hashing import HashedCrossing as HashedCrossing

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from replicax._core.errors import UsageError
-from replicax._ps.tables.hashing import hash_ids
+from replicax._ps.tables.initial_rows import hash_ids
 from replicax.layers import _text_models
 from replicax.layers._vocabulary import as_texts, check_mode, counted, is_text, on_host, one_hot
 

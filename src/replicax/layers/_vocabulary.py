@@ -195,7 +195,7 @@ class Vocabulary:
 
 def _hashed(keys: Any, buckets: int) -> np.ndarray:
     # Imported here, so that text layers do not load the code of parameter servers.
-    from replicax._ps.tables.hashing import hash_ids
+    from replicax._ps.tables.initial_rows import hash_ids
 
     return hash_ids(keys, buckets)
 

@@ -13,7 +13,7 @@ from replicax._core.topology import Topology
 from replicax._keras.distribution import Closures, adopt
 from replicax._mesh.engine import Engine
 from replicax._ps.fit.steps import steps_maker
-from replicax._ps.queue.coordination import check_in_flight
+from replicax._ps.queue.coordination import Coordination, check_in_flight
 from replicax._ps.queue.gate import check_bound
 from replicax._ps.start import start
 from replicax.strategies._base import Strategy
@@ -92,7 +92,7 @@ class ParameterServerStrategy(Strategy):
         check_in_flight(closures_in_flight)
         check_bound(max_staleness)
         topology = Topology.single()
-        engine_room = start(
+        started = start(
             cluster_resolver,
             variable_partitioner,
             num_workers=num_workers,
@@ -104,8 +104,9 @@ class ParameterServerStrategy(Strategy):
             snapshot_seconds=snapshot_seconds,
             replicas=replicas,
         )
-        store = engine_room.store
-        self.coordination = coordination = engine_room.coordination(
+        store = started.store
+        self.coordination = coordination = Coordination(
+            started,
             functools.partial(adopt, store),
             self.scope,
             max_staleness=max_staleness,
@@ -118,7 +119,7 @@ class ParameterServerStrategy(Strategy):
             functools.cache(_say_who_computes),
         )
         whole = Engine(topology, store, CrossDeviceOps(), closures=closures)
-        super().__init__(whole, cluster_resolver=engine_room.resolver)
+        super().__init__(whole, cluster_resolver=started.resolver)
         self.close = coordination.close
 
 

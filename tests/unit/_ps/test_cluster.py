@@ -9,10 +9,16 @@ import pytest
 
 import replicax as rx
 from replicax._ps.hosts import started_cluster
-from replicax._ps.hosts.cluster import SERVER, WORKER, Member, Size, load_starter, local_size
-from replicax._ps.hosts.host_process import RAY
-from replicax._ps.hosts.roster import Roster
-from replicax._ps.hosts.started_cluster import Members, StartedCluster
+from replicax._ps.hosts.cluster import (
+    SERVER,
+    WORKER,
+    Member,
+    Roster,
+    Size,
+    load_starter,
+    local_size,
+)
+from replicax._ps.hosts.started_cluster import RAY, Members, StartedCluster
 
 import tiny_member
 

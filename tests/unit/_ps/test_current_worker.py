@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from replicax._ps.current_worker import experimental_get_current_worker_index as current
-from replicax._ps.current_worker import on_worker
+from replicax._ps.data.per_worker import experimental_get_current_worker_index as current
+from replicax._ps.data.worker_data import on_worker
 
 from lane_fakes import in_thread
 

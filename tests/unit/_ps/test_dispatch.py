@@ -19,55 +19,56 @@ from lane_fakes import FakeCoordination, lane_threads, raised
 def coordination():
     coordination = FakeCoordination()
     yield coordination
-    coordination.dispatcher.close()
+    coordination.close()
     assert lane_threads() == []
 
 
 def test_nothing_is_started_before_the_first_task(coordination):
-    assert coordination.dispatcher.done()
-    assert coordination.dispatcher.wait()
-    coordination.dispatcher.barrier()
+    assert coordination.done()
+    assert coordination.wait()
+    coordination.barrier()
     assert (coordination.opened, coordination.barriers) == ([], 0)
-    assert coordination.dispatcher.submit(lambda lane: 3).fetch() == 3
+    assert coordination.submit(lambda lane: 3).fetch() == 3
     assert len(coordination.opened) == 2
 
 
 def test_lanes_are_opened_once(coordination):
-    values = [coordination.dispatcher.submit(lambda lane: 1) for _ in range(5)]
+    values = [coordination.submit(lambda lane: 1) for _ in range(5)]
     assert [value.fetch() for value in values] == [1] * 5
     assert len(lane_threads()) == 2
 
 
 def test_lanes_that_cannot_be_opened_are_tried_again(coordination, monkeypatch):
-    def lanes():
+    def lanes_of(worker):
         raise OSError("no cluster")
 
     with monkeypatch.context() as patch:
-        patch.setattr(coordination, "lanes", lanes)
+        patch.setattr(coordination, "lanes_of", lanes_of)
         with pytest.raises(OSError, match="no cluster"):
-            coordination.dispatcher.submit(lambda lane: 1)
-    assert coordination.dispatcher.submit(lambda lane: 1).fetch() == 1
+            coordination.submit(lambda lane: 1)
+    assert coordination.submit(lambda lane: 1).fetch() == 1
 
 
 def test_a_task_can_be_for_one_worker(coordination):
-    values = [coordination.dispatcher.submit(lambda lane: lane.worker, tag=1) for _ in range(4)]
+    values = [coordination.submit(lambda lane: lane.worker, tag=1) for _ in range(4)]
     assert [value.fetch() for value in values] == [1] * 4
 
 
 def test_each_closure_has_its_own_number(coordination):
     seen = []
-    for lane in (lanes := coordination.lanes()):
+    lanes = {worker: coordination.lanes_of(worker) for worker in range(2)}
+    for lane in coordination.opened:
         lane.run = lambda closure, *, more: seen.append(closure.id)
-    coordination.lanes = lambda: lanes
+    coordination.lanes_of = lanes.get
     for _ in range(5):
-        coordination.dispatcher.submit(None)
-    coordination.dispatcher.wait()
+        coordination.submit(None)
+    coordination.wait()
     assert sorted(seen) == [0, 1, 2, 3, 4]
 
 
 def test_a_worker_joins(coordination):
-    assert coordination.dispatcher.add_worker() == 2
-    assert coordination.dispatcher.submit(lambda lane: lane.worker, tag=2).fetch() == 2
+    assert coordination.add_worker() == 2
+    assert coordination.submit(lambda lane: lane.worker, tag=2).fetch() == 2
     assert len(lane_threads()) == 3
 
 
@@ -79,9 +80,9 @@ def test_a_barrier_restores_a_server_that_is_gone(coordination):
             raise ServerGone(gone.pop())
         coordination.barriers += 1
 
-    coordination.barrier = barrier
-    coordination.dispatcher.submit(lambda lane: 1)
-    coordination.dispatcher.barrier()
+    coordination.new_epoch = barrier
+    coordination.submit(lambda lane: 1)
+    coordination.barrier()
     assert (coordination.restored, coordination.barriers) == ([1], 1)
 
 
@@ -91,7 +92,7 @@ def test_a_closure_that_finds_a_server_gone_runs_when_it_is_restored(coordinatio
             raise ServerGone(1)
         return "ran"
 
-    assert coordination.dispatcher.submit(task).fetch() == "ran"
+    assert coordination.submit(task).fetch() == "ran"
     assert coordination.restored == [1]
 
 
@@ -104,7 +105,7 @@ def test_a_server_that_will_not_come_back_is_raised_by_all_three(coordination):
         raise ServerGone(1)
 
     coordination.restore_server = restore
-    dispatcher = coordination.dispatcher
+    dispatcher = coordination
     for ask in (dispatcher.wait, dispatcher.done, lambda: dispatcher.submit(task)):
         value = dispatcher.submit(task)
         assert isinstance(raised(value.fetch), CancelledError)
@@ -123,17 +124,17 @@ def test_the_bound_of_staleness_reaches_the_gate():
         running.pop()
 
     for _ in range(12):
-        coordination.dispatcher.submit(task)
-    coordination.dispatcher.wait()
-    coordination.dispatcher.close()
+        coordination.submit(task)
+    coordination.wait()
+    coordination.close()
     assert max(most) == 1
 
 
 def test_nothing_can_be_submitted_after_the_end(coordination):
-    coordination.dispatcher.submit(lambda lane: 1).fetch()
-    coordination.dispatcher.close()
+    coordination.submit(lambda lane: 1).fetch()
+    coordination.close()
     with pytest.raises(CoordinatorError, match="until the coordinator is closed"):
-        coordination.dispatcher.submit(lambda lane: 1)
+        coordination.submit(lambda lane: 1)
 
 
 def test_the_threads_end_with_the_strategy():
@@ -144,7 +145,7 @@ def test_the_threads_end_with_the_strategy():
         begun.set()
         lane.until(threading.Event())
 
-    value = coordination.dispatcher.submit(task)
+    value = coordination.submit(task)
     assert begun.wait(60)
     gone = weakref.ref(coordination)
     del coordination
@@ -160,7 +161,7 @@ def test_the_end_of_a_program_ends_the_lanes():
         from lane_fakes import FakeCoordination
 
         coordination = FakeCoordination()
-        coordination.dispatcher.submit(lambda lane: print("ran", flush=True)).fetch()
+        coordination.submit(lambda lane: print("ran", flush=True)).fetch()
         for lane in coordination.opened:
             lane.close = lambda: print("closed", flush=True)
     """
@@ -176,6 +177,6 @@ def test_a_worker_that_dies_is_recovered_by_its_lane(coordination):
             raise WorkerGone(lane.worker)
         return "ran"
 
-    assert coordination.dispatcher.submit(task).fetch() == "ran"
-    coordination.dispatcher.wait()
+    assert coordination.submit(task).fetch() == "ran"
+    coordination.wait()
     wait_until(lambda: recovered)

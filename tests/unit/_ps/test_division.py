@@ -7,7 +7,7 @@ import pytest
 
 import replicax as rx
 from replicax._core.errors import ClosureInputError, UsageError
-from replicax._ps.data.division import Division, divisible
+from replicax._ps.data.splits import Division, divisible
 
 Dataset = rx.data.Dataset
 

@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 
 from replicax._ps.server import server_state
-from replicax._ps.server.hosted import Hosted
-from replicax._ps.server.server import ParameterServer
+from replicax._ps.server.cells import Hosted
+from replicax._ps.server.server import ParameterServer, packed
 from replicax._ps.server.snapshot_files import SnapshotFolder
 from replicax._ps.server.snapshots import Snapshots
-from replicax._ps.tables.dynamic_cell import DynamicCell
-from replicax._ps.tables.dynamic_table import DynamicTableSpec
+from replicax._ps.tables.dynamic_table import DynamicCell, DynamicTableSpec
 from replicax._ps.tables.table_home import join_states, split_state
-from replicax._ps.tables.table_requests import packed
 from replicax._ps.variables.shard_optimizer import Recipe
 
 from server_messages import Asked

@@ -11,9 +11,9 @@ import pytest
 from replicax._core.errors import UsageError
 from replicax._ps.tables import dynamic_table
 from replicax._ps.tables.dynamic_table import DynamicTable, DynamicTableSpec
-from replicax._ps.tables.hashing import ids_by_server
-from replicax._ps.tables.row_store import Column
+from replicax._ps.tables.initial_rows import ids_by_server
 from replicax._ps.tables.rowwise import rowwise_optimizer
+from replicax._ps.tables.table import Column
 from replicax._ps.tables.table_home import join_states, split_state
 
 DIM = 4

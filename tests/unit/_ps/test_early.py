@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from replicax._ps.store import early as early_module
-from replicax._ps.store.early import Early
+from replicax._ps.store import servers
+from replicax._ps.store.servers import Early
 
 
 class Home:
@@ -111,7 +111,7 @@ def test_who_waits_hears_of_the_end(there):
 
 
 def test_more_than_some_bytes_are_not_kept(there, monkeypatch):
-    monkeypatch.setattr(early_module, "MOST_BYTES", 100)
+    monkeypatch.setattr(servers, "MOST_BYTES", 100)
     early = waiting(there)
     assert early.keep(Home([], "a"), np.zeros(12), is_new=True)
     assert not early.keep(Home([], "b"), np.zeros(1), is_new=True)

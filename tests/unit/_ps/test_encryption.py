@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replicax._core.errors import ClusterSpecError
-from replicax._ps.hosts.encryption import client_context, server_context
+from replicax._ps.hosts.contact import client_context, server_context
 
 
 def test_there_is_none_without_certificates(monkeypatch):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from replicax._core.errors import UsageError
-from replicax._ps.tables.hashing import hash_ids, home, ids_by_server, mix, server_of
+from replicax._ps.tables.initial_rows import hash_ids, home, ids_by_server, mix, server_of
 
 from helpers import run_python
 
@@ -69,9 +69,7 @@ def test_ids_stay_below_the_number_of_buckets():
 
 
 def test_a_hash_is_the_same_in_every_process():
-    program = (
-        "from replicax._ps.tables.hashing import hash_ids; print(hash_ids(['a', 'b']).tolist())"
-    )
+    program = "from replicax.layers import hash_ids; print(hash_ids(['a', 'b']).tolist())"
     said = run_python(program, PYTHONHASHSEED="1")
     assert said == f"{hash_ids(['a', 'b']).tolist()}\n" == run_python(program, PYTHONHASHSEED="2")
 

@@ -10,8 +10,8 @@ import tempfile
 import pytest
 
 from replicax._core.errors import UsageError
+from replicax._ps.hosts.member import ServerNode
 from replicax._ps.server.keeping import keeping, name_folder, own_folder
-from replicax._ps.server.server_node import ServerNode
 
 USUAL = {
     "snapshot_dir": None,

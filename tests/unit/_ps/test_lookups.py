@@ -7,8 +7,8 @@ import pytest
 
 from replicax._core.errors import UsageError
 from replicax._core.lookup import NO_ID
-from replicax._ps.store.lookups import distinct, look_up
-from replicax._ps.tables.hashing import server_of
+from replicax._ps.store.exchange import distinct, look_up
+from replicax._ps.tables.initial_rows import server_of
 
 LARGE = 2**62
 

@@ -18,9 +18,8 @@ import replicax as rx
 from replicax._cpu.tuning import choose
 from replicax._net import Refused
 from replicax._ps.hosts.cluster import SERVER, WORKER
-from replicax._ps.hosts.host_process import RAY
 from replicax._ps.hosts.session import processes_of
-from replicax._ps.hosts.started_cluster import Members, StartedCluster
+from replicax._ps.hosts.started_cluster import RAY, Members, StartedCluster
 
 import members
 import tiny_member
@@ -203,7 +202,7 @@ DRIVER = f"""
 import sys, time
 sys.path[:0] = {sys.path!r}
 import tiny_member
-from replicax._ps.hosts.host_process import RAY
+from replicax._ps.hosts.started_cluster import RAY
 from replicax._ps.hosts.started_cluster import Members, StartedCluster
 workers = Members(1, {{"variables": ["TMPDIR"]}})
 cluster = StartedCluster.start(Members(0), workers, host=RAY, starter={TINY!r})

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from replicax._ps.queue.repairs import Repairs
+from replicax._ps.queue.lanes import Repairs
 
 from lane_fakes import in_thread
 

@@ -9,10 +9,9 @@ import keras
 import pytest
 
 from replicax._net import Message, RemoteError
-from replicax._ps.hosts.dialer import Dialer
-from replicax._ps.hosts.member import start_member
+from replicax._ps.hosts.contact import Dialer
+from replicax._ps.hosts.member import NotOpen, start_member
 from replicax._ps.server.replicas import NoReplica, Shadows
-from replicax._ps.server.server_node import NotOpen
 
 from server_messages import Asked, held, ones
 

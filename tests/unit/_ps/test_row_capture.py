@@ -6,8 +6,8 @@ import threading
 
 import numpy as np
 
-from replicax._ps.tables import row_capture
-from replicax._ps.tables.row_capture import RowCapture
+from replicax._ps.server import cells
+from replicax._ps.server.cells import RowCapture
 
 
 def gathered(chunks):
@@ -19,7 +19,7 @@ def gathered(chunks):
 
 
 def test_rows_that_change_while_they_are_copied_are_as_they_were(monkeypatch):
-    monkeypatch.setattr(row_capture, "BLOCK_BYTES", 4 * 8)  # four rows at a time
+    monkeypatch.setattr(cells, "BLOCK_BYTES", 4 * 8)  # four rows at a time
     table = np.arange(20.0)
     wanted = np.arange(20) % 2 == 0
     capture = RowCapture([table], wanted.copy())

@@ -10,8 +10,7 @@ import threading
 import pytest
 
 import replicax as rx
-from replicax._ps.hosts import secret
-from replicax._ps.hosts.secret import cluster_secret
+from replicax._ps.hosts.given_cluster import cluster_secret, host_of
 from replicax.cluster_resolver import ClusterSpec
 
 HERE = ClusterSpec({"ps": ["localhost:1"], "worker": ["127.0.0.1:2", "[::1]:3"]})
@@ -130,4 +129,4 @@ def test_several_machines_need_it_in_the_environment(folder):
 
 
 def test_the_host_of_ipv6_has_no_brackets():
-    assert secret.host_of(HERE, "worker", 1) == "::1"
+    assert host_of(HERE, "worker", 1) == "::1"

@@ -220,7 +220,7 @@ def test_a_table_that_is_assigned_or_gets_an_optimizer_is_written_whole(start):
 
 
 def test_a_snapshot_is_of_one_moment_although_pushes_go_on(start, monkeypatch):
-    monkeypatch.setattr("replicax._ps.tables.row_capture.BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr("replicax._ps.server.cells.BLOCK_BYTES", 1 << 10)
     first = start()
     asked = table(first, keras.optimizers.SGD(1.0))
     asked.create(1, [0.0], "counter")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from replicax._ps.data.split_reader import PartEnded, SplitReader
 from replicax._ps.data.splits import Place
+from replicax._ps.data.worker_data import PartEnded, SplitReader
 
 
 class Begun:

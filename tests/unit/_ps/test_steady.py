@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from replicax._ps.queue.lanes import ServerGone
-from replicax._ps.store.client import Client as Links
-from replicax._ps.store.steady import SteadyClient
+from replicax._ps.store.servers import Client as Links
+from replicax._ps.store.servers import SteadyClient
 
 
 class Client:

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from replicax._core.errors import UsageError
-from replicax._ps.tables.row_store import Column, Rows, zeros_on_disk
 from replicax._ps.tables.rowwise import rowwise_optimizer
-from replicax._ps.tables.table import Table
+from replicax._ps.tables.table import Column, Rows, Table, zeros_on_disk
 
 ROWS, DIM = 50, 3
 VALUES = np.arange(ROWS * DIM, dtype=np.float32).reshape(ROWS, DIM)

@@ -22,7 +22,7 @@ from lane_fakes import FakeStrategy, in_thread, lane_threads, raised
 def strategy():
     strategy = FakeStrategy()
     yield strategy
-    strategy.coordination.dispatcher.close()
+    strategy.coordination.close()
     assert lane_threads() == []
 
 

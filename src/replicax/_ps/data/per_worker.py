@@ -1,11 +1,35 @@
-"""`PerWorkerValues`: one component for each worker."""
+"""Values and data sets of each worker, as the coordinator sees them, and the worker's number.
+
+`worker_data.py` reads the data sets on a worker.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, final
+import functools
+import itertools
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Self, final
 
-from replicax._core.errors import UsageError
+import cloudpickle
+import jax
+import numpy as np
+
+from replicax._core.errors import OutOfRangeError, UsageError
+from replicax._input.dataset import DistributedDataset
+from replicax._program.capture import current_recorder
+from replicax._ps.data.splits import Division, Splits, divisible, whole
+from replicax._ps.data.worker_data import made, on_worker, worker_here
+from replicax._ps.fit.steps import WorkerDataAdapter
+from replicax.data._derive import Epochs
+from replicax.data._node import Feed
+
+if TYPE_CHECKING:
+    from replicax._ps.data.splits import Place
+    from replicax._ps.queue.closures import Closure
+
+
+_numbers = itertools.count()
 
 
 @final
@@ -54,3 +78,304 @@ class PerWorkerValues:
                 "have joined since it was made. Make it again with one more component."
             )
         return self._values[worker]
+
+
+@final
+class Unused:
+    """The numbers of iterators and data sets that were freed; workers are told to drop them."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def when_gone(self, owner: Any, number: int) -> None:
+        """Note the number as soon as its owner is freed."""
+        weakref.finalize(owner, self.numbers.append, number).atexit = False
+
+
+@final
+class PerWorkerDataset:
+    """A data set of which every worker has its own copy, or its share; for closures.
+
+    `make` is the data set, or makes it on a worker. With shard "off" each worker reads all of it,
+    with "dynamic" workers share its splits. `change` is applied to each batch, on the worker.
+    `unused` is told when this, or an iterator of it, is no more.
+    """
+
+    def __init__(
+        self,
+        make: Any,
+        shard: str = "off",
+        *,
+        num_splits: int | None = None,
+        workers: Callable[[], int] = lambda: 1,
+        unused: Unused | None = None,
+        change: Callable[[Any], Any] | None = None,
+    ) -> None:
+        if isinstance(make, DistributedDataset):
+            make = whole(make)
+        self.make, self.shard, self.change = make, shard, change
+        self.number = next(_numbers)
+        self.unused = unused or Unused()
+        self.unused.when_gone(self, self.number)
+        self._num_splits, self._workers = num_splits, workers
+        self._epochs = Epochs()
+        self.division: Division | None = None
+        if shard == "dynamic":
+            shared = divisible(self._made)
+            self._epochs = shared.epochs
+            self.division = Division.of(shared, num_splits=num_splits, workers=workers())
+        self.payload = _payload(make, change, self.division)
+
+    def __iter__(self) -> PerWorkerIterator:
+        return PerWorkerIterator(self, self.begin_epoch())
+
+    def __len__(self) -> int:
+        """How many batches an epoch has; a TypeError, as Python wants it, if that is not known."""
+        if self.num_batches is not None:
+            return self.num_batches
+        raise TypeError(
+            "A per-worker data set has a length if workers share it and its batches can be "
+            f"counted beforehand. Received: one with shard={self.shard!r}. Each worker has a copy "
+            "of its own, or only reading shows the end. Schedule closures until OutOfRangeError."
+        )
+
+    def __bool__(self) -> bool:
+        """Always true, as a data set is not nothing; without asking for its length."""
+        return True
+
+    @property
+    def num_batches(self) -> int | None:
+        """How many batches an epoch has, if workers share it and that is known."""
+        return self.division.count if self.division is not None else None
+
+    def changed_by(self, change: Callable[[Any], Any]) -> PerWorkerDataset:
+        """The same data set, with another function for each batch."""
+        return PerWorkerDataset(
+            self.make,
+            self.shard,
+            num_splits=self._num_splits,
+            workers=self._workers,
+            unused=self.unused,
+            change=change,
+        )
+
+    def as_adapter(self, steps: int | None) -> WorkerDataAdapter:
+        """The adapter for Keras' loops, for this many steps; None for all."""
+        return WorkerDataAdapter(self, steps)
+
+    def begin_epoch(self, after: int | None = None) -> int:
+        """The number of a new pass; with `after`, that number, from which counting goes on."""
+        return self._epochs.next(after)
+
+    def divide_like(self, division: Division) -> None:
+        """Adopt the division of another program, to go on from its position."""
+        if division != self.division:
+            self.division, self.number = division, next(_numbers)
+            self.unused.when_gone(self, self.number)
+            self.payload = _payload(self.make, self.change, division)
+
+    def splits(self) -> Splits | None:
+        """The splits of a new epoch, if workers share it."""
+        if self.division is None:
+            return None
+        return self.division.splits(self._num_splits, self._workers())
+
+    @functools.cached_property
+    def _made(self) -> Any:
+        with on_worker(0):
+            return made(self.make)
+
+    @functools.cached_property
+    def example(self) -> Any:
+        """A batch made on the coordinator, for its shapes."""
+        with on_worker(0):
+            for batch in _first(self._made):
+                return batch if self.change is None else self.change(batch)
+        raise OutOfRangeError(
+            "A data set for closures has batches. Received: one without any. There is nothing to "
+            "train on. Check the function that makes it."
+        )
+
+    @functools.cached_property
+    def shapes(self) -> Any:
+        """The shapes and types of a batch."""
+        return jax.tree.map(_shape_of, self.example)
+
+
+class _ForClosures:
+    """The iteration over batches of workers: only closures take them."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        recorder = current_recorder()
+        if recorder is None:
+            raise UsageError(
+                "The data of workers is read by closures. Received: `next` of a per-worker "
+                "iterator outside a scheduled function. Each worker has an iterator of its own, "
+                "the coordinator has none. Pass the iterator to `coordinator.schedule`, and call "
+                "`next` in the function."
+            )
+        return recorder.next_batch(self)
+
+    def get_next(self) -> Any:
+        """The next batch, in a closure."""
+        return next(self)
+
+
+@final
+class PerWorkerIterator(_ForClosures):
+    """An iterator on every worker; only closures call `next` on it."""
+
+    def __init__(self, dataset: PerWorkerDataset, epoch: int) -> None:
+        self.dataset, self.epoch = dataset, epoch
+        self.number = next(_numbers)
+        self.splits = dataset.splits()
+        dataset.unused.when_gone(self, self.number)
+
+    @property
+    def shapes(self) -> Any:
+        """The shapes and types of a batch."""
+        return self.dataset.shapes
+
+    def place(self, closure: Closure, number: int, worker: int) -> Place | None:
+        """The place of a closure's batch; None if its worker simply reads on."""
+        if self.splits is None:
+            return None
+        place = self.splits.give(closure, number, worker)
+        if place is None:
+            raise OutOfRangeError(
+                "A closure takes a batch that the epoch still has. Received: the end of epoch "
+                f"{self.epoch} of a data set that the workers share. All its batches have been "
+                "computed with, each of them once. Begin the next epoch with `iter(dataset)`; "
+                "`len(dataset)` says how many closures make one, if that is known."
+            )
+        return place
+
+    def get_state(self) -> dict[str, Any]:
+        """The rest of an epoch that workers share, for `set_state`, also of another program.
+
+        It is made of numbers, lists and dicts, so that it can be saved anywhere. Closures that have
+        not ended count as not begun: call `join` first.
+        """
+        division, splits = self._shared()
+        return {"epoch": self.epoch, **division.described(), **splits.get_state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on where `get_state` was called; the epochs that follow come after that one.
+
+        The state of another data set raises a `UsageError`.
+        """
+        division, _ = self._shared()
+        self.dataset.divide_like(division.resumed(state))
+        self.epoch = self.dataset.begin_epoch(after=state["epoch"])
+        self.splits = Splits(state["left"], further=state["further"])
+
+    def _shared(self) -> tuple[Division, Splits]:
+        if self.dataset.division is None or self.splits is None:
+            raise UsageError(
+                "What is left of an epoch is known of data that workers share. Received: a "
+                f"per-worker iterator with shard={self.dataset.shard!r}. Each worker reads a copy "
+                'of its own, at its own pace. Create it with shard="dynamic".'
+            )
+        return self.dataset.division, self.splits
+
+
+@final
+class Slot(_ForClosures):
+    """Stands for a per-worker iterator while a function of it is traced, and in its program.
+
+    It stands for the iterator of any epoch, and of any data set with such batches. Programs hold
+    it, and it does not hold the data.
+    """
+
+    def __init__(self, number: int, shapes: Any) -> None:
+        self.number, self.shapes = number, shapes
+
+
+@final
+class Slots:
+    """One slot for all iterators that can share a program."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Slot] = {}
+
+    def of(self, iterator: PerWorkerIterator, number: int) -> Slot:
+        """The slot for the iterator that is argument `number` of a function."""
+        leaves, tree = jax.tree.flatten(iterator.shapes)
+        return self._known.setdefault((number, tree, *leaves), Slot(number, iterator.shapes))
+
+
+def _payload(*parts: Any) -> bytes:
+    try:
+        return cloudpickle.dumps(parts)
+    except Exception as error:
+        raise UsageError(
+            "A data set that workers read can be sent to them. Received: "
+            f"{type(error).__name__}: {error}. A generator, a lock or an open file exists in one "
+            "process only. Pass a function that makes the data set, and make it there."
+        ) from error
+
+
+def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    array = np.asarray(leaf)
+    return jax.ShapeDtypeStruct(array.shape, array.dtype)
+
+
+def _first(made: Any) -> Any:
+    """The first batch of a data set, read without a pass that would count."""
+    return Feed(whole(made).prepared().sample, (0,)).elements(1)
+
+
+class NotOnWorker(UsageError, RuntimeError):
+    """Raised when code asks for its worker and there is none."""
+
+
+def _own_numbers() -> Iterator[Any]:
+    while True:
+        yield np.int32(worker_here() or 0)
+
+
+# A closure is the same program on all workers, so it reads the worker's number as data.
+_NUMBERS = iter(PerWorkerDataset(_own_numbers))
+
+
+def experimental_get_current_worker_index() -> Any:
+    """The number of the worker that runs this code, from 0.
+
+    Inside a function that makes a data set for each worker
+    (`ClusterCoordinator.create_per_worker_dataset`), and inside scheduled functions.
+
+    Returns:
+        The number; in a scheduled function as an array, which is known when it runs.
+
+    Raises:
+        NotOnWorker: If the code runs on no worker.
+
+    Example:
+        >>> import replicax as rx
+        >>> strategy = rx.ParameterServerStrategy(engine="threads", num_workers=2, num_ps=1)
+        >>> coordinator = rx.coordinator.ClusterCoordinator(strategy)
+        >>> def dataset_fn():
+        ...     worker = rx.coordinator.experimental_get_current_worker_index()
+        ...     return rx.data.Dataset.range(10).shard(2, worker)
+        >>> per_worker = iter(coordinator.create_per_worker_dataset(dataset_fn))
+        >>> @rx.function
+        ... def parity(iterator):
+        ...     return next(iterator) % 2
+        >>> parities = [coordinator.schedule(parity, args=(per_worker,)) for _ in range(5)]
+        >>> set(map(int, coordinator.fetch(parities))) <= {0, 1}
+        True
+    """
+    recorder = current_recorder()
+    if recorder is not None:
+        return recorder.next_batch(_NUMBERS)
+    index = worker_here()
+    if index is None:
+        raise NotOnWorker(
+            "The number of the worker can be asked for by code that runs on one. Received: a call "
+            "in the coordinator's own program. It is no worker and has no such number. Ask inside "
+            "a scheduled function, or inside the function given to `create_per_worker_dataset`."
+        )
+    return index

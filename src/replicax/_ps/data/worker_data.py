@@ -1,29 +1,46 @@
-"""The data that a worker reads by itself for its closures; the coordinator's side is in
-`per_worker_dataset.py`."""
+"""The data that a worker reads by itself for its closures; `per_worker.py` is the other side."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 import cloudpickle
 import jax
 import numpy as np
 
-from replicax._core.errors import ClosureInputError, OutOfRangeError
-from replicax._ps.data.division import Division, divisible, read, whole
-from replicax._ps.data.making import made
-from replicax._ps.data.split_reader import PartEnded, SplitReader
-from replicax._ps.data.splits import Place
-from replicax._ps.on_worker import on_worker
+from replicax._core.errors import ClosureInputError, OutOfRangeError, UsageError
+from replicax._keras.distribution import installed
+from replicax._ps.data.splits import Division, Place, divisible, read, whole
 from replicax.data._seeds import drawn_seeds, with_seeds
 
 if TYPE_CHECKING:
     from replicax.data._node import Node
 
+_worker: ContextVar[int | None] = ContextVar("replicax_worker", default=None)
 _REMEMBERED = 64  # closures that have not ended and may run here again
+
+_OPEN = 3  # runs: one for each lane of a worker, and one just begun
+
+
+@contextlib.contextmanager
+def on_worker(index: int) -> Generator[None, None, None]:
+    """Declare, for a `with` block, the worker that its code is for."""
+    token = _worker.set(index)
+    try:
+        yield
+    finally:
+        _worker.reset(token)
+
+
+def worker_here() -> int | None:
+    """The number that `on_worker` gave; None outside."""
+    return _worker.get()
 
 
 class NeedsProgram(Exception):
@@ -213,3 +230,82 @@ def in_own_order(node: Node, worker: int) -> Node:
         seed: int(np.random.SeedSequence([seed, worker]).generate_state(1)[0]) for seed in drawn
     }
     return with_seeds(node, seeds) if drawn else node
+
+
+class PartEnded(Exception):
+    """A part has fewer batches than expected."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.length = length
+
+
+@final
+@dataclass
+class _Run:
+    part: int
+    next: int
+    stop: int | None
+    batches: Iterator[Any]
+
+
+@final
+class SplitReader:
+    """Reads forward; batches on its way that other closures were promised are kept.
+
+    `begin` is called with a place. It returns the number of a batch at or before the place, the
+    number of the end unless the part ends there, and the batches between.
+    """
+
+    def __init__(self, begin: Callable[[Place], tuple[int, int | None, Iterator[Any]]]) -> None:
+        self._begin = begin
+        self._runs: list[_Run] = []
+        self._kept: dict[tuple[int, int], Any] = {}
+
+    def batch(self, place: Place) -> Any:
+        """The batch at a place."""
+        wanted = place.part, place.number
+        if wanted in self._kept:
+            return self._kept.pop(wanted)
+        run = self._run_to(place)
+        while True:
+            try:
+                batch = next(run.batches)
+            except StopIteration:
+                self._runs.remove(run)
+                raise PartEnded(run.next) from None
+            here, run.next = (run.part, run.next), run.next + 1
+            if here == wanted:
+                break
+            if here in place.keep:
+                self._kept[here] = batch
+        self._kept = {key: kept for key, kept in self._kept.items() if key in place.keep}
+        return batch
+
+    def _run_to(self, place: Place) -> _Run:
+        for run in self._runs:
+            behind = run.stop is not None and place.number >= run.stop
+            if run.part == place.part and run.next <= place.number and not behind:
+                return run
+        run = _Run(place.part, *self._begin(place))
+        self._runs = [*self._runs[1 - _OPEN :], run]
+        return run
+
+
+def made(make: Any) -> Any:
+    """The data set that a function makes, or the data set itself."""
+    with installed(_Refusal()):
+        return make() if callable(make) else make
+
+
+@final
+class _Refusal:
+    """Takes the place of a Keras distribution, and refuses to place new variables."""
+
+    def get_variable_layout(self, variable: Any) -> Any:
+        raise UsageError(
+            "A function that makes a data set makes no variables. Received: a new variable "
+            f"'{variable.path}' in it. The function runs on every worker, so there would be one of "
+            "them in each, and none on the servers. Make the variable, or the layer that has it, "
+            "before, in the strategy's scope; or compute with NumPy."
+        )

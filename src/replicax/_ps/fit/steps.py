@@ -2,11 +2,14 @@
 
 Keras' loop draws batches, calls callbacks and counts as usual. Its step function schedules a
 closure and returns at once, with the logs of the last step that has ended. A later read of a
-variable (a metric's result, a checkpoint) waits for everything scheduled before.
+variable (a metric's result, a checkpoint) waits for everything scheduled before. Of data that
+workers read by themselves, Keras' loop draws a promise of a batch, and the closure takes the batch
+on its worker.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +20,9 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._fit.batch_step import own_step
+from replicax._fit.data import DatasetAdapter, no_length
 from replicax._fit.steps import paced, rows_of
 from replicax._keras import _compat
-from replicax._ps.fit.worker_batches import promised
 
 if TYPE_CHECKING:
     from replicax._ps.queue.coordination import Coordination
@@ -27,6 +30,70 @@ if TYPE_CHECKING:
     from replicax._ps.store.store import ServerStore
 
 AHEAD = 2  # closures per lane: one runs, one waits
+
+
+@final
+class PassOfWorkers:
+    """One pass of the workers over their data."""
+
+    def __init__(self, iterator: Any) -> None:
+        self.iterator = iterator
+        self.is_begun = False
+
+    def take(self) -> Any:
+        """The iterator, for a closure that takes its next batch."""
+        self.is_begun = True
+        return self.iterator
+
+
+@final
+class Promised(np.ndarray):
+    """An array of a batch that some worker will read; Keras uses only its shape."""
+
+    source: PassOfWorkers
+
+
+def promised(batch: Any) -> PassOfWorkers | None:
+    """The source of a batch that a worker is to read."""
+    first = next(iter(jax.tree.leaves(batch)), None)
+    return first.source if isinstance(first, Promised) else None
+
+
+def _promise(array: Any, source: PassOfWorkers) -> Promised:
+    found = np.asarray(array).view(Promised)
+    found.source = source
+    return found
+
+
+@final
+class WorkerDataAdapter(DatasetAdapter):
+    """The adapter by which Keras' loops read a per-worker data set."""
+
+    def __init__(self, dataset: Any, steps: int | None) -> None:
+        if steps is None and dataset.num_batches is None:
+            raise no_length(of_validation=False)
+        self._dataset = dataset
+        self._pass: PassOfWorkers | None = None
+
+    def get_numpy_iterator(self) -> Iterator[Any]:
+        # Keras looks at the first batch before it begins: that is no pass.
+        if self._pass is None or self._pass.is_begun:
+            self._pass = PassOfWorkers(iter(self._dataset))
+        source, count = self._pass, self._dataset.num_batches
+        batch = jax.tree.map(lambda array: _promise(array, source), self._dataset.example)
+        yield from itertools.repeat(batch) if count is None else itertools.repeat(batch, count)
+
+    @property
+    def position(self) -> Any:
+        """What is left of the pass, if workers share the data and no closure is under way."""
+        is_shared = self._dataset.shard == "dynamic"
+        return self._pass.iterator.get_state() if self._pass and is_shared else None
+
+    def go_to(self, position: Any, *, is_over: bool) -> None:
+        """Let the next pass be the one that a position is of, or the one behind it."""
+        iterator = iter(self._dataset)
+        iterator.set_state(position)
+        self._pass = None if is_over else PassOfWorkers(iterator)
 
 
 def steps_maker(coordination: Coordination, store: ServerStore) -> Callable[[Any, str], Any]:
@@ -188,7 +255,7 @@ class StepScheduler:
     def schedule(self, key: Any, fn: Callable[..., Any], args: Sequence[Any]) -> RemoteValue:
         """Run `fn(*args)` on a worker."""
         task = self._coordination.tracer.traced(fn, key, args, {})
-        return self._coordination.dispatcher.submit(task)
+        return self._coordination.submit(task)
 
     def under_way(self) -> int:
         """The good number of closures under way."""
@@ -208,8 +275,8 @@ class StepScheduler:
 
     def abandon(self) -> None:
         """Cancel what is scheduled, and wait for what runs."""
-        self._coordination.dispatcher.abandon()
+        self._coordination.abandon()
 
     def settle(self) -> None:
         """After all closures have ended, make their updates visible."""
-        self._coordination.dispatcher.barrier()
+        self._coordination.barrier()

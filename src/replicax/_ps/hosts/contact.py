@@ -1,22 +1,129 @@
-"""How a member tells who it is, and how it is told to end: both sides.
+"""Connecting to members; how a member tells who it is, and how it is told to end.
 
 A cluster whose processes somebody else starts learns from this who listens where.
+
+`RX_TLS_CERT` and `RX_TLS_KEY` are files with a member's certificate and key; `RX_TLS_CA` is the
+file with the authority that all of them are signed by. The secret says who may talk; TLS keeps
+others from listening. Unix sockets and shared memory are not encrypted: they do not leave the host.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import secrets
 import signal
+import ssl
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from replicax._net import RequestClient
-from replicax._ps.hosts.encryption import client_context
+from replicax._core.env import tls_files
+from replicax._core.errors import ClusterSpecError
+from replicax._net import ConnectionLost, RemoteError, RequestClient
+from replicax._ps.hosts.cluster import place_of
+
+PATIENCE = 10.0  # seconds to establish a connection
 
 ABOUT, GOODBYE = "about", "goodbye"
+
+
+def server_context() -> ssl.SSLContext | None:
+    """The encryption of a listener; None without it."""
+    files = _files()
+    if files is None:
+        return None
+    cert, key, _ = files
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    return context
+
+
+def client_context() -> ssl.SSLContext | None:
+    """The encryption of a link and the certificates it accepts; None without it."""
+    files = _files()
+    if files is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Certificates do not name the members' addresses; membership is proved by the authority
+    # and by the secret.
+    context.check_hostname = False
+    context.load_verify_locations(files[2])
+    return context
+
+
+def _files() -> tuple[str, str, str] | None:
+    found = tls_files()
+    if not any(found.values()):
+        return None
+    missing = [name for name, value in found.items() if not value]
+    if missing:
+        raise ClusterSpecError(
+            "TLS needs a certificate, its key, and the authority that signed it. Received: no "
+            f"{' and no '.join(missing)}. Half of it would leave connections open. Set "
+            "RX_TLS_CERT, RX_TLS_KEY and RX_TLS_CA for every process, or none of them."
+        )
+    cert, key, authority = found.values()
+    return cert, key, authority
+
+
+@final
+@dataclass(frozen=True)
+class Dialer:
+    """Connects to members.
+
+    `settings` returns what a member that may not have begun this run is told; None tells nothing.
+    """
+
+    secret: bytes = field(repr=False)
+    run: str
+    hello: dict[str, Any]
+    settings: Callable[[], bytes] | None = field(default=None, repr=False)
+
+    @property
+    def _place(self) -> str:
+        role = self.hello["role"]
+        return place_of(role, self.hello["index"]) if "index" in self.hello else f"/job:{role}"
+
+    @property
+    def bare(self) -> Dialer:
+        """A dialer that tells members nothing."""
+        return dataclasses.replace(self, settings=None)
+
+    def __call__(self, addresses: Sequence[str]) -> RequestClient:
+        """A link to the member that listens there."""
+        link = RequestClient.connect(
+            addresses,
+            self.secret,
+            hello={**self.hello, "run": self.run},
+            place=self._place,
+            timeout=PATIENCE,
+            tls=client_context(),
+        )
+        if self.settings is not None:
+            try:
+                link.call("configure", {}, [self.settings()])
+            except BaseException:
+                link.close()
+                raise
+        return link
+
+    def is_there(self, addresses: Sequence[str]) -> bool:
+        """Whether the member that listens there answers."""
+        try:
+            link = self.bare(addresses)
+        except (ConnectionLost, OSError):
+            return False
+        try:
+            link.call("ping", timeout=PATIENCE)
+            return True
+        except (ConnectionLost, RemoteError):
+            return False
+        finally:
+            link.close()
 
 
 class About(NamedTuple):

@@ -11,10 +11,17 @@ import time
 from typing import TYPE_CHECKING, final
 
 from replicax._core.errors import ClusterSpecError, UnavailableError, UsageError
-from replicax._net import ConnectionLost, at_place, is_loopback, tries
+from replicax._net import (
+    HOW_TO,
+    ConnectionLost,
+    at_place,
+    given_secret,
+    is_loopback,
+    secret_of_this_machine,
+    tries,
+)
 from replicax._ps.hosts.cluster import JOBS, ROLES, Member, at_of, place_of, task_name
 from replicax._ps.hosts.contact import About, ask_about, kill, say_goodbye
-from replicax._ps.hosts.secret import cluster_secret, host_of
 
 if TYPE_CHECKING:
     from replicax.cluster_resolver import ClusterResolver, ClusterSpec
@@ -26,6 +33,25 @@ _PATIENCE = 3600.0  # as in TensorFlow: somebody may have to repair a machine fi
 _SECONDS_TO_ANSWER = 5.0
 _SECONDS_TO_PART = 2.0
 _SECONDS_OF_SILENCE = 10.0
+
+
+def cluster_secret(spec: ClusterSpec) -> bytes:
+    """The secret of a cluster from the environment; from a file if all of it is on this machine."""
+    if given := given_secret():
+        return given.value
+    far = [str(task) for task in spec.tasks if not is_loopback(host_of(spec, task.job, task.index))]
+    if far:
+        raise ClusterSpecError(
+            "The processes of a cluster on several machines share a secret. "
+            f"Received: none in the environment, and {', '.join(far)} elsewhere. "
+            f"Who can reach them could otherwise run code there. {HOW_TO}"
+        )
+    return secret_of_this_machine().value
+
+
+def host_of(spec: ClusterSpec, job: str, index: int) -> str:
+    """The host of a task, without the brackets of IPv6."""
+    return spec.task_address(job, index).rpartition(":")[0].strip("[]")
 
 
 @final

@@ -18,7 +18,7 @@ from typing import Any, final
 from replicax._core.errors import ClusterSpecError, UsageError
 from replicax._net import interface_of
 from replicax._ps.hosts.cluster import JOBS, ROLES, START_MEMBER, Endpoint, at_of, load_starter
-from replicax._ps.hosts.secret import cluster_secret, host_of
+from replicax._ps.hosts.given_cluster import cluster_secret, host_of
 from replicax.cluster_resolver import ClusterResolver, ClusterSpec, detect
 
 _log = logging.getLogger("replicax")

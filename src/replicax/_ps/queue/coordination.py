@@ -1,63 +1,70 @@
-"""What a strategy does for its `ClusterCoordinator`: tasks, lanes to workers, servers restored."""
+"""`Coordination`: the coordinator of one strategy: tasks, workers, and servers that are restored.
+
+`ClusterCoordinator` is its public face, and `fit` uses it, too.
+"""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import functools
+import itertools
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, final
 
-from replicax._core.errors import UsageError
+from replicax._control import Limits
+from replicax._core.errors import CancelledError, UsageError
 from replicax._fit.figures import Members
 from replicax._input.context import InputContext
-from replicax._ps.data.per_worker_dataset import PerWorkerDataset, Unused
+from replicax._ps.data.per_worker import PerWorkerDataset, Unused
 from replicax._ps.hosts.pulse import Pulse
-from replicax._ps.queue.dispatch import Dispatcher
+from replicax._ps.queue.closures import Closure, ClosureQueue, RemoteValue
 from replicax._ps.queue.gate import StalenessGate
+from replicax._ps.queue.lanes import Lane, Lanes
 from replicax._ps.queue.tasks import Tracer
 from replicax._ps.queue.worker_lane import WorkerLane
+from replicax._ps.store.servers import Early
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from replicax._control import Limits
     from replicax._ps.hosts.cluster import Cluster
-    from replicax._ps.hosts.dialer import Dialer
-    from replicax._ps.queue.lanes import Lane
+    from replicax._ps.hosts.contact import Dialer
     from replicax._ps.queue.recovery import Recoveries, Recovery
-    from replicax._ps.store.client import Client
-    from replicax._ps.store.steady import SteadyClient
+    from replicax._ps.store.servers import Client, SteadyClient
     from replicax._ps.store.store import ServerStore
+
+_PATIENCE = 10.0  # seconds
 
 
 @final
+@dataclass(eq=False)
 class Engine:
     """Shared by lanes: the connections to all members, and what is known of them.
 
-    `steady` is the client that outlives servers and waits for them at the beginning. A missing
-    member is waited for `patience` seconds, or as long as the cluster waits. `platform` is the
-    platform of workers on this machine, as JAX calls it; None asks one of them.
+    `steady` is the client that outlives servers and waits for them at the beginning; they may
+    start `meanwhile`. A missing member is waited for `patience` seconds, or as long as the cluster
+    waits. `platform` is the platform of workers on this machine, as JAX calls it; None asks one.
+    Nothing here refers to the strategy, which the threads of lanes would keep alive.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        dial: Dialer,
-        client: Client,
-        store: ServerStore,
-        recoveries: Recoveries,
-        *,
-        steady: SteadyClient,
-        patience: float | None,
-        platform: str | None = None,
-    ) -> None:
-        self.platform, self._steady = platform, steady
-        self.cluster, self.dial, self.client, self.store = cluster, dial, client, store
-        self.recoveries = recoveries
-        self.patience = patience
-        self.unused = Unused()
-        self._barrier = 0
+    cluster: Cluster
+    dial: Dialer
+    client: Client
+    steady: SteadyClient
+    store: ServerStore
+    recoveries: Recoveries
+    resolver: Any
+    patience: float | None
+    meanwhile: bool
+    platform: str | None
+    unused: Unused = field(default_factory=Unused)
+    _barrier: int = 0
 
     @property
     def epoch(self) -> str:
@@ -70,16 +77,140 @@ class Engine:
 
     def ready(self) -> None:
         """Wait until there are servers that have all variables."""
-        self._steady.ready()
+        self.steady.ready()
 
-    def wait_no_more(self) -> None:
-        """Raise an error in threads that still wait for servers to start."""
-        self._steady.close()
+
+class Dispatcher:
+    """Hands tasks to workers; nothing is started before the first task.
+
+    Those who derive from it know how workers and servers are reached. Their lanes must not refer
+    to it, or it would never be freed: the threads know the lanes.
+    """
+
+    num_workers: int
+
+    def __init__(self, gate: StalenessGate) -> None:
+        self._queue = ClosureQueue()
+        there = weakref.ref(self)
+        self._lanes = Lanes(
+            self._queue, on_server_gone=lambda server: _restore(there(), server), gate=gate
+        )
+        self._ids = itertools.count()
+        self._lock = threading.RLock()  # opening lanes may use the public face
+        self._started = False
+        self._end: SimpleQueue[None] = SimpleQueue()
+        self._closer: threading.Thread | None = None
+        self._face: Callable[[], Any] = lambda: None
+
+    def lanes_of(self, worker: int) -> list[Lane]:
+        """Open the lanes to a worker."""
+        raise NotImplementedError
+
+    def new_worker(self) -> int:
+        """Start one more worker."""
+        raise NotImplementedError
+
+    def restore_server(self, server: int) -> None:
+        """Wait until a server is back with its contents; else UnavailableError."""
+        raise NotImplementedError
+
+    def new_epoch(self) -> None:
+        """Let later closures see all earlier updates."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        """How many tasks have not ended."""
+        return len(self._queue)
+
+    def shared(self, make: Callable[[], Any]) -> Any:
+        """Its one public face: the result of `make()`, while it is alive."""
+        with self._lock:
+            face = self._face()
+            if face is None:
+                face = make()
+                self._face = weakref.ref(face)
+            return face
+
+    def submit(self, task: Any, *, tag: int | None = None, movable: bool = False) -> RemoteValue:
+        """Let a worker run a task, that of the tag if there is one; return its future value.
+
+        If it is `movable`, another worker may run it if that one will not come back. Raises the
+        error of an earlier task; then this one is not submitted.
+        """
+        self._start()
+        closure = Closure(next(self._ids), task, tag=tag, movable=movable)
+        self._queue.put(closure)
+        return closure.value
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until all tasks have ended; False after `timeout` seconds."""
+        return self._queue.wait(timeout)
+
+    def done(self) -> bool:
+        """Whether all tasks have ended."""
+        return self._queue.done()
+
+    def abandon(self) -> None:
+        """Cancel all tasks and wait for running ones; no error stays pending."""
+        if self._started:
+            self._queue.mark_failed(None, CancelledError("it was given up"))
+            with contextlib.suppress(Exception):
+                self._queue.wait()
+
+    def barrier(self) -> None:
+        """Let later tasks see all updates of those that have ended."""
+        if self._started:
+            self.with_servers(self.new_epoch)
+
+    def with_servers(self, call: Callable[[], Any]) -> Any:
+        """`call()`, repeated after each server that it finds dead has been restored.
+
+        `UnavailableError` if one will not come back.
+        """
+        return self._lanes.with_servers(call)
+
+    def drop_worker(self, worker: int) -> None:
+        """Disconnect a worker that is taken for dead; its closures are put back."""
+        self._lanes.drop(worker)
+
+    def add_worker(self) -> int:
+        """Start one more worker, which takes tasks at once, and return its number."""
+        self._start()
+        worker = self.new_worker()
+        self._lanes.add(self.lanes_of(worker))
+        return worker
+
+    def close(self) -> None:
+        """Cancel all tasks, and end all threads; the cluster itself is the strategy's."""
+        self._lanes.close()
+        self._end.put(None)
+        if self._closer:
+            self._closer.join(_PATIENCE)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._started:
+                return
+            workers = range(self.num_workers)
+            self._lanes.add([lane for worker in workers for lane in self.lanes_of(worker)])
+            self._started = True
+            self._closer = threading.Thread(
+                target=_close_when_told,
+                args=(self._end, self._lanes),
+                name="replicax-dispatcher",
+                daemon=True,
+            )
+            self._closer.start()
+        # Garbage may be collected in any thread at any time, even in one with the queue's lock,
+        # so another thread closes the lanes, and is told without a lock.
+        weakref.finalize(self, self._end.put, None).atexit = False
+        # Threads that run Python while the interpreter ends can crash it.
+        atexit.register(functools.partial(_close_if_there, weakref.ref(self._lanes)))
 
 
 @final
-class Coordination:
-    """The engine of one strategy, as its coordinator sees it.
+class Coordination(Dispatcher):
+    """The coordinator of one strategy.
 
     `adopt` takes variables that were made outside the scope. A gradient may be `max_staleness`
     updates late; None for any number. A worker has a lane for each of the `closures_in_flight`;
@@ -95,17 +226,29 @@ class Coordination:
         max_staleness: int | None,
         closures_in_flight: int = 1,
     ) -> None:
+        super().__init__(StalenessGate(max_staleness, ahead=closures_in_flight > 1))
         self.engine = engine
-        self.max_staleness, self.closures_in_flight = max_staleness, closures_in_flight
-        gate = StalenessGate(max_staleness, ahead=closures_in_flight > 1)
+        self.closures_in_flight = closures_in_flight
         near = engine.platform is not None
         self.tracer = Tracer(engine.store, adopt, scope, self._platforms, near=near)
-        self.dispatcher = Dispatcher(self, gate)  # pyright: ignore[reportArgumentType]
         self._found: tuple[str, ...] | None = None
-        self._watch: Pulse | None = None
+        there = weakref.ref(self)
+        engine.steady.outlive = lambda call: _outlive(there(), call)
+        if engine.meanwhile:
+            engine.steady.early = Early(engine.recoveries.meet)
+        else:
+            engine.recoveries.meet()
+        self._watch = Pulse(
+            engine.cluster,
+            engine.dial.bare,
+            Limits.from_environ(),
+            lambda role, index: _let_go(there(), role, index),
+        )
+        weakref.finalize(self, self._watch.close)
+        self._watch.start()
 
     @property
-    def num_workers(self) -> int:
+    def num_workers(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """How many workers there are."""
         return self.engine.cluster.num_workers
 
@@ -113,17 +256,17 @@ class Coordination:
         """The task of a call of `fn`."""
         return self.tracer.task(fn, args, dict(kwargs))
 
-    def barrier(self) -> None:
+    def lanes_of(self, worker: int) -> list[Lane]:
+        """The lanes to a worker."""
+        return [WorkerLane(self.engine, worker) for _ in range(self.closures_in_flight)]
+
+    def new_worker(self) -> int:
+        """Start one more worker."""
+        return self.engine.cluster.add_worker()
+
+    def new_epoch(self) -> None:
         """Let later closures see the updates of all that have ended."""
         self.engine.barrier()
-
-    def lanes(self) -> list[Lane]:
-        """The lanes to all workers."""
-        return [lane for worker in range(self.num_workers) for lane in self._lanes_of(worker)]
-
-    def add_worker(self) -> list[Lane]:
-        """Start one more worker and return the lanes to it."""
-        return self._lanes_of(self.engine.cluster.add_worker())
 
     def restore_server(self, server: int) -> None:
         """Wait until a server is back."""
@@ -157,7 +300,7 @@ class Coordination:
         self.engine.ready()
         client, found = self.engine.client, Counter[int]()
         asked = range(client.num_servers)
-        for late in self.dispatcher.with_servers(
+        for late in self.with_servers(
             lambda: [client.call(server, "stats").head["staleness"] for server in asked]
         ):
             found.update({int(updates): count for updates, count in late.items()})
@@ -166,31 +309,19 @@ class Coordination:
     def members(self) -> Members:
         """What is known of workers and servers, without asking them."""
         return Members(
-            closures=self.dispatcher.work(),
-            staleness=self._watch.staleness() if self._watch else {},
-            depths=self.dispatcher.depths(),
-            unfinished=len(self.dispatcher),
+            closures=self._lanes.work.done(),
+            staleness=self._watch.staleness(),
+            depths=self._queue.depths,
+            unfinished=len(self),
         )
-
-    def begin(self, limits: Limits) -> None:
-        """Start watching all members."""
-        silent = _on_silence(weakref.ref(self))
-        pulse = Pulse(self.engine.cluster, self.engine.dial.bare, limits, silent)
-        weakref.finalize(self, pulse.close)
-        pulse.start()
-        self._watch = pulse
 
     def close(self) -> None:
         """End everything that was started: closures, links, members."""
-        self.engine.wait_no_more()
-        self.dispatcher.close()
-        if self._watch is not None:
-            self._watch.close()
+        self.engine.steady.close()
+        super().close()
+        self._watch.close()
         self.engine.client.close()
         self.engine.cluster.close()
-
-    def _lanes_of(self, worker: int) -> list[Lane]:
-        return [WorkerLane(self.engine, worker) for _ in range(self.closures_in_flight)]
 
     def _platforms(self) -> tuple[str, ...]:
         """The platforms of the workers, asked of the first one."""
@@ -218,17 +349,32 @@ def check_in_flight(closures: int) -> int:
     return closures
 
 
-def _on_silence(coordination: weakref.ref[Coordination]) -> Callable[[str, int], None]:
-    """The reaction to a silent member, for a thread that must not keep the strategy alive."""
+def _restore(there: Dispatcher | None, server: int) -> None:
+    if there is not None:
+        there.restore_server(server)
 
-    def let_go(role: str, index: int) -> None:
-        there = coordination()
-        if there is not None and role == "worker":
-            there.dispatcher.drop_worker(index)
-        elif there is not None:
-            there.engine.client.drop(index)
 
-    return let_go
+def _outlive(there: Dispatcher | None, call: Callable[[], Any]) -> Any:
+    return call() if there is None else there.with_servers(call)
+
+
+def _let_go(there: Coordination | None, role: str, index: int) -> None:
+    """Disconnect a silent member."""
+    if there is not None and role == "worker":
+        there.drop_worker(index)
+    elif there is not None:
+        there.engine.client.drop(index)
+
+
+def _close_if_there(lanes: weakref.ref[Lanes]) -> None:
+    there = lanes()
+    if there is not None:
+        there.close()
+
+
+def _close_when_told(end: SimpleQueue[None], lanes: Lanes) -> None:
+    end.get()
+    lanes.close()
 
 
 def _export_name(platform: str) -> str:

@@ -8,14 +8,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import contextmanager
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from replicax._core.errors import ClusterError, CoordinatorError, UnavailableError
 from replicax._ps.queue.gate import StalenessGate
-from replicax._ps.queue.repairs import Repairs
 
 if TYPE_CHECKING:
     from replicax._ps.queue.closures import Closure, ClosureQueue
@@ -303,3 +302,67 @@ def _gone(who: str, why: str, then: str) -> str:
         f"{': ' + why if why else ''}. It died, or it was silent for too long. {then}; look at "
         "what it printed last if this happens often."
     )
+
+
+@final
+class Repairs:
+    """One repair of each thing at a time, and none of a thing that was mended meanwhile.
+
+    A thread notes the time (`now`) before it uses a thing. If it finds it broken, and the thing was
+    mended after that time, the thread has seen the old failure, not a new one.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._underway: set[Hashable] = set()
+        self._mended_at: dict[Hashable, int] = {}
+        self._time = 0
+
+    def now(self) -> int:
+        """The time, counted in repairs."""
+        return self._time
+
+    def is_underway(self, thing: Hashable) -> bool:
+        """Whether a repair of the thing is under way; read without a lock."""
+        return thing in self._underway
+
+    def wait(self, thing: Hashable) -> None:
+        """Wait until no repair of the thing is under way."""
+        if thing in self._underway:
+            with self._changed:
+                self._changed.wait_for(lambda: thing not in self._underway)
+
+    def mend(
+        self,
+        thing: Hashable,
+        since: int,
+        work: Callable[[], None],
+        *,
+        first: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Mend the thing by `work`, or wait for the thread that does.
+
+        The thing was last used after the time `since`. If `work` raises, this thread gets the
+        error, and the others go on and find out by themselves. `first` is called in any case, once
+        the thing is known to be broken.
+        """
+        with self._changed:
+            is_mine = thing not in self._underway and self._mended_at.get(thing, -1) <= since
+            if is_mine:
+                self._underway.add(thing)
+        try:
+            first()
+            if is_mine:
+                work()
+            else:
+                self.wait(thing)
+        finally:
+            if is_mine:
+                self._end(thing)
+
+    def _end(self, thing: Hashable) -> None:
+        with self._changed:
+            self._time += 1
+            self._mended_at[thing] = self._time
+            self._underway.discard(thing)
+            self._changed.notify_all()

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     import numpy as np
 
     from replicax._ps.hosts.cluster import Cluster
-    from replicax._ps.store.client import Client
+    from replicax._ps.store.servers import Client
 
 logger = logging.getLogger("replicax")
 
-# Ids of closures kept for each server: half of what servers remember (see applied.py), so
+# Ids of closures kept for each server: half of what servers remember (see `Applied`), so
 # that a forgotten closure is not taken for a lost one.
 _REMEMBERED = 1 << 16
 

@@ -15,8 +15,7 @@ from replicax._core.errors import UsageError
 from replicax._function.concrete import ConcreteFunction
 from replicax._function.function import BoundFunction, StatefulFunction
 from replicax._program.program import ProgramCache, Signature
-from replicax._ps.data.per_worker import PerWorkerValues
-from replicax._ps.data.per_worker_dataset import PerWorkerIterator, Slots
+from replicax._ps.data.per_worker import PerWorkerIterator, PerWorkerValues, Slots
 from replicax._ps.programs import Program, build
 from replicax._ps.queue.closures import RemoteValue
 from replicax._ps.recording.record import Position, record

@@ -3,12 +3,14 @@
 Beyond what `capture` finds (variables, results), a closure for parameter servers takes batches from
 a worker's own data, hands gradients to optimizers that run elsewhere, adds to variables that others
 add to as well, and looks up rows of tables without getting all of them. A `Recorder` is told of
-each while the function is traced. What it learns may change the inputs (one more batch, a table as
-rows); then the function is traced again.
+each while the function is traced, by methods of Keras that tell it instead of acting (`install`).
+What it learns may change the inputs (one more batch, a table as rows); then the function is traced
+again. An optimizer's `apply`, and all of a `LossScaleOptimizer`, are in `_keras/replica.py`.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
@@ -17,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from replicax._keras import _compat
-from replicax._program.capture import Captured, abstract, capture
+from replicax._program.capture import Captured, abstract, capture, current_recorder
 from replicax._program.feeding import Refusal
 from replicax._ps.recording.recorder import (
     DenseUse,
@@ -35,6 +37,47 @@ if TYPE_CHECKING:
     from replicax._core.host_calls import Check
 
 MAX_ROUNDS = 32
+
+
+def install() -> None:
+    """Put the seams into Keras; a second call changes nothing."""
+    _compat.wrap(_compat.BaseOptimizer, "stateless_apply", _recorded_stateless_apply)
+    _compat.wrap(_compat.KerasVariable, "assign_add", functools.partial(_recorded_add, sign=1))
+    _compat.wrap(_compat.KerasVariable, "assign_sub", functools.partial(_recorded_add, sign=-1))
+
+
+def _recorded_stateless_apply(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Record the gradients; nothing changes here."""
+
+    @functools.wraps(original)
+    def stateless_apply(self: Any, optimizer_variables: Any, grads: Any, values: Any) -> Any:
+        recorder = current_recorder()
+        if recorder is None:
+            return original(self, optimizer_variables, grads, values)
+        recorder.apply(self, grads, None)
+        return values, optimizer_variables
+
+    return stateless_apply
+
+
+def _recorded_add(original: Callable[..., Any], sign: int) -> Callable[..., Any]:
+    """Record the sum and not the new value, so that no other addition is lost."""
+
+    @functools.wraps(original)
+    def add(self: Any, value: Any) -> Any:
+        scope = _compat.get_stateless_scope()
+        if scope is None:
+            at_home = getattr(self, "add_at_home", None)
+            return at_home(value, sign) if at_home else original(self, value)
+        recorder = current_recorder()
+        if recorder is None:
+            return original(self, value)
+        before = _compat.unheard(scope, self)
+        after = original(self, value)
+        recorder.add(self, value if sign > 0 else -jnp.asarray(value), before, after)
+        return after
+
+    return add
 
 
 @dataclass(frozen=True)

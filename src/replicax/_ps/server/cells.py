@@ -1,23 +1,29 @@
-"""The cells of a server: each is a variable or a shard of one, with its slots and its version.
+"""The cells of a server, each a variable or a shard of one, and the optimizers that update them.
 
-A table whose rows have ids instead of numbers is a `DynamicCell`, in `dynamic_cell.py`.
+A table whose rows have ids instead of numbers is a `DynamicCell`, in `dynamic_table.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from replicax._ps.tables.row_capture import RowCapture
-from replicax._ps.tables.row_store import grown, put_rows, take_rows
-from replicax._ps.tables.table import BLOCK_ELEMENTS
+from replicax._core.errors import ClusterError
+from replicax._ps.buffers import array_of
+from replicax._ps.tables.rowwise import RowwiseOptimizer, rowwise_optimizer
+from replicax._ps.tables.table import BLOCK_ELEMENTS, grown, put_rows, take_rows
+from replicax._ps.variables.shard_optimizer import ShardOptimizer
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from replicax._ps.tables.table import Apply
-    from replicax._ps.variables.shard_optimizer import Part
+    from replicax._ps.variables.shard_optimizer import Part, Recipe
 
 _CHANGES = {
     "add": np.add,
@@ -27,6 +33,11 @@ _CHANGES = {
     "min": np.minimum,
     "max": np.maximum,
 }
+
+# Copied in a fraction of a millisecond, for which the table is locked.
+BLOCK_BYTES = 1 << 20
+
+Chunk = tuple[np.ndarray, list[np.ndarray]]
 
 
 @final
@@ -160,3 +171,148 @@ class Cell:
 def _is_own(held: Any) -> bool:
     """Whether an array is changed in place by `step_rows`; all others never change."""
     return isinstance(held, np.ndarray) and held.flags.owndata
+
+
+class OtherOptimizer(ClusterError):
+    """Raised for gradients of an optimizer that another one has replaced."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            "A variable on a parameter server is trained by one optimizer at a time. Received: "
+            f"gradients of '{path}' for one that another has replaced. What the first one kept "
+            "beside it is gone. Train it by one optimizer only."
+        )
+
+
+@dataclass
+class Hosted:
+    """An optimizer on a server: its steps are counted for all values at once.
+
+    The learning rate is the current one; None for a schedule.
+    """
+
+    recipe: Recipe
+    updates: ShardOptimizer
+    iterations: int
+    learning_rate: float | None
+    kind: str
+
+    @classmethod
+    def of(cls, recipe: Recipe, iterations: int, rate: float | None, kind: str = "") -> Hosted:
+        """An optimizer without updates here so far; `kind` if the recipe does not know it."""
+        return cls(recipe, ShardOptimizer(recipe), iterations, rate, kind or recipe.name)
+
+    def of_rows(self, part: Part, scale: float) -> tuple[Apply, bool]:
+        """What updates rows of a cell, and whether it takes any number of them: see `Table.update`.
+
+        In NumPy where that is possible, else compiled. Gradients are multiplied by `scale`.
+        """
+        rowwise, rate, updates = _rowwise(self.recipe, part), self.learning_rate, self.updates
+        if rowwise is not None and rate is not None:
+            return _bound(rowwise, rate, scale), True
+
+        def compiled(
+            values: Any, gradients: Any, slots: Sequence[Any], step: int
+        ) -> tuple[Any, Sequence[Any]]:
+            some = part._replace(shape=tuple(values.shape))
+            grads = [gradients]
+            (new,), (news,) = updates.update([some], [values], grads, [slots], step, rate, scale)
+            return new, news
+
+        return compiled, False
+
+
+def _rowwise(recipe: Recipe, part: Part) -> RowwiseOptimizer | None:
+    # A user's subclass may have the name of one of Keras' own.
+    if part.constraint is not None or not recipe.kind.__module__.startswith("keras."):
+        return None
+    return rowwise_optimizer(recipe.kind.__name__, recipe.config, part.dtype)
+
+
+def _bound(rowwise: RowwiseOptimizer, rate: float, scale: float) -> Apply:
+    def apply(
+        values: Any, gradients: Any, slots: Sequence[Any], step: int
+    ) -> tuple[Any, Sequence[Any]]:
+        scaled = gradients if scale == 1.0 else gradients * np.asarray(scale, gradients.dtype)
+        return rowwise(values, scaled, slots, step, rate)
+
+    return apply
+
+
+def step(hosted: Hosted, cells: list[Cell], grads: list[Any], scale: float) -> None:
+    if not cells:
+        return
+    values, slots = hosted.updates.update(
+        [cell.part for cell in cells],
+        [cell.value for cell in cells],
+        grads,
+        [cell.slots for cell in cells],
+        hosted.iterations,
+        hosted.learning_rate,
+        scale,
+    )
+    for cell, value, held in zip(cells, values, slots, strict=True):
+        cell.step(value, held)
+
+
+def prepare(hosted: Hosted, cells: list[Cell]) -> None:
+    """Compile what `step` needs for these cells."""
+    with suppress(Exception):  # the first step will raise the same error
+        hosted.updates.prepare([cell.part for cell in cells], hosted.learning_rate)
+
+
+def step_rows(hosted: Hosted, cell: Cell, rows: Any, buffer: Any, scale: float) -> None:
+    if not len(rows):
+        return
+    grads = array_of(buffer, cell.part.dtype, (len(rows), *cell.part.shape[1:]))
+    cell.step_rows(rows, grads, hosted, scale)
+
+
+@final
+class RowCapture:
+    """Some rows of the arrays of a table, as they are at its creation.
+
+    The arrays are the values and the slots. `wanted` is a mask, which is taken over.
+    """
+
+    def __init__(self, arrays: Sequence[Any], wanted: np.ndarray) -> None:
+        self.arrays = [np.asarray(array) for array in arrays]
+        self._wanted = wanted
+        self._saved: list[Chunk] = []
+
+    def save(self, rows: np.ndarray) -> None:
+        """Copy rows that are about to change. The table is locked."""
+        mine = rows[self._wanted[rows]]
+        if len(mine):
+            self._take(mine)
+
+    def chunks(self, lock: AbstractContextManager[Any]) -> Iterator[Chunk]:
+        """The rows and their contents in each array, in any order; each row once.
+
+        `lock` is that of the table.
+        """
+        row_bytes = sum(array.nbytes // max(1, len(array)) for array in self.arrays)
+        block = max(1, BLOCK_BYTES // max(1, row_bytes))
+        gathered: list[Chunk] = []
+        for start in range(0, len(self._wanted), block):
+            with lock:
+                mine = start + np.flatnonzero(self._wanted[start : start + block])
+                if len(mine):
+                    self._take(mine)
+                saved, self._saved = self._saved, []
+            gathered += saved
+            if sum(len(rows) for rows, _ in gathered) >= block:
+                yield _joined(gathered)
+                gathered = []
+        if gathered:
+            yield _joined(gathered)
+
+    def _take(self, rows: np.ndarray) -> None:
+        self._saved.append((rows, [array[rows] for array in self.arrays]))
+        self._wanted[rows] = False
+
+
+def _joined(chunks: Sequence[Chunk]) -> Chunk:
+    columns = zip(*(arrays for _, arrays in chunks), strict=True)
+    rows = np.concatenate([rows for rows, _ in chunks])
+    return rows, [np.concatenate(column) for column in columns]

@@ -14,7 +14,7 @@ from typing import Any, final
 
 from replicax._core.errors import ClusterError
 from replicax._net import ConnectionLost, Message, Refused, RemoteError, RequestClient
-from replicax._ps.hosts.dialer import Dialer
+from replicax._ps.hosts.contact import Dialer
 from replicax._ps.server import server_state
 from replicax._ps.server.server import ParameterServer
 

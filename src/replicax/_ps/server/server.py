@@ -1,4 +1,4 @@
-"""A parameter server: cells and optimizers, and the few requests about them.
+"""A parameter server: cells and optimizers, and the requests about them.
 
 The hot one is `exchange`: a worker pushes the results of a closure and gets the values for its next
 one, in one round trip. A plan agreed on before says what is pushed and pulled, so a message holds
@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
 
-from replicax._core.errors import ClusterError
+from replicax._core.errors import ClusterError, UsageError
 from replicax._ps.buffers import array_of, numbers_of, raw
-from replicax._ps.server.applied import Applied
-from replicax._ps.server.cell_requests import CellRequests
+from replicax._ps.server.cells import Cell, Hosted, OtherOptimizer, prepare, step, step_rows
 from replicax._ps.server.code import Code
-from replicax._ps.server.hosted import Hosted, OtherOptimizer, prepare, step, step_rows
-from replicax._ps.store.scaling import scaling
-from replicax._ps.tables.table_requests import TableRequests
+from replicax._ps.tables.dynamic_table import DynamicCell
+from replicax._ps.variables.shard_optimizer import Part
 
 Reply = tuple[dict[str, Any], Sequence[Any]]
 
 MOST_AHEAD = 64 << 20  # bytes: compiling larger updates ahead would take too much memory
 _CHANGES = {"create", "write", "scatter", "optimizer", "attach", "table", "table_load"}
+
+# Ids remembered: a closure is repeated soon after its worker died, and so many others may come
+# in between.
+REMEMBERED = 1 << 17
 
 
 def is_change(op: str, head: dict[str, Any]) -> bool:
@@ -199,3 +201,242 @@ class ParameterServer:
             versions = {str(number): cell.version for number, cell in self.cells.items()}
             late = {str(updates): count for updates, count in self.staleness.items()}
             return {"clock": self.clock, "versions": versions, "staleness": late}, ()
+
+
+@final
+class CellRequests:
+    """Handlers of messages about cells."""
+
+    def __init__(self, server: ParameterServer) -> None:
+        self._server = server
+        self.handlers: dict[str, Callable[[Any, Any], Reply]] = {
+            "create": self._create,
+            "read": self._read,
+            "write": self._write,
+            "rows": self._rows,
+            "scatter": self._scatter,
+            "optimizer": self._optimizer,
+            "attach": self._attach,
+            "tune": self._tune,
+        }
+
+    def _create(self, caller: Any, message: Any) -> Reply:
+        head = message.head
+        part = Part(head["path"], tuple(head["shape"]), head["dtype"], head["decays"])
+        value = array_of(message.buffers[0], part.dtype, part.shape)
+        with self._server.lock:
+            self._server.cells[head["cell"]] = Cell(part, value)
+        return {}, ()
+
+    def _read(self, caller: Any, message: Any) -> Reply:
+        with self._server.lock:
+            values = [self._server.cells[cell].get(slot) for cell, slot in message.head["cells"]]
+        return {}, [raw(value) for value in values]
+
+    def _write(self, caller: Any, message: Any) -> Reply:
+        with self._server.lock:
+            for (number, slot, kind), buffer in zip(
+                message.head["items"], message.buffers, strict=True
+            ):
+                cell = self._server.cells[number]
+                now = cell.get(slot)
+                cell.put(array_of(buffer, now.dtype, now.shape), kind, slot)
+        return {}, ()
+
+    def _rows(self, caller: Any, message: Any) -> Reply:
+        with self._server.lock:
+            cell = self._server.cells[message.head["cell"]]
+            return {}, [raw(cell.rows(numbers_of(message.buffers[0])))]
+
+    def _scatter(self, caller: Any, message: Any) -> Reply:
+        rows = numbers_of(message.buffers[0])
+        with self._server.lock:
+            cell = self._server.cells[message.head["cell"]]
+            shape = (*(() if message.head["one"] else rows.shape), *cell.part.shape[1:])
+            values = array_of(message.buffers[1], cell.part.dtype, shape)
+            cell.scatter(rows, values, message.head["how"])
+        return {}, ()
+
+    def _optimizer(self, caller: Any, message: Any) -> Reply:
+        """Take an optimizer, or further cells for one; or describe the slots of a cell."""
+        head, buffers = message.head, list(message.buffers)
+        with self._server.lock:
+            code = self._server.code
+            constraint = code.add(buffers.pop()) if head["constrained"] else None
+            for number, *_ in head["cells"]:
+                cell = self._server.cells[number]
+                cell.part = cell.part._replace(constraint=constraint)
+            hosted = self._server.optimizers.get(head["id"])
+            if hosted is None:
+                recipe = code.add(buffers[0])
+                hosted = Hosted.of(recipe, head["iterations"], head["learning_rate"])
+                self._server.optimizers[head["id"]] = hosted
+            given = iter(buffers[1:])
+            for number, count, decays in head["cells"]:
+                cell = self._server.cells[number]
+                part = cell.part._replace(decays=decays)
+                # Copies: rows change in place, and cells of one kind share their initial values.
+                initial = [slot.copy() for slot in hosted.updates.initial_slots(part)]
+                slots = [array_of(next(given), s.dtype, s.shape) for s in initial[:count]]
+                cell.attach(head["id"], slots + initial[count:], decays=decays)
+        return {}, ()
+
+    def attached(self, head: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+        """The result of an `optimizer` message, as an `attach` message without its code."""
+        server, buffers, cells = self._server, [], []
+        constraint = None
+        for number, _, decays in head["cells"]:
+            cell, slots = server.cells[number], []
+            constraint = server.code.digest_of(cell.part.constraint)
+            for slot in cell.slots_of_new_rows() if isinstance(cell, DynamicCell) else cell.slots:
+                array = np.asarray(slot)
+                is_constant = array.size > 0 and bool((array == array.flat[0]).all())
+                about = [str(array.dtype), list(array.shape), is_constant]
+                slots.append(about)
+                buffers.append(raw(array.reshape(-1)[:1] if is_constant else array))
+            cells.append([number, decays, slots])
+        about = {"id": head["id"], "constraint": constraint, "cells": cells}
+        if "iterations" in head:
+            hosted = server.optimizers[head["id"]]
+            digest = server.code.digest_of(hosted.recipe)
+            about["made"] = [digest, hosted.kind, head["iterations"], head["learning_rate"]]
+        if "request" in head:
+            about["request"] = head["request"]
+        return about, buffers
+
+    def _attach(self, caller: Any, message: Any) -> Reply:
+        """Repeat the result of an `optimizer` message."""
+        head, given, code = message.head, iter(message.buffers), self._server.code
+        with self._server.lock:
+            if "made" in head and head["id"] not in self._server.optimizers:
+                digest, kind, iterations, rate = head["made"]
+                hosted = Hosted.of(code.recipe(digest), iterations, rate, kind)
+                self._server.optimizers[head["id"]] = hosted
+            for number, decays, about in head["cells"]:
+                cell = self._server.cells[number]
+                cell.part = cell.part._replace(constraint=code.constraint(head["constraint"]))
+                slots = [
+                    np.full(shape, array_of(next(given), dtype, (1,))[0])
+                    if is_constant
+                    else array_of(next(given), dtype, shape)
+                    for dtype, shape, is_constant in about
+                ]
+                cell.attach(head["id"], slots, decays=decays)
+        return {}, ()
+
+    def _tune(self, caller: Any, message: Any) -> Reply:
+        """Read, and on request change, the variables that an optimizer has once for all cells."""
+        with self._server.lock:
+            hosted = self._server.optimizers[message.head["id"]]
+            for name, value in message.head["set"].items():
+                setattr(hosted, name, value)
+            return self.tuned(message.head["id"])
+
+    def tuned(self, optimizer: int) -> Reply:
+        """The variables that an optimizer has once for all cells."""
+        hosted = self._server.optimizers[optimizer]
+        return {"iterations": hosted.iterations, "learning_rate": hosted.learning_rate}, ()
+
+
+@final
+class Applied:
+    """The ids of the closures, or of the coordinator's requests, that were applied last.
+
+    Ids of a snapshot are given the oldest first.
+    """
+
+    def __init__(self, ids: Iterable[int] = ()) -> None:
+        self._ids = dict.fromkeys(ids)
+
+    def __contains__(self, closure: int) -> bool:
+        return closure in self._ids
+
+    def add(self, closure: int) -> None:
+        """Note a closure."""
+        self._ids[closure] = None
+        if len(self._ids) > REMEMBERED:
+            del self._ids[next(iter(self._ids))]
+
+    def ids(self) -> list[int]:
+        """The ids for a snapshot."""
+        return list(self._ids)
+
+
+def as_ranges(ids: Iterable[int]) -> list[list[int]]:
+    """Ids as runs of consecutive ones, (first, behind the last); most ids are consecutive."""
+    known = np.unique(np.fromiter(ids, np.int64))
+    breaks = np.flatnonzero(np.diff(known) != 1) + 1
+    return [[int(run[0]), int(run[-1]) + 1] for run in np.split(known, breaks) if len(run)]
+
+
+def from_ranges(ranges: Iterable[Sequence[int]]) -> list[int]:
+    """The ids of some runs, lowest first, which is about the order in which they were applied."""
+    return [number for first, end in ranges for number in range(first, end)]
+
+
+@final
+class TableRequests:
+    """Handlers of messages about tables."""
+
+    def __init__(self, server: ParameterServer) -> None:
+        self._server = server
+        self.handlers: dict[str, Callable[[Any, Any], Reply]] = {
+            "table": self._make,
+            "table_state": self._state,
+            "table_load": self._load,
+            "table_statistics": self._statistics,
+        }
+
+    def _make(self, caller: Any, message: Any) -> Reply:
+        with self._server.lock:
+            cell = DynamicCell.of_description(message.head["described"])
+            self._server.cells[message.head["cell"]] = cell
+        return {}, ()
+
+    def _state(self, caller: Any, message: Any) -> Reply:
+        with self._server.lock:
+            cell = self._server.cells[message.head["cell"]]
+            return packed(cell.export_since(message.head["since"]))
+
+    def _load(self, caller: Any, message: Any) -> Reply:
+        with self._server.lock:
+            self._server.cells[message.head["cell"]].load(unpacked(message.head, message.buffers))
+        return {}, ()
+
+    def _statistics(self, caller: Any, message: Any) -> Reply:
+        with self._server.lock:
+            return self._server.cells[message.head["cell"]].statistics(), ()
+
+
+def packed(state: Mapping[str, Any]) -> Reply:
+    """Arrays by name, as a message."""
+    arrays = {name: np.asarray(array) for name, array in state.items()}
+    about = [[name, str(array.dtype), array.shape] for name, array in arrays.items()]
+    return {"arrays": about}, [raw(array) for array in arrays.values()]
+
+
+def unpacked(head: Mapping[str, Any], buffers: Sequence[Any]) -> dict[str, np.ndarray]:
+    """The arrays of such a message."""
+    return {
+        name: array_of(buffer, dtype, shape)
+        for (name, dtype, shape), buffer in zip(head["arrays"], buffers, strict=True)
+    }
+
+
+def scaling(wanted: Any) -> Callable[[int], float]:
+    """The factor for a gradient that is some updates late.
+
+    It is 1 without scaling, 1 / (1 + lateness) for "inverse", or the result of a function.
+    """
+    if wanted is None:
+        return lambda late: 1.0
+    if wanted == "inverse":
+        return lambda late: 1.0 / (1.0 + late)
+    if callable(wanted):
+        own: Callable[[int], Any] = wanted
+        return lambda late: float(own(late))
+    raise UsageError(
+        "`staleness_scaling` says how much a late gradient counts. Received: "
+        f"{wanted!r}. It is None, 'inverse' for 1 / (1 + lateness), or a function of the lateness "
+        "in updates. Pass one of these."
+    )

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from replicax._ps.buffers import array_of, raw
-from replicax._ps.server.applied import Applied, as_ranges, from_ranges
-from replicax._ps.server.cells import Cell
-from replicax._ps.server.hosted import Hosted
-from replicax._ps.tables.dynamic_cell import DynamicCell
+from replicax._ps.server.cells import Cell, Hosted
+from replicax._ps.server.server import Applied, as_ranges, from_ranges
+from replicax._ps.tables.dynamic_table import DynamicCell
 from replicax._ps.variables.shard_optimizer import Part
 
 if TYPE_CHECKING:
+    from replicax._ps.server.cells import RowCapture
     from replicax._ps.server.code import Code
     from replicax._ps.server.server import ParameterServer
-    from replicax._ps.tables.row_capture import RowCapture
 
 Stamp = tuple[int, int]
 

@@ -21,7 +21,7 @@ from replicax._ps.server.server_state import (
     take_table,
     whole_cell,
 )
-from replicax._ps.tables.dynamic_cell import DynamicCell
+from replicax._ps.tables.dynamic_table import DynamicCell
 
 if TYPE_CHECKING:
     from replicax._ps.server.code import Code

@@ -13,7 +13,7 @@ from replicax._ps.buffers import array_of, raw
 from replicax._ps.store.rows import plan_index, rows_by_shard
 
 if TYPE_CHECKING:
-    from replicax._ps.store.steady import SteadyClient
+    from replicax._ps.store.servers import SteadyClient
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from replicax._ps.variables.shard_optimizer import Part, Recipe, ShardOptimizer,
 
 if TYPE_CHECKING:
     from replicax._core.store import VariableSpec
-    from replicax._ps.store.steady import SteadyClient
+    from replicax._ps.store.servers import SteadyClient
 
 
 @final

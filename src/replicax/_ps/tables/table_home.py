@@ -16,15 +16,14 @@ from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.distribution import installed
 from replicax._ps.buffers import array_of, raw
+from replicax._ps.server.server import packed, unpacked
 from replicax._ps.store.home import Placed
-from replicax._ps.tables.dynamic_cell import DynamicCell
-from replicax._ps.tables.hashing import ids_by_server
-from replicax._ps.tables.table_requests import packed, unpacked
-from replicax._ps.variables.server_variable import home_of
-from replicax._ps.variables.table_variable import become_table
+from replicax._ps.tables.dynamic_table import DynamicCell
+from replicax._ps.tables.initial_rows import ids_by_server
+from replicax._ps.variables.server_variable import become_table, home_of
 
 if TYPE_CHECKING:
-    from replicax._ps.store.client import Client
+    from replicax._ps.store.servers import Client
     from replicax._ps.tables.dynamic_table import DynamicTableSpec
 
 State = Mapping[str, np.ndarray]

@@ -12,7 +12,7 @@ from typing import final
 
 import numpy as np
 
-from replicax._ps.tables.hashing import home
+from replicax._ps.tables.initial_rows import home
 
 _EMPTY, _GIVEN_UP = -1, -2  # a search ends at the first and passes over the second
 _FEWEST_BITS = 6
