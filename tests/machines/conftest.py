@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,10 +14,12 @@ import numpy as np
 import pytest
 
 from . import network, train
-from helpers import LEAN
+from helpers import LEAN, wait_until
 
 REPLICAX = [sys.executable, "-m", "replicax.launch", "run"]
-SLOW_TO_SHOW = 100
+SECRET = 32 * "5a"
+SECONDS_TO_END = 100
+LONG = ("300", "0.1")  # epochs, and seconds between steps: longer than any test
 why_not = cache(network.why_not)
 
 
@@ -43,11 +46,18 @@ def machines(tmp_path, home):
 
 
 @pytest.fixture
+def skewed(home):
+    """The environment in which the clock of machine b is ten minutes ahead, for Python."""
+    own = Path(__file__).with_name("skewed")
+    return {"PYTHONPATH": f"{own}{os.pathsep}{home['PYTHONPATH']}"}
+
+
+@pytest.fixture
 def program(tmp_path):
     """A folder with the program in it."""
     folder = tmp_path / "work"
     folder.mkdir()
-    for name in ("train.py", "serve.py"):
+    for name in ("train.py", "serve.py", "keep.py"):
         shutil.copy(Path(train.__file__).with_name(name), folder)
     return folder
 
@@ -77,7 +87,12 @@ def launch(program):
         process.communicate()
 
 
-def ended(process, seconds=SLOW_TO_SHOW):
+def begun(program, *names):
+    """Wait until the workers of these machines are between two steps."""
+    wait_until(lambda: all((program / f"step-{name}").exists() for name in names), 60)
+
+
+def ended(process, seconds=SECONDS_TO_END):
     """Wait for it; give its exit code and what it said."""
     said, _ = process.communicate(timeout=seconds)
     return process.returncode, said
@@ -98,3 +113,16 @@ def assert_trained(folder, workers, epochs=2):
         with np.load(Path(folder) / f"weights-{worker}.npz") as found:
             for name, weight in zip(found.files, expected(epochs), strict=True):
                 np.testing.assert_allclose(found[name], weight, rtol=2e-5, atol=2e-6)
+
+
+def by_hand(net, program, *arguments, **variables):
+    """Start the program on each machine with `TF_CONFIG`, as its docs say."""
+    workers = [f"{name}:2222" for name in net.addresses]
+    started = []
+    for index, name in enumerate(net.addresses):
+        config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
+        own = {"TF_CONFIG": json.dumps(config), "RX_CLUSTER_SECRET": SECRET, **variables}
+        words = ["env", *(f"{key}={text}" for key, text in own.items())]
+        command = [*words, sys.executable, "train.py", *arguments]
+        started.append(net.popen(name, *command, folder=program))
+    return started

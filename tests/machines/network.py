@@ -14,10 +14,11 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import uuid
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -121,6 +122,13 @@ class Network:
         self._wire.stdin.write(json.dumps(asdict(self.weather)) + "\n")
         self._wire.stdin.flush()
         assert self._wire.stdout.readline() == "done\n"
+
+    def vanish(self, name):
+        """Let a machine be heard no more, by its cable or by `ssh`: nobody is told."""
+        self.change(down=[*self.weather.down, name])
+        for path in self.folder.glob(f"ssh-{name}-*"):
+            with suppress(ProcessLookupError):
+                os.kill(int(path.name.rpartition("-")[2]), signal.SIGSTOP)
 
     def processes(self):
         """Those of the machines that are still there."""

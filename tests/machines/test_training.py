@@ -11,25 +11,11 @@ import sys
 import pytest
 
 from . import network
-from .conftest import assert_trained, ended
+from .conftest import SECRET, assert_trained, by_hand, ended
 from helpers import TESTS, wait_until
 from processes import running_with
 
 pytestmark = pytest.mark.timeout(120)
-
-SECRET = 32 * "5a"
-
-
-def by_hand(net, program, *, secret=SECRET, **variables):
-    """Start the program on each machine with `TF_CONFIG`, as its docs say."""
-    workers = [f"{name}:2222" for name in net.addresses]
-    started = []
-    for index, name in enumerate(net.addresses):
-        config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
-        own = {"TF_CONFIG": json.dumps(config), "RX_CLUSTER_SECRET": secret, **variables}
-        words = ["env", *(f"{key}={text}" for key, text in own.items()), sys.executable, "train.py"]
-        started.append(net.popen(name, *words, folder=program))
-    return started
 
 
 @pytest.mark.parametrize("names", ["ab", "abcd"])

@@ -40,7 +40,9 @@ class Slow(keras.callbacks.Callback):
 
 
 def main(epochs=2, seconds=0.0):
-    strategy = rx.MultiWorkerMirroredStrategy()
+    limit = float(os.environ.get("TIMEOUT", "600"))
+    options = rx.experimental.CommunicationOptions(timeout_seconds=limit)
+    strategy = rx.MultiWorkerMirroredStrategy(communication_options=options)
     with strategy.scope():
         net = model()
     x, y = data()

@@ -161,22 +161,31 @@ class ProcessFailed(ClusterError, RuntimeError):
         tail: The last lines it printed.
         pid: Its process id.
         job: Its job.
+        host: Its machine; empty if that is this one.
     """
 
     def __init__(
-        self, rank: int, returncode: int, tail: str, pid: int | None = None, job: str = "worker"
+        self,
+        rank: int,
+        returncode: int,
+        tail: str,
+        pid: int | None = None,
+        job: str = "worker",
+        host: str = "",
     ) -> None:
-        super().__init__(rank, returncode, tail, pid, job)  # so that it can be pickled
+        super().__init__(rank, returncode, tail, pid, job, host)  # so that it can be pickled
         self.rank = rank
         self.returncode = returncode
         self.tail = tail
         self.pid = pid
         self.job = job
+        self.host = host
 
     @property
     def who(self) -> str:
         """Which process it was, in words."""
-        return f"{self.job} {self.rank}" + (f" (pid {self.pid})" if self.pid else "")
+        place = f"{self.host}:" if self.host else ""
+        return f"{place}{self.job} {self.rank}" + (f" (pid {self.pid})" if self.pid else "")
 
     def __str__(self) -> str:
         said = "\n".join(f"    {line}" for line in self.tail.splitlines())

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import ProcessFailed
-from replicax._processes.output import ERR, OUT, Lines
+from replicax._processes.output import ERR, OUT, Lines, is_noise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -220,7 +220,7 @@ class Worker:
         tail = b"\n".join(self._tail).decode(errors="replace")
         task, host = self.plan.task, self.plan.host
         if host:  # the process id here is that of its ssh
-            return ProcessFailed(task.index, self.returncode, tail, job=f"{host}:{task.job}")
+            return ProcessFailed(task.index, self.returncode, tail, job=task.job, host=host)
         return ProcessFailed(task.index, self.returncode, tail, self._process.pid, task.job)
 
     def close(self) -> None:
@@ -243,7 +243,8 @@ class Worker:
             os.write(self._process.stdin.fileno(), line)
 
     def _remember(self, lines: list[bytes]) -> None:
-        self._tail.extend(line[:_TAIL_WIDTH] for line in lines[-_TAIL_LINES:])
+        told = [line for line in lines if not is_noise(line)]
+        self._tail.extend(line[:_TAIL_WIDTH] for line in told[-_TAIL_LINES:])
 
     def _close_pidfd(self) -> None:
         if self._pidfd is not None:

@@ -88,11 +88,16 @@ def with_prefix(lines: Sequence[bytes], prefix: bytes, task: str = "") -> bytes:
     own = (
         re.compile(rb"\[" + re.escape(task.encode()) + rb"(?:\] |, (?=replica))") if task else None
     )
-    shown = (last_state(line) for line in lines if not _NOISE.match(line))
+    shown = (last_state(line) for line in lines if not is_noise(line))
     return b"".join(
         prefix + (own.sub(_without_own, line, count=1) if own and own.match(line) else line) + b"\n"
         for line in shown
     )
+
+
+def is_noise(line: bytes) -> bool:
+    """Whether a line is what Gloo and Abseil say about themselves."""
+    return bool(_NOISE.match(line))
 
 
 def _without_own(found: re.Match[bytes]) -> bytes:

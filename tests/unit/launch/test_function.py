@@ -203,6 +203,12 @@ def test_a_failure_is_told_in_words(returncode, words):
     assert words in str(rx.errors.ProcessFailed(1, returncode, "", 4711))
 
 
+def test_a_failure_on_another_machine_names_it_and_counts_as_a_worker():
+    text = str(rx.errors.ProcessFailed(1, 7, "a", host="node2"))
+    assert text.startswith("A worker process failed. Received: exit code 7 from node2:worker 1. ")
+    assert "without one of its workers" in text
+
+
 def test_a_failure_shows_the_last_lines():
     text = str(rx.errors.ProcessFailed(1, 7, "a\nb"))
     assert text.endswith(

@@ -85,7 +85,7 @@ def test_only_named_variables_travel_and_none_on_a_command_line(over_hosts, scri
     _, out, _ = outcome(over_hosts(*options, environ=environ))
     assert sorted(out) == sorted(2 * ["['1 2', 'a=$b', None, None]", "a" * 40])
     asked = (tmp_path / "asked").read_text()
-    assert asked.startswith("node1 ")
+    assert "node1 " in asked
     assert "aaaa" not in asked
     assert "GIVEN" not in asked
 
