@@ -20,6 +20,7 @@ from replicax._net.frames import (
     Message,
     decode,
     encode,
+    parse,
 )
 from replicax._net.handshake import (
     PATIENCE,
@@ -83,6 +84,7 @@ __all__ = [
     "introduce",
     "is_loopback",
     "own",
+    "parse",
     "printable",
     "reason_of",
     "secret_of_this_machine",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import ClusterError
@@ -110,23 +111,17 @@ class RequestClient:
         meanwhile. `RemoteError` if the handler raised; the connection goes on. `ConnectionLost` if
         it broke, was closed, or gave no answer in time.
         """
-        with self._busy:
-            if timeout is not None:
-                self._connection.limit(time.monotonic() + timeout)
-            try:
-                self._send(op, head, buffers)
-                return self._receive(op)
-            finally:
-                if timeout is not None and not self._closed:
-                    self._connection.limit(None)
+        with self._busy, self._limited(timeout):
+            self._send(op, head, buffers)
+            return self._receive(op)
 
     def begin(
         self, op: str, head: dict[str, Any] | None = None, buffers: Sequence[Buffer] = ()
-    ) -> Callable[[], Message]:
+    ) -> Callable[..., Message]:
         """Send a request without waiting, so that several listeners can work at the same time.
 
         The arguments and the errors are those of `call`. The returned function waits for the
-        answer. It must be called, once; nobody else can ask before.
+        answer, up to `timeout` seconds. It must be called, once; nobody else can ask before.
         """
         self._busy.acquire()
         try:
@@ -135,13 +130,18 @@ class RequestClient:
             self._busy.release()
             raise
 
-        def end() -> Message:
+        def end(timeout: float | None = None) -> Message:
             try:
-                return self._receive(op)
+                with self._limited(timeout):
+                    return self._receive(op)
             finally:
                 self._busy.release()
 
         return end
+
+    def is_answered(self) -> bool:
+        """Whether `begin`'s answer has begun to come, or the connection has ended."""
+        return self._closed or self._connection.has_bytes()
 
     def close(self) -> None:
         """End the connection, from any thread; a waiting call raises `ConnectionLost`."""
@@ -152,6 +152,18 @@ class RequestClient:
         if self._busy.acquire(timeout=1.0):
             self._connection.close()
             self._busy.release()
+
+    @contextmanager
+    def _limited(self, timeout: float | None) -> Generator[None]:
+        if timeout is None:
+            yield
+            return
+        self._connection.limit(time.monotonic() + timeout)
+        try:
+            yield
+        finally:
+            if not self._closed:
+                self._connection.limit(None)
 
     def _send(self, op: str, head: dict[str, Any] | None, buffers: Sequence[Buffer]) -> None:
         if self._closed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import os
+import select
 import socket
 import ssl
 import threading
@@ -166,6 +167,15 @@ class Connection:
         with suppress(OSError):
             while self._sock.recv(_BUFFERED):
                 pass
+
+    def has_bytes(self) -> bool:
+        """Whether bytes have come that `receive` has not taken, or the end of the connection."""
+        decrypted = self._sock.pending() if isinstance(self._sock, ssl.SSLSocket) else 0
+        if decrypted or self._start < self._end:
+            return True
+        polled = select.poll()
+        polled.register(self._sock, select.POLLIN)
+        return bool(polled.poll(0))
 
     def hang_up(self) -> None:
         """End the connection, from any thread, and wake threads that wait."""

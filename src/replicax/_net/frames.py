@@ -151,6 +151,14 @@ def decode(message: Encoded) -> Message:
     return Message(op, head, [as_bytes(buffer) for buffer in message.body.buffers], prefix.kind)
 
 
+def parse(data: memoryview) -> Message:
+    """The message of which these are all bytes, such as those of `Encoded.pieces`, joined."""
+    prefix = read_prefix(data)
+    op, head, _, places = read_rest(data[PREFIX_SIZE:], prefix)
+    body = data[PREFIX_SIZE + prefix.rest :]
+    return Message(op, head, [body[start:end] for start, end in places], prefix.kind)
+
+
 def lay_out(buffers: Sequence[Buffer], largest: int) -> Body:
     """Measure the buffers, and check that they can be sent."""
     if not buffers:

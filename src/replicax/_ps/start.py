@@ -8,7 +8,7 @@ import sys
 import weakref
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
@@ -35,6 +35,9 @@ from replicax._ps.server.server import scaling
 from replicax._ps.store.servers import Client, SteadyClient
 from replicax._ps.store.store import ServerStore
 from replicax.cluster_resolver import detect
+
+if TYPE_CHECKING:
+    from replicax._ps.hosts.cluster import Cluster
 
 PATIENCE = 120.0  # seconds for a member to come back, in a cluster that is started here
 
@@ -80,28 +83,34 @@ def start(
         name_folder(settings)
     elif (folder := own_folder(settings, getattr(cluster, "folder", None))) is not None:
         weakref.finalize(cluster, shutil.rmtree, folder, ignore_errors=True)
+    # If somebody else starts processes or machines, the cluster knows how long that may take.
+    patience = None if is_given or address else PATIENCE
+    meanwhile = isinstance(cluster, StartedCluster) and address is None
+    return _engine(cluster, settings, partitioner, resolver, patience, meanwhile=meanwhile)
+
+
+def _engine(
+    cluster: Cluster,
+    settings: dict[str, Any],
+    partitioner: Any,
+    resolver: Any,
+    patience: float | None,
+    *,
+    meanwhile: bool,
+) -> Engine:
+    """The connections to a cluster, which may still start `meanwhile`."""
     code: list[bytes] = []
     told = partial(_told, settings, code)
     dial = Dialer(cluster.secret, settings["run"], {"role": "chief"}, told)
-    # If somebody else starts processes or machines, the cluster knows how long that may take.
-    patience = None if is_given or address else PATIENCE
     client = Client(dial, [()] * cluster.num_servers)
     steady = SteadyClient(client)
     store = ServerStore(steady, partitioner, code)
     recoveries = Recoveries(
         cluster, client, steady.changes, replicas=bool(settings["replicas"]), patience=patience
     )
+    platform = getattr(cluster, "platform", None)
     return Engine(
-        cluster,
-        dial,
-        client,
-        steady,
-        store,
-        recoveries,
-        resolver,
-        patience,
-        meanwhile=isinstance(cluster, StartedCluster) and address is None,
-        platform=getattr(cluster, "platform", None),
+        cluster, dial, client, steady, store, recoveries, resolver, patience, meanwhile, platform
     )
 
 

@@ -287,6 +287,19 @@ def test_a_timeout_is_of_one_call(serve, connect, way):
     link.call("slow")
 
 
+def test_who_has_begun_can_see_whether_there_is_an_answer(serve, connect, way, stuck):
+    link = connect(serve(lambda c, m: stuck(c, m) if m.op == "wait" else ({"op": m.op}, [])), way)
+    end = link.begin("go on")
+    wait_until(link.is_answered)
+    assert end(timeout=60).head == {"op": "go on"}
+    end = link.begin("wait")
+    assert not link.is_answered()
+    with pytest.raises(ConnectionLost, match="Received: no answer in time, at "):
+        end(timeout=0.0)
+    assert link.is_answered()  # it has ended: nobody needs to wait
+    stuck.released.set()
+
+
 def test_closing_a_link_wakes_who_waits(serve, connect, way, stuck):
     link = connect(serve(stuck), way)
     raised, thread = call_in_thread(link)

@@ -22,7 +22,7 @@ from replicax._core.errors import CancelledError, UsageError
 from replicax._fit.figures import Members
 from replicax._input.context import InputContext
 from replicax._ps.data.per_worker import PerWorkerDataset, Unused
-from replicax._ps.hosts.pulse import Pulse
+from replicax._ps.hosts.heartbeat import Heartbeat
 from replicax._ps.queue.closures import Closure, ClosureQueue, RemoteValue
 from replicax._ps.queue.gate import StalenessGate
 from replicax._ps.queue.lanes import Lane, Lanes
@@ -238,14 +238,14 @@ class Coordination(Dispatcher):
             engine.steady.early = Early(engine.recoveries.meet)
         else:
             engine.recoveries.meet()
-        self._watch = Pulse(
+        self._heartbeat = Heartbeat(
             engine.cluster,
             engine.dial.bare,
             Limits.from_environ(),
             lambda role, index: _let_go(there(), role, index),
         )
-        weakref.finalize(self, self._watch.close)
-        self._watch.start()
+        weakref.finalize(self, self._heartbeat.close)
+        self._heartbeat.start()
 
     @property
     def num_workers(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -310,7 +310,7 @@ class Coordination(Dispatcher):
         """What is known of workers and servers, without asking them."""
         return Members(
             closures=self._lanes.work.done(),
-            staleness=self._watch.staleness(),
+            staleness=self._heartbeat.staleness(),
             depths=self._queue.depths,
             unfinished=len(self),
         )
@@ -319,7 +319,7 @@ class Coordination(Dispatcher):
         """End everything that was started: closures, links, members."""
         self.engine.steady.close()
         super().close()
-        self._watch.close()
+        self._heartbeat.close()
         self.engine.client.close()
         self.engine.cluster.close()
 

@@ -6,26 +6,19 @@ without; it must not lose that a variable was made, or what a program has assign
 
 from __future__ import annotations
 
-import json
 import struct
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, final
+
+from replicax._net import Message, encode, parse
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-# The checksum of what follows, the length of the JSON, and that of the buffers behind it.
-_LENGTHS = struct.Struct("!IIQ")
-
-
-class Record(NamedTuple):
-    """A message in a journal."""
-
-    op: str
-    head: dict[str, Any]
-    buffers: list[memoryview]
+# The checksum and the length of the message that follows.
+_LENGTH = struct.Struct("!IQ")
 
 
 @final
@@ -43,16 +36,15 @@ class Journal:
 
     def append(self, op: str, head: dict[str, Any], buffers: Sequence[Any] = ()) -> None:
         """Write a message."""
-        views = [memoryview(buffer).cast("B") for buffer in buffers]
-        text = json.dumps([op, head, [len(view) for view in views]]).encode()
-        checksum = zlib.crc32(text)
-        for view in views:
-            checksum = zlib.crc32(view, checksum)
-        size = sum(len(view) for view in views)
+        message = encode(op, head, buffers)
+        first, *pieces = message.pieces
+        checksum = zlib.crc32(first)
+        for piece in pieces:
+            checksum = zlib.crc32(piece, checksum)
         with self._lock:
             if self._file is None:
                 return  # this server has ended, and its further changes do not count
-            for part in (_LENGTHS.pack(checksum, len(text), size) + text, *views):
+            for part in (_LENGTH.pack(checksum, message.size) + first, *pieces):
                 _write(self._file, part)
 
     def close(self) -> None:
@@ -63,26 +55,20 @@ class Journal:
             file.close()
 
 
-def records(path: Path) -> Iterator[Record]:
+def records(path: Path) -> Iterator[Message]:
     """The messages of a journal; a truncated last one, which was never answered, is left out."""
     with open(path, "rb") as file:
-        while len(lengths := file.read(_LENGTHS.size)) == _LENGTHS.size:
-            checksum, text_size, size = _LENGTHS.unpack(lengths)
-            left = path.stat().st_size - file.tell()
-            if text_size + size > left:
+        while len(lengths := file.read(_LENGTH.size)) == _LENGTH.size:
+            checksum, size = _LENGTH.unpack(lengths)
+            if size > path.stat().st_size - file.tell():
                 return
-            data = memoryview(file.read(text_size + size))
+            data = memoryview(file.read(size))
             if zlib.crc32(data) != checksum:
                 return
-            op, head, sizes = json.loads(bytes(data[:text_size]))
-            buffers, start = [], text_size
-            for length in sizes:
-                buffers.append(data[start : start + length])
-                start += length
-            yield Record(op, head, buffers)
+            yield parse(data)
 
 
 def _write(file: Any, data: Any) -> None:
-    view = memoryview(data)
+    view = memoryview(data).cast("B")
     while len(view):
         view = view[file.write(view) :]
