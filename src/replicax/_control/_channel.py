@@ -367,7 +367,7 @@ class ClusterChannel(Channel):
         self._heartbeat.stop()
         self._calls.refuse(_has_left())
         self._done.set()
-        self._link.close()
+        self._link.hang_up()
 
     def start(self) -> None:
         """Start the heartbeat."""

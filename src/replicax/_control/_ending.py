@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from replicax._core.errors import WorkerLost
 
 _WRITING_SECONDS = 2.0
-_LINES_TOLD = 20
+_LINES_TOLD, _WIDTH_TOLD = 20, 2000
 _FAILED, _INTERRUPTED = 1, 130
 _PREEMPTED = 42
 _NEEDED = "\nreplicax: this worker has ended while others needed it, so they end, too\n"
@@ -73,9 +73,10 @@ def install_exit_hooks(channel: Leaver, of_others: Callable[[BaseException], boo
         before(kind, error, trace)
         if os.getpid() != process:  # a fork of this process, which is not a worker
             return
-        text = "".join(traceback.format_exception(kind, error, trace)).rstrip()
-        channel.fail("\n".join(text.splitlines()[-_LINES_TOLD:]))
         codes.append(_INTERRUPTED if issubclass(kind, KeyboardInterrupt) else _FAILED)
+        text = "".join(traceback.format_exception(kind, error, trace)).rstrip()
+        lines = text.splitlines()[-_LINES_TOLD:]
+        channel.fail("\n".join(line[:_WIDTH_TOLD] for line in lines))
 
     def at_exit() -> None:
         if os.getpid() != process:

@@ -148,8 +148,8 @@ class Link(Protocol):
         """Send a message to the hub, without waiting."""
         ...
 
-    def close(self) -> None:
-        """Close the link."""
+    def hang_up(self) -> None:
+        """End the link, from any thread."""
         ...
 
 

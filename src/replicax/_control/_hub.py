@@ -108,7 +108,7 @@ class Hub:
         return self._workers.lateness()
 
     def take(self, index: int, message: Message) -> None:
-        """Handle a message of a worker; `_channel.py` and `_channel.py` send them."""
+        """Handle a message of a worker; `_channel.py` and `_heartbeat.py` send them."""
         op, head, buffers, _ = message
         key, is_main = (head.get("name", ""), head.get("number", 0)), bool(head.get("main", False))
         if "at" in head:

@@ -129,7 +129,7 @@ class _LocalLink:
         with uninterrupted:
             self._hub.take(0, decode(message))
 
-    def close(self) -> None:
+    def hang_up(self) -> None:
         """Close the hub."""
         self._hub.close()
 

@@ -17,6 +17,7 @@ from replicax._core.interrupts import uninterrupted
 from replicax._net.frames import (
     LARGEST,
     LARGEST_HEAD,
+    LARGEST_TABLE,
     NOTHING,
     PREFIX_SIZE,
     Garbled,
@@ -100,7 +101,7 @@ class Connection:
         self, kind: int, op: str, head: dict[str, Any], buffers: Sequence[Buffer]
     ) -> Encoded:
         """Encode a message. If this raises, nothing was sent, and the connection can go on."""
-        body, text = lay_out(buffers, self._limits[0]), encode_head(op, head)
+        body, text = lay_out(buffers, self._limits[0]), encode_head(op, head, self._limits[1])
         if not self._shared:
             return encoded(kind, text, body)
         outgoing, incoming = self._shared
@@ -286,7 +287,7 @@ class Outbox(Connection):
         session: Session,
         *,
         largest: int = LARGEST,
-        largest_head: int = LARGEST_HEAD,
+        largest_head: int = LARGEST_TABLE,
     ) -> None:
         super().__init__(sock, session=session, largest=largest, largest_head=largest_head)
         self._changed = threading.Condition()
@@ -317,12 +318,16 @@ class Outbox(Connection):
             if self._waiting:
                 self._changed.notify_all()
 
-    def close(self) -> None:
-        """Close the connection, and drop queued bytes."""
+    def hang_up(self) -> None:
+        """End the connection, from any thread, wake threads that wait, and drop queued bytes."""
         with self._changed:
             self._closed = True
             self._waiting.clear()
             self._changed.notify_all()
+        super().hang_up()
+
+    def close(self) -> None:
+        """Hang up, and free the socket; call it only when no thread waits for a message."""
         self.hang_up()
         super().close()
 

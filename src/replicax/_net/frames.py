@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 REQUEST, REPLY, FAILURE = range(3)
 
 LARGEST_HEAD = 1 << 20
+# The states of 2,048 workers, of which half wait for the others, have 5 MB; they grow by the square.
+LARGEST_TABLE = 256 << 20
 MOST_BUFFERS = 1 << 16
 LARGEST = 16 << 30
 ALIGNMENT = 64  # JAX's alignment on CPU, with which it uses an array in place
@@ -127,7 +129,7 @@ def encode(op: str, head: dict[str, Any], buffers: Sequence[Buffer] = ()) -> Enc
 
     The same one can be sent to several connections.
     """
-    return encoded(REQUEST, encode_head(op, head), lay_out(buffers, LARGEST))
+    return encoded(REQUEST, encode_head(op, head, LARGEST_TABLE), lay_out(buffers, LARGEST))
 
 
 def encoded(
@@ -146,7 +148,7 @@ def encoded(
 
 def decode(message: Encoded) -> Message:
     """The message that arrives when it is sent; the buffers are the same memory."""
-    prefix = read_prefix(message.first)
+    prefix = read_prefix(message.first, largest_head=LARGEST_TABLE)
     op, head, _, _ = read_rest(message.first[PREFIX_SIZE:], prefix)
     return Message(op, head, [as_bytes(buffer) for buffer in message.body.buffers], prefix.kind)
 
@@ -192,12 +194,12 @@ def lay_out(buffers: Sequence[Buffer], largest: int) -> Body:
     return Body(buffers, sizes, places, end)
 
 
-def encode_head(op: str, head: dict[str, Any]) -> bytes:
+def encode_head(op: str, head: dict[str, Any], largest: int) -> bytes:
     """The JSON of a message; other values are a TypeError or a ValueError."""
     text = _encode([op, head]).encode()
-    if len(text) > LARGEST_HEAD:
+    if len(text) > largest:
         raise UsageError(
-            f"The head of a message must not be longer than {LARGEST_HEAD} bytes. Received: "
+            f"The head of a message must not be longer than {largest} bytes. Received: "
             f"{len(text)} bytes of JSON. The other side refuses more, to be safe from a broken "
             "peer. Send what is large as a buffer."
         )

@@ -45,6 +45,21 @@ def end(monkeypatch):
     return run
 
 
+def test_an_exception_with_long_lines_ends_with_its_code_and_is_told_in_short(monkeypatch):
+    told, hooks, codes, line = [], [], [], Line(together=False)
+    line.fail = lambda error: told.append(error)
+    monkeypatch.setattr(atexit, "register", hooks.append)
+    monkeypatch.setattr(sys, "excepthook", lambda *error: None)
+    monkeypatch.setattr(_ending, "end_at_once", codes.append)
+    monkeypatch.setattr(_ending, "_flush_files", lambda: None)
+    _ending.install_exit_hooks(line, lambda error: False)
+    error = ValueError("no luck" + "x" * 5_000_000)
+    sys.excepthook(ValueError, error, None)
+    hooks[0]()
+    assert codes[0] == 1
+    assert "no luck" in told[0] and len(told[0]) < 50_000
+
+
 @pytest.mark.parametrize(
     ("given", "code"), [(None, 0), (0, 0), (3, 3), (256, 0), (True, 1), ("no luck", 1)]
 )

@@ -10,6 +10,7 @@ import pytest
 from replicax._control import EXIT_CODE, Limits
 from replicax._control._watchdog import Notices, Reason, Verdict, worker_lost
 from replicax._control._worker_table import Wait, WorkerState, from_json, to_json
+from replicax._net import decode, encode
 
 LIMITS = Limits(silence=30.0, timeout=60.0)
 SLEEPER = WorkerState(
@@ -125,3 +126,11 @@ def test_there_is_a_notice_if_one_goes_on_after_the_end_of_others():
 
 def test_there_is_no_notice_if_all_is_well():
     assert Notices(LIMITS).due([WorkerState(0), WorkerState(1)], now=0.0) == []
+
+
+def test_the_states_of_thousands_of_workers_are_one_message():
+    half = range(1024, 2048)
+    waits = (Wait("step", 7, 9.0, tuple(half)),)
+    states = [WorkerState(i, waits=waits if i not in half else ()) for i in range(2048)]
+    message = decode(encode("table", {"workers": to_json(states, {0})}))
+    assert from_json(message.head["workers"])[3].waits == waits
