@@ -212,6 +212,12 @@ def test_the_tail_has_the_last_lines_of_both_streams(start):
     assert set(tail) == {"z" * 2000, *map(str, range(11, 30))}
 
 
+def test_the_tail_has_nothing_of_what_gloo_says_about_its_peers(start):
+    peers = "[Gloo] Rank 1 is connected to 1 peer ranks."
+    outcome, _ = start(f"print('why'); print({peers!r}); raise SystemExit(3)")
+    assert outcome.failure.tail == "why"
+
+
 def test_what_comes_after_the_culprit_is_no_culprit(start, tmp_path):
     # Both end before we look: the one that was killed is why the other failed.
     programs = (HERE, "raise SystemExit(1)"), (HERE, "os.kill(os.getpid(), 9)")
