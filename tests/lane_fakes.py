@@ -7,8 +7,7 @@ import threading
 from types import SimpleNamespace
 
 from replicax._ps.queue.coordination import Dispatcher
-from replicax._ps.queue.gate import StalenessGate
-from replicax._ps.queue.lanes import WorkerGone
+from replicax._ps.queue.lanes import StalenessGate, WorkerGone
 
 from helpers import begun_threads, is_waiting, wait_until
 

@@ -74,13 +74,14 @@ def build(
             reads.append(where(variables[index]))
     sources = [source_of(captured.jaxpr, output, kept=_data(recorded)) for _, output in lookups]
     computed = [output for (_, output), known in zip(lookups, sources, strict=True) if not known]
-    ids = _exported_ids(recorded, computed, platforms) if computed else b""
+    ids, id_leaves = _exported_ids(recorded, computed, platforms) if computed else (b"", [])
     meta = {
         "inputs": inputs,
         "reads": reads,
         "tables": [{**where(table.variable), "rows": table.rows} for table in recorded.tables],
         "lookups": [tables[id(variable)] for variable, _ in lookups],
         "id_sources": sources,
+        "id_leaves": id_leaves,
         "batches": [
             [[list(x.shape), str(x.dtype)] for x in jax.tree.leaves(batch)]
             for _, batch in recorded.batches
@@ -173,8 +174,8 @@ def _data(recorded: Recorded) -> range:
 
 def _exported_ids(
     recorded: Recorded, outputs: Sequence[int], platforms: Sequence[str] | None
-) -> bytes:
-    """The code of the ids, which must depend on the data alone: nothing else is there yet."""
+) -> tuple[bytes, list[int]]:
+    """The code of the ids and the leaves that it needs: nothing else is there yet."""
     captured = recorded.captured
     code, kept = _exported(captured.jaxpr, outputs, platforms)
     first, last = _data(recorded).start, _data(recorded).stop
@@ -187,8 +188,7 @@ def _exported_ids(
                 "only the batch is there. Compute these ids in an earlier closure, or in the "
                 "input pipeline."
             )
-    names = json.dumps([index - first for index in kept]).encode()
-    return len(names).to_bytes(4, "big") + names + code
+    return code, [index - first for index in kept]
 
 
 def _export(
@@ -208,9 +208,3 @@ def _export(
             "(`rx.print`, summaries, checks in a loop) stay behind. Leave them out of the "
             "closure; return the value, and print what `fetch` gives."
         ) from error
-
-
-def split_ids(code: bytes) -> tuple[list[int], bytes]:
-    """The leaves that the code of the ids needs, and the code."""
-    size = int.from_bytes(code[:4], "big")
-    return json.loads(code[4 : 4 + size]), code[4 + size :]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import sys
+import tempfile
 import weakref
 from collections.abc import Sequence
 from functools import partial
@@ -30,7 +32,6 @@ from replicax._ps.hosts.thread_cluster import ThreadCluster
 from replicax._ps.queue.coordination import Engine
 from replicax._ps.queue.recovery import Recoveries
 from replicax._ps.recording.record import install
-from replicax._ps.server.keeping import keeping, name_folder, own_folder
 from replicax._ps.server.server import scaling
 from replicax._ps.store.servers import Client, SteadyClient
 from replicax._ps.store.store import ServerStore
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from replicax._ps.hosts.cluster import Cluster
 
 PATIENCE = 120.0  # seconds for a member to come back, in a cluster that is started here
+
+_PREFIX = "replicax-snapshots-"
 
 
 def start(
@@ -186,3 +189,63 @@ def threads_of(count: int) -> dict[str, str]:
         "NPROC": "1",
         "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
     }
+
+
+def keeping(
+    *,
+    snapshot_dir: str | os.PathLike[str] | None,
+    snapshot_seconds: float | None,
+    replicas: int,
+    num_servers: int,
+) -> dict[str, Any]:
+    """The settings of snapshots, and of how many replicas each server has on others.
+
+    `snapshot_dir` is None for a folder that `own_folder` makes; `snapshot_seconds` None or 0 for no
+    snapshots.
+    """
+    if snapshot_seconds is not None and snapshot_seconds < 0:
+        raise UsageError(
+            "`snapshot_seconds` says how often servers write what they hold. Received: "
+            f"{snapshot_seconds}. Time does not go back. Pass a number of seconds, or None for no "
+            "snapshots."
+        )
+    if replicas not in (0, 1):
+        raise UsageError(
+            "`replicas` is 1 if each server has a replica on another one, or 0. Received: "
+            f"{replicas!r}. With one, no single failure loses anything. Pass 0 or 1."
+        )
+    if replicas and num_servers < 2:
+        raise UsageError(
+            "A replica of a parameter server is on another one. Received: replicas=1 with one "
+            "server. Both would be gone at the same time. Have at least two (`num_ps=2`), or rely "
+            "on snapshots."
+        )
+    return {
+        "run": secrets.token_hex(8),
+        "snapshot_dir": None if snapshot_dir is None else os.path.abspath(snapshot_dir),
+        "snapshot_seconds": snapshot_seconds,
+        "is_kept": snapshot_dir is not None,
+        "replicas": replicas,
+    }
+
+
+def own_folder(settings: dict[str, Any], within: str | None = None) -> str | None:
+    """Make a private folder for snapshots if none was given, to be removed at the end.
+
+    It is entered into the settings.
+    """
+    if settings["snapshot_dir"] is not None or not settings["snapshot_seconds"]:
+        return None
+    settings["snapshot_dir"] = tempfile.mkdtemp(prefix=_PREFIX, dir=within)
+    return settings["snapshot_dir"]
+
+
+def name_folder(settings: dict[str, Any]) -> None:
+    """Name a folder that each server makes on its machine, and removes after the run.
+
+    This program may end before its servers, which others have started. The name is entered into the
+    settings.
+    """
+    if settings["snapshot_dir"] is None and settings["snapshot_seconds"]:
+        name = f"{_PREFIX}{settings['run']}"
+        settings["snapshot_dir"] = os.path.join(tempfile.gettempdir(), name)

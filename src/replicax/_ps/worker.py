@@ -20,7 +20,6 @@ from replicax._program.compiling import compile_for, compiled
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.data.worker_data import Ended, NeedsProgram, Readers
 from replicax._ps.hosts.contact import Dialer
-from replicax._ps.programs import split_ids
 from replicax._ps.queue.lanes import ServerGone
 from replicax._ps.store.exchange import Traffic, Wanted, look_up
 from replicax._ps.store.servers import Client
@@ -48,8 +47,7 @@ class Compiled:
         self.results: list[Any] | None = None  # their types and shapes
         self.ids: Any = None
         if ids:
-            self._ids_leaves, code = split_ids(ids)
-            self.ids = _compiled_now(code)
+            self.ids = _compiled_now(ids)
 
     def wanted_rows(self, leaves: Sequence[Any]) -> tuple[list[Wanted], list[np.ndarray]]:
         """For each table the rows that the leaves ask for; for each lookup their places."""
@@ -69,7 +67,7 @@ class Compiled:
     def _wanted_ids(self, leaves: Sequence[Any]) -> list[np.ndarray]:
         computed = iter(())
         if self.ids is not None:
-            given = [leaves[i] for i in self._ids_leaves]
+            given = [leaves[i] for i in self.meta["id_leaves"]]
             for leaf in given:
                 check_narrow(leaf)
             computed = iter(self.ids(*given))

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from replicax._core.errors import UsageError
-from replicax._ps.queue.gate import StalenessGate
+from replicax._ps.queue.lanes import StalenessGate
 
 from lane_fakes import in_thread
 

@@ -11,7 +11,7 @@ import pytest
 
 from replicax._core.errors import UsageError
 from replicax._ps.hosts.member import ServerNode
-from replicax._ps.server.keeping import keeping, name_folder, own_folder
+from replicax._ps.start import keeping, name_folder, own_folder
 
 USUAL = {
     "snapshot_dir": None,

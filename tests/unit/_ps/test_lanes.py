@@ -10,8 +10,7 @@ import pytest
 
 from replicax._core.errors import CancelledError, CoordinatorError, UnavailableError
 from replicax._ps.queue.closures import Closure, ClosureQueue
-from replicax._ps.queue.gate import StalenessGate
-from replicax._ps.queue.lanes import ComesLater, Lanes, ServerGone, WorkerGone
+from replicax._ps.queue.lanes import ComesLater, Lanes, ServerGone, StalenessGate, WorkerGone
 
 from helpers import wait_until
 from lane_fakes import FakeLane, in_thread, lane_threads, raised

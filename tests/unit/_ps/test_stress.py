@@ -10,8 +10,7 @@ import pytest
 
 from replicax._core.errors import CancelledError, CoordinatorError, UnavailableError
 from replicax._ps.queue.closures import Closure, ClosureQueue
-from replicax._ps.queue.gate import StalenessGate
-from replicax._ps.queue.lanes import Lanes, ServerGone, WorkerGone
+from replicax._ps.queue.lanes import Lanes, ServerGone, StalenessGate, WorkerGone
 from replicax._ps.queue.remote_value import RemoteValueStatus
 
 from lane_fakes import lane_threads, raised

@@ -8,7 +8,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Any, final
 
 import cloudpickle
 import jax
@@ -59,14 +59,6 @@ class Ended(Exception):
         self.source, self.length = source, length
 
 
-class Reader(Protocol):
-    """A worker's counterpart of an iterator of the coordinator."""
-
-    def batch(self, place: Place) -> Any:
-        """The batch at a place; of a copy of the data, the next one."""
-        ...
-
-
 @final
 class Readers:
     """The iterators of one worker, and the batches that its closures have taken."""
@@ -76,7 +68,7 @@ class Readers:
         self._lock = threading.Lock()
         self._payloads: dict[int, bytes] = {}
         self._data: dict[int, Copy | Shared] = {}
-        self._readers: dict[int, Reader] = {}
+        self._readers: dict[int, _InOrder | SplitReader] = {}
         # One for each iterator, so that slow data holds up no closure with other data.
         self._reading: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
         self._taken: OrderedDict[int, list[Any]] = OrderedDict()
@@ -177,7 +169,7 @@ class Copy:
         self._make, self._change = make, change
         self._made, self._worker = made(make), worker
 
-    def begin(self, epoch: int) -> Reader:
+    def begin(self, epoch: int) -> _InOrder | SplitReader:
         """Begin a pass."""
         if epoch and isinstance(self._made, Iterator):
             self._made = made(self._make)  # a data set made by the function is read once
@@ -203,7 +195,7 @@ class Shared:
         self._division, self._change = division, change
         self._node = division.agreed(divisible(made(make)), worker)
 
-    def begin(self, epoch: int) -> Reader:
+    def begin(self, epoch: int) -> _InOrder | SplitReader:
         """Begin a pass."""
         node, division, change = self._node, self._division, self._change
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, final
 
@@ -78,36 +78,6 @@ class Cluster(Protocol):
         ...
 
 
-class Endpoint(Protocol):
-    """A member as its process sees it."""
-
-    addresses: tuple[str, ...]
-
-    def wait(self) -> None:
-        """Wait until the coordinator has said goodbye, or somebody has closed it."""
-        ...
-
-    def close(self) -> None:
-        """End it, and let `wait` return."""
-        ...
-
-
-class StartMember(Protocol):
-    """Starts a member in this process; returns when it listens."""
-
-    def __call__(
-        self,
-        role: str,
-        index: int,
-        secret: bytes,
-        settings: Mapping[str, Any],
-        *,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        at: str = "",
-    ) -> Endpoint: ...
-
-
 class Size(NamedTuple):
     """How large a local cluster is, and how many threads each worker has for itself."""
 
@@ -156,11 +126,13 @@ def at_of(spec: ClusterSpec, role: str, index: int) -> str:
     return in_cluster(address, cluster_name(spec, *JOBS.values()))
 
 
-def load_starter(name: str) -> StartMember:
-    """Import the function that starts members, from `module:function`."""
+def load_starter(name: str) -> Callable[..., Any]:
+    """Import the function that starts members, from `module:function`.
+
+    It takes what `start_member` takes, and returns when the member listens.
+    """
     module, _, function = name.partition(":")
-    starter: Callable[..., Endpoint] = getattr(importlib.import_module(module), function)
-    return starter
+    return getattr(importlib.import_module(module), function)
 
 
 @final

@@ -32,7 +32,7 @@ from replicax._ps.hosts.cluster import SERVER, WORKER, load_starter
 from replicax._ps.hosts.session import end_session
 
 if TYPE_CHECKING:
-    from replicax._ps.hosts.cluster import Endpoint, StartMember
+    from replicax._ps.hosts.member import Endpoint
 
 _LOOK_AT_PARENT = 1.0
 _PAUSE = 0.5  # seconds before a member that died while starting is started again
@@ -87,7 +87,7 @@ class _Host:
 
     def __init__(self, plan: dict[str, Any], output: Any, parent: int) -> None:
         self._plan, self._output, self._parent = plan, output, parent
-        self._starter: StartMember | None = None
+        self._starter: Callable[..., Endpoint] | None = None
         self._children: dict[int, _Child] = {}
         self._input = b""
         # Members watch this pipe: it closes when this process ends.

@@ -13,13 +13,16 @@ import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import ClusterSpecError, UsageError
 from replicax._net import interface_of
-from replicax._ps.hosts.cluster import JOBS, ROLES, START_MEMBER, Endpoint, at_of, load_starter
+from replicax._ps.hosts.cluster import JOBS, ROLES, START_MEMBER, at_of, load_starter
 from replicax._ps.hosts.given_cluster import cluster_secret, host_of
 from replicax.cluster_resolver import ClusterResolver, ClusterSpec, detect
+
+if TYPE_CHECKING:
+    from replicax._ps.hosts.member import Endpoint
 
 _log = logging.getLogger("replicax")
 # A process serves once: afterwards its work is done.

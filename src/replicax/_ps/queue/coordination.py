@@ -24,8 +24,7 @@ from replicax._input.context import InputContext
 from replicax._ps.data.per_worker import PerWorkerDataset, Unused
 from replicax._ps.hosts.heartbeat import Heartbeat
 from replicax._ps.queue.closures import Closure, ClosureQueue, RemoteValue
-from replicax._ps.queue.gate import StalenessGate
-from replicax._ps.queue.lanes import Lane, Lanes
+from replicax._ps.queue.lanes import Lane, Lanes, StalenessGate
 from replicax._ps.queue.tasks import Tracer
 from replicax._ps.queue.worker_lane import WorkerLane
 from replicax._ps.store.servers import Early

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 from replicax._core.errors import UnavailableError
 from replicax._net import RemoteError, tries
 from replicax._ps.buffers import numbers_of
+from replicax._ps.hosts.cluster import SERVER, task_name
 from replicax._ps.queue.lanes import ServerGone
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ class Recoveries:
             f"{server} with {head['changes']} of {self._changes(server)} changes that the program "
             "has made there. It had no snapshot, or none that is whole, and no replica. Restore "
             "the last checkpoint in a new strategy; pass it `snapshot_seconds=` or `replicas=1`.",
-            f"/job:ps/task:{server}",
+            task_name(SERVER, server),
         )
         self._client.lose(server, error)
         raise error

@@ -73,7 +73,6 @@ class ParameterServer:
             "push": self._pushed,
             "stats": self._stats,
             **self._about_cells.handlers,
-            **TableRequests(self).handlers,
         }
 
     def handle(self, caller: Any, message: Any) -> Reply:
@@ -205,7 +204,7 @@ class ParameterServer:
 
 @final
 class CellRequests:
-    """Handlers of messages about cells."""
+    """Handlers of messages about cells, which may be dynamic tables."""
 
     def __init__(self, server: ParameterServer) -> None:
         self._server = server
@@ -218,6 +217,10 @@ class CellRequests:
             "optimizer": self._optimizer,
             "attach": self._attach,
             "tune": self._tune,
+            "table": self._table,
+            "table_state": self._table_state,
+            "table_load": self._table_load,
+            "table_statistics": self._table_statistics,
         }
 
     def _create(self, caller: Any, message: Any) -> Reply:
@@ -337,6 +340,26 @@ class CellRequests:
         hosted = self._server.optimizers[optimizer]
         return {"iterations": hosted.iterations, "learning_rate": hosted.learning_rate}, ()
 
+    def _table(self, caller: Any, message: Any) -> Reply:
+        with self._server.lock:
+            cell = DynamicCell.of_description(message.head["described"])
+            self._server.cells[message.head["cell"]] = cell
+        return {}, ()
+
+    def _table_state(self, caller: Any, message: Any) -> Reply:
+        with self._server.lock:
+            cell = self._server.cells[message.head["cell"]]
+            return packed(cell.export_since(message.head["since"]))
+
+    def _table_load(self, caller: Any, message: Any) -> Reply:
+        with self._server.lock:
+            self._server.cells[message.head["cell"]].load(unpacked(message.head, message.buffers))
+        return {}, ()
+
+    def _table_statistics(self, caller: Any, message: Any) -> Reply:
+        with self._server.lock:
+            return self._server.cells[message.head["cell"]].statistics(), ()
+
 
 @final
 class Applied:
@@ -372,40 +395,6 @@ def as_ranges(ids: Iterable[int]) -> list[list[int]]:
 def from_ranges(ranges: Iterable[Sequence[int]]) -> list[int]:
     """The ids of some runs, lowest first, which is about the order in which they were applied."""
     return [number for first, end in ranges for number in range(first, end)]
-
-
-@final
-class TableRequests:
-    """Handlers of messages about tables."""
-
-    def __init__(self, server: ParameterServer) -> None:
-        self._server = server
-        self.handlers: dict[str, Callable[[Any, Any], Reply]] = {
-            "table": self._make,
-            "table_state": self._state,
-            "table_load": self._load,
-            "table_statistics": self._statistics,
-        }
-
-    def _make(self, caller: Any, message: Any) -> Reply:
-        with self._server.lock:
-            cell = DynamicCell.of_description(message.head["described"])
-            self._server.cells[message.head["cell"]] = cell
-        return {}, ()
-
-    def _state(self, caller: Any, message: Any) -> Reply:
-        with self._server.lock:
-            cell = self._server.cells[message.head["cell"]]
-            return packed(cell.export_since(message.head["since"]))
-
-    def _load(self, caller: Any, message: Any) -> Reply:
-        with self._server.lock:
-            self._server.cells[message.head["cell"]].load(unpacked(message.head, message.buffers))
-        return {}, ()
-
-    def _statistics(self, caller: Any, message: Any) -> Reply:
-        with self._server.lock:
-            return self._server.cells[message.head["cell"]].statistics(), ()
 
 
 def packed(state: Mapping[str, Any]) -> Reply:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from replicax._ps.buffers import array_of, raw
+from replicax._ps.hosts.cluster import SERVER, task_name
 from replicax._ps.store.rows import plan_index, rows_by_shard
 
 if TYPE_CHECKING:
@@ -27,11 +28,6 @@ class Placed:
 
 
 Create = Callable[[Placed, np.ndarray], None]
-
-
-def task_name(server: int) -> str:
-    """The name of a server in TensorFlow."""
-    return f"/job:ps/task:{server}"
 
 
 @final
@@ -99,7 +95,7 @@ class ServerHome:
     def shards(self) -> list[Shard]:
         return [
             Shard(
-                task_name(place.server),
+                task_name(SERVER, place.server),
                 self._shape_of(place),
                 self.dtype,
                 functools.partial(self._read_shard, place),

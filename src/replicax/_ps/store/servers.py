@@ -22,6 +22,7 @@ import numpy as np
 
 from replicax._core.errors import UnavailableError
 from replicax._net import ConnectionLost, Message, Refused, RemoteError, RequestClient
+from replicax._ps.hosts.cluster import SERVER, task_name
 from replicax._ps.queue.lanes import ServerGone
 from replicax._ps.server.server import is_change
 
@@ -169,7 +170,7 @@ def closed(server: int) -> UnavailableError:
         "Variables can be read and changed until their strategy is closed. Received: a use of "
         f"server {server}, after that. It has ended, and what it held is gone. Save the model, or "
         "read what is wanted, before `strategy.close()`.",
-        f"/job:ps/task:{server}",
+        task_name(SERVER, server),
     )
 
 

@@ -14,7 +14,8 @@ from jax.sharding import Sharding
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._ps.buffers import raw
-from replicax._ps.store.home import CopiedHome, Placed, ServerHome, Shard, task_name
+from replicax._ps.hosts.cluster import SERVER, task_name
+from replicax._ps.store.home import CopiedHome, Placed, ServerHome, Shard
 from replicax._ps.store.partition import num_shards, shard_rows
 from replicax._ps.tables.table_home import LocalTable, ServedTable, SlotHome, serve_table
 from replicax._ps.variables.server_variable import home_of, move_out
@@ -55,7 +56,7 @@ class ServerStore:
     @property
     def device_names(self) -> tuple[str, ...]:
         """The tasks of the servers, where variables live."""
-        return tuple(task_name(server) for server in range(self._client.num_servers))
+        return tuple(task_name(SERVER, server) for server in range(self._client.num_servers))
 
     def layout(self, spec: VariableSpec) -> Sharding | None:
         return None
