@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 REQUEST, REPLY, FAILURE = range(3)
 
 LARGEST_HEAD = 1 << 20
-# The states of 2,048 workers, of which half wait for the others, have 5 MB; they grow by the square.
+# The states of 2,048 workers have 5 MB if half wait for the others; they grow by the square.
 LARGEST_TABLE = 256 << 20
 MOST_BUFFERS = 1 << 16
 LARGEST = 16 << 30
