@@ -248,7 +248,7 @@ class Engine:
         return jax.tree.map(one, value, is_leaf=is_distributed)
 
     def put(self, pieces: Sequence[Any], sizes: Sequence[int] | None = None) -> Any:
-        """Place one nest of host arrays per replica; with the rows of all, if they differ."""
+        """Place a nest of host arrays per replica; `sizes` has the rows of each, if they differ."""
         if sizes is None:
             return timed(COPY, put_pieces, self.topology, pieces)
         return put_uneven(self.topology, pieces, sizes)

@@ -199,8 +199,8 @@ class Strategy:
     ) -> DistributedDataset:
         """Split every batch of a data set over the replicas.
 
-        A batch of b rows becomes pieces of ceil(b / replicas) rows, the rest, then empty
-        pieces, as in TensorFlow; no row is dropped or repeated.
+        Each replica gets ceil(b / replicas) of b rows until they run out, as in TensorFlow: the
+        last pieces may be smaller or empty. No row is dropped or repeated.
 
         Args:
             dataset: Anything that yields batches again and again: a list of batches, a Keras
