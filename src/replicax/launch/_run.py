@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple, final
 from replicax._core.env import (
     RX_CLUSTER_SECRET,
     RX_CLUSTER_SECRET_FILE,
-    cluster_secret_file,
-    cluster_secret_text,
 )
 from replicax._core.errors import ReplicaxError, UsageError
 from replicax._processes.output import Terminal
@@ -238,9 +236,8 @@ def _by_ssh(
     request: Request, hosts: Sequence[Host], surroundings: Surroundings, signals: Signals
 ) -> Here:
     """The tasks of all hosts, which `ssh` starts there, with a secret of their own."""
-    environ = {**surroundings.environ, **surroundings.extra}
-    secret = cluster_secret_text(environ) or _text_of(cluster_secret_file(environ))
-    extra = {RX_CLUSTER_SECRET: secret or secrets.token_hex(_SECRET_BYTES), **surroundings.extra}
+    secret = _given_secret(surroundings) or secrets.token_hex(_SECRET_BYTES)
+    extra = {**surroundings.extra, RX_CLUSTER_SECRET: secret}
     surroundings = replace(surroundings, extra=extra)
     placed = place(hosts, _count(request, hosts), request.ps)
     ssh = Ssh.of(request.ssh, request.python, surroundings.environ)
@@ -250,14 +247,18 @@ def _by_ssh(
     return Here([one.task for one in placed], planner.cluster, leader)
 
 
-def _text_of(path: str) -> str:
-    """The secret in a file, which other machines do not have."""
+def _given_secret(surroundings: Surroundings) -> str:
+    """The secret that the user has set, as a text, because other machines do not have its file."""
+    from replicax._net import given_secret  # NumPy comes with it
+
+    given = given_secret({**surroundings.environ, **surroundings.extra})
     try:
-        return Path(path).read_text().strip() if path else ""
-    except (OSError, UnicodeDecodeError) as error:
+        return given.value.decode() if given else ""
+    except UnicodeDecodeError:
         raise UsageError(
-            f"{RX_CLUSTER_SECRET_FILE} names a file with a text. Received: {path}: {error}. "
-            "All workers get it. Mend the file, or unset the variable."
+            f"{RX_CLUSTER_SECRET_FILE} names a file with a text. Received: bytes that are none in "
+            "UTF-8. Other machines get the secret in an environment variable. Write a new one, "
+            'such as that of `python -c "import secrets; print(secrets.token_hex())"`.'
         ) from None
 
 

@@ -100,9 +100,28 @@ def test_all_have_one_new_secret(over_hosts, script):
 
 def test_a_secret_in_a_file_is_that_of_all(over_hosts, script, tmp_path):
     (tmp_path / "secret").write_text("b" * 40 + "\n")
+    (tmp_path / "secret").chmod(0o600)
     path = script("import os; print(os.environ['RX_CLUSTER_SECRET'])")
     environ = {"RX_CLUSTER_SECRET_FILE": str(tmp_path / "secret")}
     assert outcome(over_hosts("--no-prefix", path, environ=environ))[1] == 2 * ["b" * 40]
+
+
+@pytest.mark.parametrize(
+    ("content", "mode"),
+    [(b"b" * 40, 0o644), (b"\n", 0o600), (b"short", 0o600), (b"\xff" * 40, 0o600), (None, 0o600)],
+)
+def test_a_file_that_holds_no_good_secret_is_refused(over_hosts, script, tmp_path, content, mode):
+    file = tmp_path / "secret"
+    if content is None:
+        os.mkfifo(file)
+    else:
+        file.write_bytes(content)
+    file.chmod(mode)
+    environ = {"RX_CLUSTER_SECRET_FILE": str(file)}
+    code, out, err = outcome(over_hosts(script(HERE), environ=environ))
+    assert (code, out) == (2, [])
+    assert err[0].startswith("replicax run: error: ")
+    assert not list(tmp_path.glob("pid-*"))
 
 
 @pytest.mark.parametrize("ending", ["sys.exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"])
