@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 
+import replicax as rx
 from replicax.launch._cli import main
 from replicax.launch._hosts import Host
 from replicax.launch._ssh import Ssh, place
@@ -285,6 +286,31 @@ def test_another_command_than_ssh_can_reach_the_hosts(over_hosts, script, tmp_pa
     assert sorted(said[1]) == ["node1", "node2"]
 
 
+@pytest.mark.parametrize("text", ["ssh -o 'x", " ", "ssh \\"])
+@pytest.mark.parametrize("source", ["--ssh", "RX_SSH"])
+def test_a_command_that_is_none_is_refused(text, source):
+    option, environ = (text, {}) if source == "--ssh" else (None, {"RX_SSH": text})
+    with pytest.raises(rx.errors.UsageError, match=source) as caught:
+        Ssh.of(option, None, environ)
+    assert repr(text) in str(caught.value)
+
+
+def test_an_order_that_no_pipe_holds_arrives(over_hosts, script):
+    path = script("import os; print(len(os.environ['LONG']))")
+    long = "a" * 100_000
+    _, out, _ = outcome(over_hosts("--no-prefix", "--env", "LONG", path, environ={"LONG": long}))
+    assert out == ["100000"] * 2
+
+
+def test_a_host_that_reads_no_order_does_not_keep_ctrl_c_from_working(over_hosts, script, tmp_path):
+    (tmp_path / "bin" / "ssh").write_text("#!/bin/sh\ntouch $DIR/asked\nexec sleep 600\n")
+    environ = {"LONG": "a" * 100_000}
+    process = over_hosts("--env", "LONG", script(HERE), environ=environ)
+    wait_until(lambda: (tmp_path / "asked").exists())
+    process.send_signal(signal.SIGINT)
+    assert outcome(process)[0] == 130
+
+
 def test_ssh_asks_nothing_and_gives_up_in_time():
     command = Ssh(("ssh", "-p", "2222"), "/usr/bin/python3").to(Host("node.invalid", 1))
     assert command[:3] == ("ssh", "-p", "2222")
@@ -313,6 +339,9 @@ def test_workers_fill_one_host_after_the_other():
         ["--hosts", "a,b", "--by-hand", "--ps", "1"],
         ["--hosts", "a,-oProxyCommand=b"],
         ["--hosts", "a,b", "--workers", "3"],
+        ["--hosts", "a:65535", "--workers", "2"],
+        ["--hosts", "a:65535", "--workers", "1", "--ps", "1"],
+        ["--hosts", "localhost:65535", "--by-hand", "--workers", "2"],
     ],
 )
 def test_options_that_mean_nothing_are_refused(arguments, capsys, monkeypatch):
