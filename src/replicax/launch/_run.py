@@ -151,25 +151,25 @@ def _run(
 
 def _check_options(request: Request) -> None:
     """Refuse options that only mean something together with another one, or without it."""
-    if request.hosts and request.by_hand:
-        of_ssh = {"--ps": request.ps, "--ssh": request.ssh, "--python": request.python}
-        wrong = [name for name, value in of_ssh.items() if value]
-        why = "With --by-hand each machine starts its own workers, by its own Python."
-    else:
-        needing = {
-            "--workers-per-host": request.workers_per_host,
-            "--by-hand": request.by_hand,
-            "--ssh": request.ssh,
-            "--python": request.python,
-        }
-        wrong = [] if request.hosts else [name for name, value in needing.items() if value]
+    of_ssh = {"--ssh": request.ssh, "--python": request.python}
+    if not request.hosts:
+        other = "without --hosts"
         why = "It is about other machines, which --hosts names."
-    if request.workers and request.workers_per_host:
-        wrong, why = ["--workers, --workers-per-host"], "Either counts all workers. Give one."
-    if wrong:
+        wrong = {"--workers-per-host": request.workers_per_host, "--by-hand": request.by_hand}
+        wrong |= of_ssh
+    elif request.workers and request.workers_per_host:
+        other, why = "with --workers-per-host", "Either counts all workers. Give one."
+        wrong = {"--workers": request.workers}
+    elif request.by_hand:
+        other = "with --by-hand"
+        why = "With it each machine starts its own workers, by its own Python."
+        wrong = {"--ps": request.ps, **of_ssh}
+    else:
+        return
+    if given := [name for name, value in wrong.items() if value]:
         raise UsageError(
-            f"These options do not go together. Received: {', '.join(wrong)} "
-            f"{'with' if request.hosts else 'without'} --hosts. {why} See `replicax run --help`."
+            f"These options do not go together. Received: {', '.join(given)} {other}. {why} "
+            "See `replicax run --help`."
         )
 
 
@@ -280,7 +280,7 @@ def _of_hosts(
     here = range(own * each, (own + 1) * each)
     others = ", ".join(host.name for i, host in enumerate(hosts) if i != own)
     if others:
-        command = shlex.join(["replicax", *typed])
+        command = shlex.join(["replicax", *_without_values(typed, len(request.args))])
         say(sink, f"this is {hosts[own].name}; on {others} type, in the same folder: {command}")
 
     @contextmanager
@@ -290,6 +290,20 @@ def _of_hosts(
         yield plan(program, listening, here, surroundings=surroundings, restart=restart)
 
     return Here([Task("worker", index) for index in here], cluster)
+
+
+def _without_values(typed: Sequence[str], of_program: int) -> list[str]:
+    """What was typed, but of `--env` only the names: values may be secret, and output is kept."""
+    own = len(typed) - of_program
+    shown: list[str] = []
+    for before, word in zip(["", *typed], typed[:own], strict=False):
+        if before == "--env":
+            shown.append(word.partition("=")[0])
+        elif word.startswith("--env="):
+            shown.append("=".join(word.split("=")[:2]))
+        else:
+            shown.append(word)
+    return [*shown, *typed[own:]]
 
 
 def _joined(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 
@@ -141,6 +142,12 @@ def test_the_first_that_fails_ends_all_and_is_named(over_hosts, script, tmp_path
     assert err[1] == "    what I did last"
     workers = wait_for_pids(tmp_path, 2)
     wait_until(lambda: not any(map(is_running, workers)))
+
+
+def test_an_exit_code_above_the_signals_is_none_of_them(over_hosts, script):
+    code, _, err = outcome(over_hosts("--workers", "2", script("raise SystemExit(200)")))
+    assert code == 200
+    assert "exit code 200" in err[0]
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -327,6 +334,24 @@ def test_workers_fill_one_host_after_the_other():
         (1, "b:9"),
         (1, "b:10"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--hosts", "a,b", "--by-hand", "--ps", "1"], {"--ps", "--by-hand"}),
+        (["--hosts", "a,b", "--by-hand", "--ssh", "x"], {"--ssh", "--by-hand"}),
+        (["--workers", "2", "--workers-per-host", "1"], {"--workers-per-host", "--hosts"}),
+        (
+            ["--hosts", "a,b", "--workers", "2", "--workers-per-host", "1"],
+            {"--workers", "--workers-per-host"},
+        ),
+    ],
+)
+def test_options_that_do_not_go_together_are_named(arguments, named, capsys):
+    assert main(["run", *arguments, "-m", "m"]) == 2
+    received = capsys.readouterr().err.split("Received: ")[1].split(". ")[0]
+    assert set(re.findall("--[a-z-]+", received)) == named
 
 
 @pytest.mark.parametrize(
