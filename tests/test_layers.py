@@ -91,6 +91,7 @@ LAYERS = {
     "__main__": {"launch"},
     "_processes": {"_core.errors", "cluster_resolver"},
     "launch": {
+        "_net",
         "_processes",
         "cluster_resolver",
         "_core.env",

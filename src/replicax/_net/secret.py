@@ -7,7 +7,7 @@ import secrets
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from replicax._core.env import (
     RX_CLUSTER_SECRET,
@@ -18,6 +18,9 @@ from replicax._core.env import (
 )
 from replicax._core.errors import ClusterSpecError
 from replicax._net.handshake import check_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _BYTES = 32
 _LARGEST_FILE = 4096
@@ -38,15 +41,15 @@ class Secret(NamedTuple):
         return f"Secret(source={self.source!r})"  # it may be printed, the value may not
 
 
-def given_secret() -> Secret | None:
+def given_secret(environ: Mapping[str, str] | None = None) -> Secret | None:
     """The secret of the environment, as a variable or a file; None without one.
 
     Raises `ClusterSpecError` if others could have read the file, or it is empty or not text, and
     `UsageError` if the secret can be guessed.
     """
-    if text := cluster_secret_text():
+    if text := cluster_secret_text(environ):
         given = Secret(_encoded(text), f"that of {RX_CLUSTER_SECRET}")
-    elif path := cluster_secret_file():
+    elif path := cluster_secret_file(environ):
         given = _read(Path(path), f"that of {RX_CLUSTER_SECRET_FILE}, {path}")
     else:
         return None

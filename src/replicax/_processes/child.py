@@ -32,7 +32,6 @@ _SECONDS_AFTER_KILL = 1.0
 # What an ssh has to bring the end of a worker that another machine has killed.
 _SECONDS_OF_SSH = 5.0
 _BEATS_APART = 10.0
-_SSH_FAILED = 255
 
 
 @final
@@ -126,6 +125,9 @@ class Worker:
                 self._streams[pipe.fileno()] = (number, Lines())
         self._pidfd = _open_pidfd(self._process.pid)
         self._next_beat = 0.0
+        self._untold = b""  # what the pipe to another machine had no room for
+        if plan.order:
+            self._tell(plan.order.line())
 
     @classmethod
     def start(cls, plan: ProcessPlan, watcher: Watcher, *, captures: bool) -> Worker:
@@ -171,6 +173,8 @@ class Worker:
             self.returncode = _as_here(self._process.returncode, self.plan)
             self._close_pidfd()
             self.end(signal.SIGTERM, now, grace=grace)  # for processes that it has left behind
+        if self._untold:
+            self._tell(b"")
         if now >= self._next_beat and self.plan.order:
             self._tell(b"\n")
             self._next_beat = now + _BEATS_APART
@@ -239,8 +243,11 @@ class Worker:
     def _tell(self, line: bytes) -> None:
         if self._is_closed or self._process.stdin is None:
             return
+        self._untold += line
         with suppress(OSError):  # it has ended; or its pipe is full, as nobody there reads
-            os.write(self._process.stdin.fileno(), line)
+            while self._untold:
+                written = os.write(self._process.stdin.fileno(), self._untold)
+                self._untold = self._untold[written:]
 
     def _remember(self, lines: list[bytes]) -> None:
         told = [line for line in lines if not is_noise(line)]
@@ -254,7 +261,7 @@ class Worker:
 
 def _as_here(returncode: int, plan: ProcessPlan) -> int:
     """What a worker on another machine ended with, which ssh passes on as a shell does."""
-    by_signal = plan.order is not None and 128 < returncode < _SSH_FAILED
+    by_signal = plan.order is not None and returncode - 128 in signal.valid_signals()
     return 128 - returncode if by_signal else returncode
 
 
@@ -276,9 +283,8 @@ def _start(plan: ProcessPlan, watcher: Watcher, *, captures: bool) -> subprocess
         watcher.remember(process.pid)
         with suppress(OSError):  # it was killed before it began
             os.write(opener, b"!")
-            if plan.order and process.stdin:
-                process.stdin.write(plan.order.line())
-                os.set_blocking(process.stdin.fileno(), False)
+        if process.stdin:
+            os.set_blocking(process.stdin.fileno(), False)
     finally:
         os.close(gate)
         os.close(opener)

@@ -187,9 +187,9 @@ class Terminal:
         """Add lines to those that wait."""
         if data and not self._broken:
             if self._progress:
-                self._progress, data = b"", _ERASE + data
-            self._waiting.append((self._descriptors[stream], memoryview(data)))
-            self._size += len(data)
+                self._progress = b""
+                self._add(OUT, _ERASE)  # which shows the bar; ERR may be a file
+            self._add(stream, data)
 
     def show_progress(self, line: bytes) -> None:
         """Show it at the bottom of a terminal; the next line is written over it."""
@@ -199,6 +199,10 @@ class Terminal:
         self._progress = b""
         self.write(OUT, _ERASE + _STYLE.sub(b"", line).decode(errors="replace")[:width].encode())
         self._progress = line
+
+    def _add(self, stream: int, data: bytes) -> None:
+        self._waiting.append((self._descriptors[stream], memoryview(data)))
+        self._size += len(data)
 
     def blocked_on(self) -> int | None:
         """The descriptor that the first of the waiting lines goes to."""

@@ -11,6 +11,9 @@ from replicax.launch._run_arguments import add_program, not_negative, positive
 if TYPE_CHECKING:
     from replicax.launch._run_arguments import Commands
 
+# Of 40 characters at most, because the names of pods are longer.
+NAME = re.compile("[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+
 _SLURM = """\
 Print a batch script in which `srun replicax run` starts a program as the workers of a cluster, or
 hand it to sbatch. Options stand before the program."""
@@ -100,7 +103,7 @@ def add_kubernetes(commands: Commands) -> None:
     parser.add_argument("--cpus", type=quantity, metavar="C", help="of each worker: 4 or 500m")
     parser.add_argument("--memory", type=quantity, metavar="BYTES", help="of each: 16Gi")
     parser.add_argument("--name", type=_name, help="of all (default: that of the script)")
-    parser.add_argument("--namespace", type=_name)
+    parser.add_argument("--namespace", type=_namespace)
     _add_restarts(
         parser, 3, "start all again after a failure, at most K times; preemptions do not count"
     )
@@ -134,10 +137,20 @@ def quantity(text: str) -> str:
 
 
 def _name(text: str) -> Any:
-    if not re.fullmatch(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", text, re.ASCII):
+    if not NAME.fullmatch(text):
         raise argparse.ArgumentTypeError(
             "Must be a name that Kubernetes takes, of 40 characters at most, because the names of "
             f"pods are longer. Received: {text!r}. "
             "Write small letters, digits and hyphens, a letter first, as in train-1."
+        )
+    return text
+
+
+def _namespace(text: str) -> str:
+    if not re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", text):
+        raise argparse.ArgumentTypeError(
+            f"Must be a namespace of Kubernetes. Received: {text!r}. "
+            "It has at most 63 small letters, digits and hyphens, and no hyphen first or last. "
+            "`kubectl get namespaces` lists them."
         )
     return text

@@ -12,6 +12,7 @@ import sys
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from replicax._core.errors import ReplicaxError
 from replicax.launch._batch_arguments import add_kubernetes, add_slurm
 from replicax.launch._child import run_child
 from replicax.launch._compare_arguments import add_compare, add_devices, child_environment
@@ -40,6 +41,7 @@ The strategies of tf.distribute for Keras 3 on JAX.
 
 # These run a script of the user; arguments behind `--` are the script's.
 _FOR_SCRIPTS = ("doctor", "plan", "profile", "verify")
+_BAD_ARGUMENT = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,13 +70,16 @@ def _run(request: dict[str, Any], typed: Sequence[str]) -> int:
 
 def _write(command: str, request: dict[str, Any]) -> int:
     """Write what a scheduler reads."""
-    if command == "slurm":
-        from replicax.launch._slurm import Batch, write_or_submit
-
-        return write_or_submit(Batch(**request))
     from replicax.launch._kubernetes import Manifests
+    from replicax.launch._slurm import Batch, write_or_submit
 
-    print(Manifests(**request).text, end="", flush=True)
+    try:
+        if command == "slurm":
+            return write_or_submit(Batch(**request))
+        print(Manifests(**request).text, end="", flush=True)
+    except ReplicaxError as error:
+        print(f"replicax {command}: error: {error}", file=sys.stderr)
+        return _BAD_ARGUMENT
     return 0
 
 

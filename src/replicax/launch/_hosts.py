@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 FIRST_PORT = 12345
+_LAST_PORT = 2**16 - 1
 
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/@-][^\s:\[\]/@]*)(?::([0-9]{1,5}))?")
 
@@ -35,7 +36,7 @@ def parse_hosts(text: str) -> list[Host]:
     for part in text.split(","):
         found = _HOST.fullmatch(part.strip())
         port = int(found[2] or FIRST_PORT) if found else 0
-        if not found or not 0 < port < 2**16:
+        if not found or not 0 < port <= _LAST_PORT:
             raise UsageError(
                 "Hosts are names or addresses, with commas between them, each with a port or "
                 f"without. Received: {part!r} in {text!r}. Every worker connects to them. "
@@ -69,7 +70,19 @@ def addresses(hosts: Sequence[Host], workers: int) -> list[str]:
             "`--workers` counts those of all hosts. "
             f"Take {len(hosts) * (here + 1)} workers, or another number of hosts."
         )
-    return [f"{host.name}:{host.port + i}" for host in hosts for i in range(here)]
+    return [address(host, i) for host in hosts for i in range(here)]
+
+
+def address(host: Host, number: int) -> str:
+    """The address of a process of a host, counted from 0."""
+    port = host.port + number
+    if port > _LAST_PORT:
+        raise UsageError(
+            f"Ports are at most {_LAST_PORT}. Received: {port}, for process {number + 1} of "
+            f"{host.name}, whose first port is {host.port}. The processes of a host listen on "
+            f"ports that follow each other. Give it a lower first port: `{host.name}:23456`."
+        )
+    return f"{host.name}:{port}"
 
 
 def this_host(

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast, final
 
 from replicax._core.env import RX_CLUSTER_SECRET
+from replicax._core.errors import UsageError
 from replicax._processes.rules import PREEMPTED
+from replicax.launch._batch_arguments import NAME
 from replicax.launch._slurm import name_of
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ _JOB = "worker"  # a part of the names of pods
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 # Words that YAML does not take for texts.
 _WORDS = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}
+# What JSON leaves as it is, and YAML does not take, or takes for line breaks.
+_UNPRINTABLE = re.compile(r"[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 @final
@@ -56,11 +60,25 @@ class Manifests:
 
     @property
     def _name(self) -> str:
-        return self.name or re.sub("[^a-z0-9]+", "-", name_of(self.script).lower()).strip("-")
+        if self.name:
+            return self.name
+        name = re.sub("[^a-z0-9]+", "-", name_of(self.script).lower()).strip("-")
+        if not NAME.fullmatch(name):
+            raise UsageError(
+                "The default name is that of the script, and must be one that Kubernetes takes: at "
+                f"most 40 small letters, digits and hyphens, a letter first. Received: {name!r}, "
+                f"from {self.script!r}. Give one by --name."
+            )
+        return name
 
     @property
     def _program(self) -> list[str]:
         return [*(["-m"] if self.is_module else []), self.script, *self.args]
+
+    @property
+    def _escaped(self) -> list[str]:
+        """The program's words for `command`, in which Kubernetes expands `$(NAME)` and `$$`."""
+        return [word.replace("$", "$$") for word in self._program]
 
     def _metadata(self, name: str) -> dict[str, Any]:
         return {"name": name, **({"namespace": self.namespace} if self.namespace else {})}
@@ -120,7 +138,7 @@ class Manifests:
             "name": _JOB,
             "image": self.image,
             # It gets SIGTERM, and passes it on.
-            "command": ["replicax", "run", "--grace", str(_SECONDS_TO_SAVE), *self._program],
+            "command": ["replicax", "run", "--grace", str(_SECONDS_TO_SAVE), *self._escaped],
             "env": [
                 {  # before TF_CONFIG, which refers to it
                     "name": "JOB_COMPLETION_INDEX",
@@ -246,4 +264,7 @@ def _element(item: Any, indent: str) -> str:
 def _scalar(value: Any) -> str:
     """A plain text where YAML would read it as one, else as JSON, which is YAML, too."""
     is_plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z/][\w./-]*", value, re.ASCII)
-    return value if is_plain and value.lower() not in _WORDS else json.dumps(value)
+    if is_plain and value.lower() not in _WORDS:
+        return value
+    text = json.dumps(value, ensure_ascii=False)  # YAML has no surrogates
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from replicax._core.errors import ReplicaxError, UsageError
+from replicax._core.errors import ClusterError, ReplicaxError, UsageError
 from replicax._processes.child import Watcher, Worker
 from replicax._processes.rules import Grace, Signals
 from replicax._processes.supervisor import wait
@@ -36,6 +36,9 @@ BAD_ORDER = 2
 
 _BETWEEN_LOOKS = 0.05
 _SECONDS_OF_SILENCE = 120.0
+# A worker whose connection broke notices the silence, has its grace, and is killed.
+_SECONDS_TO_LEAVE = _SECONDS_OF_SILENCE + Grace().after_failure + 5.0
+_BETWEEN_TRIES = 0.5
 
 
 @final
@@ -82,15 +85,24 @@ class Order:
             wrong = "another" if found else "no"
             raise UsageError(f"{wrong} {self.program.target} in {self.folder} there")
 
+    @property
+    def task(self) -> Task:
+        """The task of the worker."""
+        assert self.place is not None
+        return Task(*self.here[self.place])
+
+    @property
+    def port(self) -> int:
+        """The port that the worker listens on."""
+        address = ClusterSpec(self.jobs).task_address(self.task.job, self.task.index)
+        return int(address.rpartition(":")[2])
+
     def plan(self) -> ProcessPlan:
         """Plan the worker, for the GPUs and the CPUs of this machine."""
-        assert self.place is not None
         surroundings = Surroundings(
             os.environ, self.devices_per_worker, os.cpu_count() or 1, self.extra or {}
         )
         spec, tasks = ClusterSpec(self.jobs), [Task(*one) for one in self.here]
-        own = tasks[self.place]
-        check_ports([int(spec.task_address(own.job, own.index).rpartition(":")[2])])
         if "ps" in spec.jobs:
             plans = plan_parameter_servers(
                 self.program, spec, tasks, surroundings=surroundings, restart=self.restart
@@ -103,7 +115,7 @@ class Order:
                 surroundings=surroundings,
                 restart=self.restart,
             )
-        return next(planned for planned in plans if planned.task == own)
+        return next(planned for planned in plans if planned.task == self.task)
 
 
 def digest_of(program: Program) -> str:
@@ -128,18 +140,48 @@ def main() -> int:
             order.check()
             if order.place is None:
                 return 0
-            planned = order.plan()
+            planned, launcher, signals = order.plan(), _Launcher(lines), Signals()
+            with signals.noted():
+                if signum := _wait_for_port(order, launcher, signals):
+                    return 128 + signum
+                return _run(planned, launcher, signals)
         except ReplicaxError as error:
             print(f"replicax run: error: {error}", file=sys.stderr)
             return BAD_ORDER
-        return _run(planned, lines)
 
 
-def _run(planned: ProcessPlan, lines: FileIO) -> int:
+def _wait_for_port(order: Order, launcher: _Launcher, signals: Signals) -> int:
+    """Wait until the worker's port is free; return the signal that came before, else 0.
+
+    After a broken connection the worker of the attempt before has it for a while.
+    """
+    give_up = time.monotonic() + (_SECONDS_TO_LEAVE if order.restart else 0.0)
+    is_told = False
+    while True:
+        try:
+            check_ports([order.port])
+            return 0
+        except ClusterError:
+            if time.monotonic() >= give_up:
+                raise
+        if not is_told:
+            print(
+                f"replicax: port {order.port} is still used, perhaps by the worker of the attempt "
+                f"before: waiting for it, at most {_SECONDS_TO_LEAVE:.0f} seconds",
+                file=sys.stderr,
+                flush=True,
+            )
+            is_told = True
+        readable = wait(launcher.descriptors, None, _BETWEEN_TRIES)
+        asked = [number for number, _ in launcher.asks(readable, time.monotonic())]
+        if ended_by := [*asked, *signals.received]:
+            return ended_by[0]
+
+
+def _run(planned: ProcessPlan, launcher: _Launcher, signals: Signals) -> int:
     """Stay with the worker until it has ended."""
-    signals, obeyed, grace = Signals(), 0, Grace()
-    launcher = _Launcher(lines)
-    with signals.noted(), closing(Watcher.start()) as watcher:
+    obeyed, grace = 0, Grace()
+    with closing(Watcher.start()) as watcher:
         worker = Worker.start(planned, watcher, captures=False)
         with closing(worker):
             while not worker.is_done:

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple, final
 from replicax._core.env import (
     RX_CLUSTER_SECRET,
     RX_CLUSTER_SECRET_FILE,
-    cluster_secret_file,
-    cluster_secret_text,
 )
 from replicax._core.errors import ReplicaxError, UsageError
 from replicax._processes.output import Terminal
@@ -153,25 +151,25 @@ def _run(
 
 def _check_options(request: Request) -> None:
     """Refuse options that only mean something together with another one, or without it."""
-    if request.hosts and request.by_hand:
-        of_ssh = {"--ps": request.ps, "--ssh": request.ssh, "--python": request.python}
-        wrong = [name for name, value in of_ssh.items() if value]
-        why = "With --by-hand each machine starts its own workers, by its own Python."
-    else:
-        needing = {
-            "--workers-per-host": request.workers_per_host,
-            "--by-hand": request.by_hand,
-            "--ssh": request.ssh,
-            "--python": request.python,
-        }
-        wrong = [] if request.hosts else [name for name, value in needing.items() if value]
+    of_ssh = {"--ssh": request.ssh, "--python": request.python}
+    if not request.hosts:
+        other = "without --hosts"
         why = "It is about other machines, which --hosts names."
-    if request.workers and request.workers_per_host:
-        wrong, why = ["--workers, --workers-per-host"], "Either counts all workers. Give one."
-    if wrong:
+        wrong = {"--workers-per-host": request.workers_per_host, "--by-hand": request.by_hand}
+        wrong |= of_ssh
+    elif request.workers and request.workers_per_host:
+        other, why = "with --workers-per-host", "Either counts all workers. Give one."
+        wrong = {"--workers": request.workers}
+    elif request.by_hand:
+        other = "with --by-hand"
+        why = "With it each machine starts its own workers, by its own Python."
+        wrong = {"--ps": request.ps, **of_ssh}
+    else:
+        return
+    if given := [name for name, value in wrong.items() if value]:
         raise UsageError(
-            f"These options do not go together. Received: {', '.join(wrong)} "
-            f"{'with' if request.hosts else 'without'} --hosts. {why} See `replicax run --help`."
+            f"These options do not go together. Received: {', '.join(given)} {other}. {why} "
+            "See `replicax run --help`."
         )
 
 
@@ -238,9 +236,8 @@ def _by_ssh(
     request: Request, hosts: Sequence[Host], surroundings: Surroundings, signals: Signals
 ) -> Here:
     """The tasks of all hosts, which `ssh` starts there, with a secret of their own."""
-    environ = {**surroundings.environ, **surroundings.extra}
-    secret = cluster_secret_text(environ) or _text_of(cluster_secret_file(environ))
-    extra = {RX_CLUSTER_SECRET: secret or secrets.token_hex(_SECRET_BYTES), **surroundings.extra}
+    secret = _given_secret(surroundings) or secrets.token_hex(_SECRET_BYTES)
+    extra = {**surroundings.extra, RX_CLUSTER_SECRET: secret}
     surroundings = replace(surroundings, extra=extra)
     placed = place(hosts, _count(request, hosts), request.ps)
     ssh = Ssh.of(request.ssh, request.python, surroundings.environ)
@@ -250,14 +247,18 @@ def _by_ssh(
     return Here([one.task for one in placed], planner.cluster, leader)
 
 
-def _text_of(path: str) -> str:
-    """The secret in a file, which other machines do not have."""
+def _given_secret(surroundings: Surroundings) -> str:
+    """The secret that the user has set, as a text, because other machines do not have its file."""
+    from replicax._net import given_secret  # NumPy comes with it
+
+    given = given_secret({**surroundings.environ, **surroundings.extra})
     try:
-        return Path(path).read_text().strip() if path else ""
-    except (OSError, UnicodeDecodeError) as error:
+        return given.value.decode() if given else ""
+    except UnicodeDecodeError:
         raise UsageError(
-            f"{RX_CLUSTER_SECRET_FILE} names a file with a text. Received: {path}: {error}. "
-            "All workers get it. Mend the file, or unset the variable."
+            f"{RX_CLUSTER_SECRET_FILE} names a file with a text. Received: bytes that are none in "
+            "UTF-8. Other machines get the secret in an environment variable. Write a new one, "
+            'such as that of `python -c "import secrets; print(secrets.token_hex())"`.'
         ) from None
 
 
@@ -279,7 +280,7 @@ def _of_hosts(
     here = range(own * each, (own + 1) * each)
     others = ", ".join(host.name for i, host in enumerate(hosts) if i != own)
     if others:
-        command = shlex.join(["replicax", *typed])
+        command = shlex.join(["replicax", *_without_values(typed, len(request.args))])
         say(sink, f"this is {hosts[own].name}; on {others} type, in the same folder: {command}")
 
     @contextmanager
@@ -289,6 +290,20 @@ def _of_hosts(
         yield plan(program, listening, here, surroundings=surroundings, restart=restart)
 
     return Here([Task("worker", index) for index in here], cluster)
+
+
+def _without_values(typed: Sequence[str], of_program: int) -> list[str]:
+    """What was typed, but of `--env` only the names: values may be secret, and output is kept."""
+    own = len(typed) - of_program
+    shown: list[str] = []
+    for before, word in zip(["", *typed], typed[:own], strict=False):
+        if before == "--env":
+            shown.append(word.partition("=")[0])
+        elif word.startswith("--env="):
+            shown.append("=".join(word.split("=")[:2]))
+        else:
+            shown.append(word)
+    return [*shown, *typed[own:]]
 
 
 def _joined(

@@ -12,12 +12,13 @@ import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, NamedTuple, final
 
 from replicax._core.errors import UsageError
 from replicax._processes.child import RX_RESTART, ProcessPlan
 from replicax.cluster_resolver import Task
-from replicax.launch._hosts import addresses, is_here
+from replicax.launch._hosts import address, addresses, is_here
 from replicax.launch._plan import JOBS
 from replicax.launch._remote import Order, digest_of
 
@@ -68,7 +69,15 @@ class Ssh:
     @classmethod
     def of(cls, command: str | None, python: str | None, environ: Mapping[str, str]) -> Ssh:
         """As the options say, else `RX_SSH`, else `ssh` and this Python."""
-        words = shlex.split(command or environ.get(RX_SSH) or "ssh")
+        text, words = command or environ.get(RX_SSH) or "ssh", list[str]()
+        with suppress(ValueError):  # a quote or a backslash that nothing follows
+            words = shlex.split(text)
+        if not words:
+            raise UsageError(
+                f"{'--ssh' if command else RX_SSH} is a command that reaches a host. "
+                f"Received: {text!r}. It is read as a shell reads it, quotes come in pairs. "
+                "Write for example 'ssh -p 2222'."
+            )
         return cls(tuple(words), python or sys.executable)
 
     def to(self, host: Host) -> tuple[str, ...]:
@@ -93,16 +102,15 @@ def place(hosts: Sequence[Host], workers: int, ps: int | None) -> list[Placed]:
     if not ps:
         each = workers // len(hosts)
         return [
-            Placed(Task("worker", i), i // each, address)
-            for i, address in enumerate(addresses(hosts, workers))
+            Placed(Task("worker", i), i // each, listening)
+            for i, listening in enumerate(addresses(hosts, workers))
         ]
     counts = dict(zip(JOBS, (1, workers, ps), strict=True))
     used, placed = [0] * len(hosts), list[Placed]()
     for job, count in counts.items():
         for index in range(count):
             at = index % len(hosts)
-            address = f"{hosts[at].name}:{hosts[at].port + used[at]}"
-            placed.append(Placed(Task(job, index), at, address))
+            placed.append(Placed(Task(job, index), at, address(hosts[at], used[at])))
             used[at] += 1
     return placed
 
@@ -196,7 +204,7 @@ class _Asked:
 
     def __init__(self, command: Sequence[str], order: Order) -> None:
         self._deadline = time.monotonic() + _SECONDS_TO_ANSWER
-        self._error = ""
+        self._error, self._said = "", b""
         try:
             self._process = subprocess.Popen(
                 command,
@@ -204,23 +212,25 @@ class _Asked:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is for us
-                bufsize=0,
             )
         except OSError as error:
             self._process, self._error = None, f"{command[0]}: {error.strerror}"
             return
-        assert self._process.stdin is not None
-        with suppress(OSError):  # it may have ended already
-            self._process.stdin.write(order.line())
+        # A thread, because a long order fills the pipe of a host that does not read.
+        self._thread = Thread(target=self._ask, args=(self._process, order.line()), daemon=True)
+        self._thread.start()
+
+    def _ask(self, process: subprocess.Popen[bytes], line: bytes) -> None:
+        self._said = process.communicate(line)[1]
 
     def complaint(self, signals: Signals) -> str:
         """Why it cannot run the program; empty if it can, or if a signal has come to us."""
         while self._process and not signals.received:
-            with suppress(subprocess.TimeoutExpired):
-                _, said = self._process.communicate(timeout=0.1)
+            self._thread.join(0.1)
+            if not self._thread.is_alive():
                 if not self._process.returncode:
                     return ""
-                lines = said.decode(errors="replace").strip().splitlines()
+                lines = self._said.decode(errors="replace").strip().splitlines()
                 last = lines[-1] if lines else f"exit code {self._process.returncode}"
                 return last.removeprefix("replicax run: error: ")
             if time.monotonic() >= self._deadline:

@@ -203,6 +203,22 @@ def test_a_terminal_shows_a_bar_that_the_next_line_takes_the_place_of():
     os.close(theirs)
 
 
+def test_a_bar_is_erased_where_it_is_shown():
+    ours, theirs = pty.openpty()
+    err, to_err = os.pipe()
+    terminal = Terminal({}, (theirs, to_err))
+    terminal.show_progress(b"1/2")
+    terminal.write(ERR, b"wrong\n")
+    terminal.push()
+    expected = b"\r\x1b[K1/2\r\x1b[K"
+    shown = b""
+    while len(shown) < len(expected) and select.select([ours], [], [], 10)[0]:
+        shown += os.read(ours, 1000)
+    assert (shown, os.read(err, 1000)) == (expected, b"wrong\n")
+    for descriptor in (ours, theirs, err, to_err):
+        os.close(descriptor)
+
+
 def test_a_pipe_gets_no_bar_that_moves(pipes):
     terminal, *_ = pipes
     terminal.show_progress(b"1/2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -63,10 +64,43 @@ def test_the_batch_script_runs_the_program_with_a_secret(written, programs):
     script = written("slurm", "train.py", "--name", "a b", "$HOME", "'")
     assert subprocess.run(["bash"], input=script, text=True, check=False).returncode == 0
     asked = (folder / "asked").read_text().splitlines()
+    assert "--export=ALL" in asked
     assert asked[asked.index("replicax") :] == [
         *("replicax", "run", "--grace", "60", "train.py", "--name", "a b", "$HOME", "'")
     ]
     assert len((folder / "secret").read_text().strip()) == 64
+
+
+def test_values_for_sbatch_are_one_word(written):
+    """It splits a line as a shell does."""
+    odd = 'a b # "c" \\'
+    options = ("--name", odd, "--partition", "p q", f"--sbatch=--comment={odd}", "--sbatch=-A me")
+    asked = written("slurm", *options, "my train.py").splitlines()
+    lines = [shlex.split(line, comments=True) for line in asked if line.startswith("#SBATCH")]
+    words = [shlex.split(line.removeprefix("#SBATCH")) for line in asked if "#SBATCH" in line]
+    assert not any(lines)  # the shell takes them for comments
+    assert [f"--job-name={odd}"] in words
+    assert ["--partition=p q"] in words
+    assert [f"--comment={odd}"] in words
+    assert ["-A", "me"] in words
+
+
+def test_the_default_name_of_a_job_is_plain(written):
+    assert "#SBATCH --job-name=my-train" in written("slurm", "my train.py").splitlines()
+    assert "#SBATCH --job-name=train" in written("slurm", "é.py").splitlines()
+
+
+@pytest.mark.parametrize("option", ["--name=a\nb", "--time=1\r", "--sbatch=-A a\nrm x"])
+def test_an_option_of_sbatch_has_no_line_break(option, capsys):
+    assert main(["slurm", option, "train.py"]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_without_a_secret_the_job_ends(written, programs):
+    folder = programs(srun=NOTE, od="exit 1")
+    script = written("slurm", "train.py")
+    assert subprocess.run(["bash"], input=script, text=True, check=False).returncode != 0
+    assert not (folder / "asked").exists()
 
 
 @pytest.mark.parametrize(
@@ -151,15 +185,59 @@ def test_parameter_servers_are_a_ray_job_with_a_pod_for_each_member(written):
     assert {group[name] for name in ("replicas", "minReplicas", "maxReplicas")} == {6}
 
 
-@pytest.mark.parametrize("option", ["--name=A", "--name=" + "a" * 41, "--memory=x", "--workers=0"])
+@pytest.mark.parametrize(
+    "option", ["--name=A", "--name=" + "a" * 41, "--memory=x", "--workers=0", "--namespace=-a"]
+)
 def test_what_kubernetes_would_refuse_is_refused_here(option, capsys):
     with pytest.raises(SystemExit):
         main(["k8s", "--image", "i", option, "train.py"])
     assert option[2:6] in capsys.readouterr().err
 
 
+def test_a_dollar_of_the_program_is_none_of_kubernetes(written):
+    words = ["$HOME", "$$", "$(JOB_COMPLETION_INDEX)", "a$"]
+    _, job_set = yaml.safe_load_all(written("k8s", "--image", "i", "train.py", *words))
+    pod = job_set["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert not [word for word in container["command"] if word.replace("$$", "").count("$")]
+    assert [word.replace("$$", "$") for word in container["command"][-4:]] == words
+    assert any("$(JOB_COMPLETION_INDEX)" in one.get("value", "") for one in container["env"])
+
+
+@pytest.mark.parametrize("script", ["2big.py", "___.py", "a" * 41 + ".py"])
+def test_a_script_whose_name_kubernetes_does_not_take_needs_another(script, capsys):
+    assert main(["k8s", "--image", "i", script]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "--name" in said.err
+    assert main(["k8s", "--image", "i", "--name", "a", script]) == 0
+
+
+def test_a_namespace_is_longer_than_a_name_and_may_begin_with_a_digit(written):
+    for name in ("1-a", "a" * 63):
+        for made in yaml.safe_load_all(written("k8s", "--image=i", "--namespace", name, "a.py")):
+            assert made["metadata"]["namespace"] == name
+
+
 def test_texts_stay_texts_in_yaml():
-    texts = ["yes", "1", "1e3", "a: b", "- a", "#a", "", "é", "\n", "null", "0x1", "a b", "~", "/a"]
+    odd = ["\U0001f600", "a\x7f", "\x85b", "\u2028", "\u2029", "\x00", "\ufeff"]
+    texts = [
+        *odd,
+        "yes",
+        "1",
+        "1e3",
+        "a: b",
+        "- a",
+        "#a",
+        "",
+        "é",
+        "\n",
+        "null",
+        "0x1",
+        "a b",
+        "~",
+        "/a",
+    ]
     value = {"list": texts, "of": [{"a": 1, "b": {"c": []}}, {"d": True}], **{t: t for t in texts}}
     assert yaml.safe_load(to_yaml(value)) == value
 

@@ -122,3 +122,28 @@ def test_a_port_that_is_taken_is_named(far_end):
         process = far_end("")
         assert process.wait(60) == 2
         assert str(PORT).encode() in process.stderr.read()
+
+
+def test_a_restart_waits_for_the_port_of_the_worker_before(far_end):
+    with socket.create_server(("127.0.0.1", PORT)):
+        process = far_end("print('a')", restart=1)
+        assert str(PORT).encode() in process.stderr.readline()
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+    assert process.wait(60) == 0
+    assert process.stdout.read() == b"a\n"
+
+
+@pytest.mark.parametrize("ending", ["line", "end of input", "signal"])
+def test_what_ends_the_wait_for_a_port(far_end, ending):
+    with socket.create_server(("127.0.0.1", PORT)):
+        process = far_end("", restart=1)
+        process.stderr.readline()
+        if ending == "line":
+            process.stdin.write(b"\n15 1.0\n")
+            process.stdin.flush()
+        elif ending == "signal":
+            process.send_signal(signal.SIGTERM)
+        else:
+            process.stdin.close()
+        assert process.wait(60) == 128 + signal.SIGTERM

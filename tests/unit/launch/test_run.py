@@ -338,6 +338,15 @@ def test_of_several_hosts_the_own_workers_are_started(launch, script):
     assert err == [f"{told}--workers 4 {' '.join(hosts)} {path} 'a b'"]
 
 
+def test_what_to_type_on_other_hosts_shows_no_value(launch, script):
+    path = script("")
+    hosts = ("--hosts", "192.0.2.1,localhost:23461", "--by-hand")
+    options = ("--env", "A=secret=1", "--env=B=secret", "--env", "HOME")
+    _, _, err = outcome(launch(*hosts, *options, path, "--env", "C=own"))
+    words = [*hosts, "--env", "A", "--env=B", "--env", "HOME", path, "--env", "C=own"]
+    assert err[0].endswith(f" replicax run {' '.join(words)}")
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

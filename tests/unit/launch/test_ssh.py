@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 
 import pytest
 
+import replicax as rx
 from replicax.launch._cli import main
 from replicax.launch._hosts import Host
 from replicax.launch._ssh import Ssh, place
@@ -100,9 +102,28 @@ def test_all_have_one_new_secret(over_hosts, script):
 
 def test_a_secret_in_a_file_is_that_of_all(over_hosts, script, tmp_path):
     (tmp_path / "secret").write_text("b" * 40 + "\n")
+    (tmp_path / "secret").chmod(0o600)
     path = script("import os; print(os.environ['RX_CLUSTER_SECRET'])")
     environ = {"RX_CLUSTER_SECRET_FILE": str(tmp_path / "secret")}
     assert outcome(over_hosts("--no-prefix", path, environ=environ))[1] == 2 * ["b" * 40]
+
+
+@pytest.mark.parametrize(
+    ("content", "mode"),
+    [(b"b" * 40, 0o644), (b"\n", 0o600), (b"short", 0o600), (b"\xff" * 40, 0o600), (None, 0o600)],
+)
+def test_a_file_that_holds_no_good_secret_is_refused(over_hosts, script, tmp_path, content, mode):
+    file = tmp_path / "secret"
+    if content is None:
+        os.mkfifo(file)
+    else:
+        file.write_bytes(content)
+    file.chmod(mode)
+    environ = {"RX_CLUSTER_SECRET_FILE": str(file)}
+    code, out, err = outcome(over_hosts(script(HERE), environ=environ))
+    assert (code, out) == (2, [])
+    assert err[0].startswith("replicax run: error: ")
+    assert not list(tmp_path.glob("pid-*"))
 
 
 @pytest.mark.parametrize("ending", ["sys.exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"])
@@ -121,6 +142,12 @@ def test_the_first_that_fails_ends_all_and_is_named(over_hosts, script, tmp_path
     assert err[1] == "    what I did last"
     workers = wait_for_pids(tmp_path, 2)
     wait_until(lambda: not any(map(is_running, workers)))
+
+
+def test_an_exit_code_above_the_signals_is_none_of_them(over_hosts, script):
+    code, _, err = outcome(over_hosts("--workers", "2", script("raise SystemExit(200)")))
+    assert code == 200
+    assert "exit code 200" in err[0]
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -266,6 +293,31 @@ def test_another_command_than_ssh_can_reach_the_hosts(over_hosts, script, tmp_pa
     assert sorted(said[1]) == ["node1", "node2"]
 
 
+@pytest.mark.parametrize("text", ["ssh -o 'x", " ", "ssh \\"])
+@pytest.mark.parametrize("source", ["--ssh", "RX_SSH"])
+def test_a_command_that_is_none_is_refused(text, source):
+    option, environ = (text, {}) if source == "--ssh" else (None, {"RX_SSH": text})
+    with pytest.raises(rx.errors.UsageError, match=source) as caught:
+        Ssh.of(option, None, environ)
+    assert repr(text) in str(caught.value)
+
+
+def test_an_order_that_no_pipe_holds_arrives(over_hosts, script):
+    path = script("import os; print(len(os.environ['LONG']))")
+    long = "a" * 100_000
+    _, out, _ = outcome(over_hosts("--no-prefix", "--env", "LONG", path, environ={"LONG": long}))
+    assert out == ["100000"] * 2
+
+
+def test_a_host_that_reads_no_order_does_not_keep_ctrl_c_from_working(over_hosts, script, tmp_path):
+    (tmp_path / "bin" / "ssh").write_text("#!/bin/sh\ntouch $DIR/asked\nexec sleep 600\n")
+    environ = {"LONG": "a" * 100_000}
+    process = over_hosts("--env", "LONG", script(HERE), environ=environ)
+    wait_until(lambda: (tmp_path / "asked").exists())
+    process.send_signal(signal.SIGINT)
+    assert outcome(process)[0] == 130
+
+
 def test_ssh_asks_nothing_and_gives_up_in_time():
     command = Ssh(("ssh", "-p", "2222"), "/usr/bin/python3").to(Host("node.invalid", 1))
     assert command[:3] == ("ssh", "-p", "2222")
@@ -285,6 +337,24 @@ def test_workers_fill_one_host_after_the_other():
 
 
 @pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--hosts", "a,b", "--by-hand", "--ps", "1"], {"--ps", "--by-hand"}),
+        (["--hosts", "a,b", "--by-hand", "--ssh", "x"], {"--ssh", "--by-hand"}),
+        (["--workers", "2", "--workers-per-host", "1"], {"--workers-per-host", "--hosts"}),
+        (
+            ["--hosts", "a,b", "--workers", "2", "--workers-per-host", "1"],
+            {"--workers", "--workers-per-host"},
+        ),
+    ],
+)
+def test_options_that_do_not_go_together_are_named(arguments, named, capsys):
+    assert main(["run", *arguments, "-m", "m"]) == 2
+    received = capsys.readouterr().err.split("Received: ")[1].split(". ")[0]
+    assert set(re.findall("--[a-z-]+", received)) == named
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         ["--ssh", "ssh"],
@@ -294,6 +364,9 @@ def test_workers_fill_one_host_after_the_other():
         ["--hosts", "a,b", "--by-hand", "--ps", "1"],
         ["--hosts", "a,-oProxyCommand=b"],
         ["--hosts", "a,b", "--workers", "3"],
+        ["--hosts", "a:65535", "--workers", "2"],
+        ["--hosts", "a:65535", "--workers", "1", "--ps", "1"],
+        ["--hosts", "localhost:65535", "--by-hand", "--workers", "2"],
     ],
 )
 def test_options_that_mean_nothing_are_refused(arguments, capsys, monkeypatch):
