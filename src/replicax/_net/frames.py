@@ -155,7 +155,7 @@ def decode(message: Encoded) -> Message:
 
 def parse(data: memoryview) -> Message:
     """The message of which these are all bytes, such as those of `Encoded.pieces`, joined."""
-    prefix = read_prefix(data)
+    prefix = read_prefix(data, largest_head=LARGEST_TABLE)
     op, head, _, places = read_rest(data[PREFIX_SIZE:], prefix)
     body = data[PREFIX_SIZE + prefix.rest :]
     return Message(op, head, [body[start:end] for start, end in places], prefix.kind)
