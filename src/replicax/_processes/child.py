@@ -259,6 +259,17 @@ class Worker:
             self._pidfd = None
 
 
+def as_of_shell(returncode: int) -> int:
+    """An exit code of Python as a shell counts it: a signal N, which is -N, is 128 + N.
+
+    Example:
+        >>> from replicax._processes.child import as_of_shell
+        >>> as_of_shell(1), as_of_shell(-15)
+        (1, 143)
+    """
+    return returncode if returncode >= 0 else 128 - returncode
+
+
 def _as_here(returncode: int, plan: ProcessPlan) -> int:
     """What a worker on another machine ended with, which ssh passes on as a shell does."""
     by_signal = plan.order is not None and returncode - 128 in signal.valid_signals()

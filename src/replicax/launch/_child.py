@@ -8,6 +8,8 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from replicax._processes.child import as_of_shell
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
     from types import FrameType
@@ -29,7 +31,7 @@ def run_child(
     with sigterm_as_exit():
         child = _start(arguments, environment)
         try:
-            return _exit_code(child.wait())
+            return as_of_shell(child.wait())
         except KeyboardInterrupt:
             _stop(child, grace)
             print("replicax: interrupted", file=sys.stderr)
@@ -64,10 +66,6 @@ def _stop(child: subprocess.Popen[bytes], grace: float) -> None:
         child.wait()
     if sys.stdout.isatty():  # a progress bar may have hidden the cursor and left the line open
         print(_SHOW_CURSOR, flush=True)
-
-
-def _exit_code(returncode: int) -> int:
-    return returncode if returncode >= 0 else 128 - returncode
 
 
 @contextmanager

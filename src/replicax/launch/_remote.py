@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import ClusterError, ReplicaxError, UsageError
-from replicax._processes.child import Watcher, Worker
+from replicax._processes.child import Watcher, Worker, as_of_shell
 from replicax._processes.rules import Grace, Signals
 from replicax._processes.supervisor import wait
 from replicax.cluster_resolver import ClusterSpec, Task
@@ -195,8 +195,7 @@ def _run(planned: ProcessPlan, launcher: _Launcher, signals: Signals) -> int:
                 for number, seconds in asked:
                     worker.end(number, now, grace=seconds)
                 worker.look(now, grace=grace.after_failure)
-    code = worker.returncode or 0
-    return code if code >= 0 else 128 - code
+    return as_of_shell(worker.returncode or 0)
 
 
 @final

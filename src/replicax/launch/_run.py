@@ -17,6 +17,7 @@ from replicax._core.env import (
     RX_CLUSTER_SECRET_FILE,
 )
 from replicax._core.errors import ReplicaxError, UsageError
+from replicax._processes.child import as_of_shell
 from replicax._processes.output import Terminal
 from replicax._processes.rules import Grace, Outcome, Rules, Signals, tell
 from replicax._processes.supervisor import run_attempts, say
@@ -339,6 +340,5 @@ def _report(outcome: Outcome, sink: Terminal, *, patient: bool) -> int:
 def exit_code(outcome: Outcome) -> int:
     """The culprit's exit code as a shell counts it, else the signal's, else 0."""
     if outcome.failure:
-        code = outcome.failure.returncode
-        return code if code > 0 else 128 - code
+        return as_of_shell(outcome.failure.returncode)
     return 128 + outcome.signum if outcome.signum else 0

@@ -83,10 +83,8 @@ def test_the_exit_code_is_passed_on_as_a_shell_does(far_end):
     assert far_end("import os; os.kill(os.getpid(), 9)").wait(60) == 128 + 9
 
 
-@pytest.mark.parametrize("ending", ["line", "end of input", "signal"])
-def test_what_ends_the_worker(far_end, tmp_path, ending):
-    process = far_end(SLEEP)
-    (worker,) = wait_for_pids(tmp_path, 1)
+def end_by(process, ending):
+    """End what the far end does, in one of three ways."""
     if ending == "line":
         process.stdin.write(b"\n15 1.0\n")
         process.stdin.flush()
@@ -94,6 +92,13 @@ def test_what_ends_the_worker(far_end, tmp_path, ending):
         process.send_signal(signal.SIGTERM)
     else:
         process.stdin.close()
+
+
+@pytest.mark.parametrize("ending", ["line", "end of input", "signal"])
+def test_what_ends_the_worker(far_end, tmp_path, ending):
+    process = far_end(SLEEP)
+    (worker,) = wait_for_pids(tmp_path, 1)
+    end_by(process, ending)
     assert process.wait(60) == 128 + signal.SIGTERM
     wait_until(lambda: not is_running(worker))
 
@@ -139,11 +144,5 @@ def test_what_ends_the_wait_for_a_port(far_end, ending):
     with socket.create_server(("127.0.0.1", PORT)):
         process = far_end("", restart=1)
         process.stderr.readline()
-        if ending == "line":
-            process.stdin.write(b"\n15 1.0\n")
-            process.stdin.flush()
-        elif ending == "signal":
-            process.send_signal(signal.SIGTERM)
-        else:
-            process.stdin.close()
+        end_by(process, ending)
         assert process.wait(60) == 128 + signal.SIGTERM

@@ -11,6 +11,7 @@ import functools
 import itertools
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,7 +80,7 @@ class Engine:
         self.steady.ready()
 
 
-class Dispatcher:
+class Dispatcher(ABC):
     """Hands tasks to workers; nothing is started before the first task.
 
     Those who derive from it know how workers and servers are reached. Their lanes must not refer
@@ -101,21 +102,21 @@ class Dispatcher:
         self._closer: threading.Thread | None = None
         self._face: Callable[[], Any] = lambda: None
 
+    @abstractmethod
     def lanes_of(self, worker: int) -> list[Lane]:
         """Open the lanes to a worker."""
-        raise NotImplementedError
 
+    @abstractmethod
     def new_worker(self) -> int:
         """Start one more worker."""
-        raise NotImplementedError
 
+    @abstractmethod
     def restore_server(self, server: int) -> None:
         """Wait until a server is back with its contents; else UnavailableError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def new_epoch(self) -> None:
         """Let later closures see all earlier updates."""
-        raise NotImplementedError
 
     def __len__(self) -> int:
         """How many tasks have not ended."""
