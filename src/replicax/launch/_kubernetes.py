@@ -16,6 +16,7 @@ from replicax._core.env import RX_CLUSTER_SECRET
 from replicax._core.errors import UsageError
 from replicax._processes.rules import PREEMPTED
 from replicax.launch._batch_arguments import NAME
+from replicax.launch._plan import Program
 from replicax.launch._slurm import name_of
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ class Manifests:
         return name
 
     @property
-    def _program(self) -> list[str]:
-        return [*(["-m"] if self.is_module else []), self.script, *self.args]
+    def _program(self) -> tuple[str, ...]:
+        return Program(self.script, tuple(self.args), is_module=self.is_module).words
 
     @property
     def _escaped(self) -> list[str]:

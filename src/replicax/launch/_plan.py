@@ -51,15 +51,16 @@ class Program:
     @property
     def argv(self) -> tuple[str, ...]:
         """The command line, with the interpreter that runs this process."""
-        return (sys.executable, *self._arguments)
+        return (sys.executable, *self.words)
 
     @property
     def argv_inside(self) -> tuple[str, ...]:
         """The command line of a worker that needs `_inside.py` around the program."""
-        return (sys.executable, _INSIDE, *self._arguments)
+        return (sys.executable, _INSIDE, *self.words)
 
     @property
-    def _arguments(self) -> tuple[str, ...]:
+    def words(self) -> tuple[str, ...]:
+        """The program and its arguments, as they stand on a command line of `python` or of ours."""
         return (*(("-m",) if self.is_module else ()), self.target, *self.args)
 
 

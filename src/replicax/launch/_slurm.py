@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from replicax._core.errors import UsageError
+from replicax.launch._plan import Program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +75,7 @@ class Batch:
         options = [f"--{name}={_word(value)}" for name, value in asked.items() if value is not None]
         again = ["--requeue", "--open-mode=append"] if self.max_restarts else []
         run = ["replicax", "run", "--grace", str(_SECONDS_TO_SAVE)]
-        program = [*(["-m"] if self.is_module else []), self.script, *self.args]
+        program = Program(self.script, tuple(self.args), is_module=self.is_module)
         lines = [
             "#!/bin/bash",
             *(f"#SBATCH {option}" for option in [*options, *again, *map(_option, self.sbatch)]),
@@ -82,7 +83,7 @@ class Batch:
             "RX_CLUSTER_SECRET=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')",
             ': "${RX_CLUSTER_SECRET:?could not be made}"',
             "export RX_CLUSTER_SECRET",
-            f"srun {' '.join(_SRUN)} {shlex.join([*run, *program])}",
+            f"srun {' '.join(_SRUN)} {shlex.join([*run, *program.words])}",
         ]
         last = _AGAIN.format(times=self.max_restarts) if self.max_restarts else ""
         return "\n".join(lines) + "\n" + last
