@@ -43,7 +43,7 @@ test-slow: $(INSTALLED) $(LOWEST_INSTALLED) ## run the slow tests, and some once
 	$(TEST_ENV) $(PYTEST) tests -m "slow and not core" --durations-file $(SLOW_DURATIONS) $(ARGS)
 	$(TEST_ENV) XLA_FLAGS= $(PYTEST) tests/conformance -k "mirrored_2 or (central_storage_3 and test_fit.py)"
 
-test-all: ## run everything, about 40 minutes: test, then test-slow; fail if a fast test became slow
+test-all: ## run everything, about 40 minutes: test, then test-slow; name the fast tests that became slow
 	$(MAKE) test
 	$(MAKE) test-slow
 	$(VENV)/bin/python tests/durations.py check $(FAST_DURATIONS) $(SLOW_DURATIONS)

@@ -1,13 +1,13 @@
 """Keep the fast tier fast: write tests/slow.txt from the durations of a full run, or check a run.
 
     python tests/durations.py write FILE...    list the functions of which a case took long
-    python tests/durations.py check FILE...    fail if a test that is not listed took long, twice
+    python tests/durations.py check FILE...    name unlisted tests that took long; fail on the sum
 
-The files are written by `pytest --durations-file FILE`. A test takes as long as it computes, or as
-it waits: on a busy machine, where each waits for the others too, the seconds of the clock count by
-the part of them that all tests of the run computed. A test that took too long is run once more,
-alone, before it is called slow. Where the tests that are listed take longer than when they were
-listed, the machine is slower, and others may take longer, too.
+`pytest --durations-file FILE` writes the files. A test takes as long as it computes, or as it
+waits: on a busy machine, where each waits for the others too, the seconds of the clock count by
+the part of them that all tests of the run computed. Where the listed tests take longer than when
+they were listed, the machine is slower, and others may take longer, too. A single test may be slow
+by chance, so only the sum of the tier fails the check.
 """
 
 from __future__ import annotations
@@ -15,16 +15,13 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from tiers import (
     FAST_TIER_AT_MOST,
     LIST,
     LISTED_FROM,
-    TESTS,
     UNLISTED_AT_MOST,
     Case,
     function_of,
@@ -74,7 +71,7 @@ def write(cases: list[Case]) -> None:
 
 
 def check(cases: list[Case]) -> int:
-    """Return 1 if the fast tier has a test, or a sum, that is too long for it."""
+    """Name the unlisted tests that took long, and return 1 if the fast tier takes too long."""
     slow, now = listed(), longest(cases)
     ratios = [now[function] / slow[function] for function in slow.keys() & now.keys()]
     pace = max(1.0, statistics.median(ratios or [1.0]))
@@ -84,33 +81,18 @@ def check(cases: list[Case]) -> int:
         f"fast tier: {len(fast)} tests, {total / 60:.1f} core-minutes; listed tests took "
         f"{pace:.2f} times as long as when they were listed"
     )
-    long = [
-        case.name
-        for case in fast
-        if case.seconds > limit
-        and not is_slow_by_folder(function_of(case.name))
-        and function_of(case.name) not in slow
-    ]
-    faults = [f"{name} took more than {limit:.1f} s, twice" for name in still_long(long, limit)]
+    for case in fast:
+        function = function_of(case.name)
+        if case.seconds > limit and not is_slow_by_folder(function) and function not in slow:
+            print(f"{case.name} took {case.seconds:.1f} s; `make durations` lists slow tests anew")
     if total > FAST_TIER_AT_MOST * pace:
-        faults.append(f"the fast tier took more than {FAST_TIER_AT_MOST / 60:.0f} core-minutes")
-    for fault in faults:
-        print(f"{fault}; `make durations` lists slow tests anew", file=sys.stderr)
-    return bool(faults)
-
-
-def still_long(names: list[str], limit: float) -> list[str]:
-    """Run the tests once more, one after another, and return those that took as long again."""
-    if not names:
-        return []
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "--durations-file", file.name, *names],
-            cwd=TESTS.parent,
-            check=False,
+        print(
+            f"the fast tier took more than {FAST_TIER_AT_MOST * pace / 60:.0f} core-minutes; "
+            "`make durations` lists slow tests anew",
+            file=sys.stderr,
         )
-        again = {case.name: case.seconds for case in read(Path(file.name))}
-    return [name for name in names if again.get(name, limit + 1) > limit]
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

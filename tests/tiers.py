@@ -58,8 +58,10 @@ TIMED = (
     "unit/_ps/test_ray_cluster.py",
     "unit/_mesh/test_processes.py",
     "unit/launch/test_child.py",
+    "unit/launch/test_inside.py",
     "unit/launch/test_parameter_servers.py",
     "unit/launch/test_run.py",
+    "unit/launch/test_ssh.py",
     "unit/launch/test_supervise.py",
     "unit/_tools/migrate/test_trial.py",
 )
@@ -67,7 +69,7 @@ RETRIES = 2
 
 # Seconds of the longest case from which `make durations` lists a function.
 LISTED_FROM = 0.8
-# Seconds that a case may take without being listed, and that the fast tier may take on one core.
+# Seconds from which an unlisted case is named, and that the fast tier may take on one core.
 UNLISTED_AT_MOST = 4.0
 FAST_TIER_AT_MOST = 14 * 60.0
 
