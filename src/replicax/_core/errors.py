@@ -1,4 +1,4 @@
-"""Every exception Replicax raises; each message says the rule, what was received, why, and the fix.
+"""Every exception Replicax raises. A message says what is wrong, what to do and where to read.
 
 ReplicaxError
   x UsageError (also ValueError or RuntimeError)
@@ -21,12 +21,30 @@ ReplicaxError
 from __future__ import annotations
 
 import contextlib
+import difflib
 import signal
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from typing import Self
+
+_LONGEST_VALUE = 120  # characters of a wrong value that a message shows
 
 
 class ReplicaxError(Exception):
     """Base class of every error that Replicax raises on purpose."""
+
+    @classmethod
+    def of(cls, argument: str, must_be: str, got: object, then: str = "") -> Self:
+        """Return the error of an argument with a wrong value: "`size` must be positive, got 0".
+
+        Args:
+            argument: The name of the argument, without quotes.
+            must_be: What values are allowed, as in "`size` must be …".
+            got: The value, shown by its `repr`, cut where it is long.
+            then: What to do and where to read, as whole sentences.
+        """
+        text = repr(got)
+        shown = text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
+        return cls(f"`{argument}` must be {must_be}, got {shown}. {then}".rstrip())
 
 
 class UsageError(ReplicaxError, ValueError):
@@ -315,13 +333,20 @@ _SIGNAL_HINTS = {
 }
 
 
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """Return " Did you mean 'fit'?" with the known name closest to `name`, or an empty text."""
+    by_folded = {one.casefold(): one for one in known}
+    close = difflib.get_close_matches(str(name).casefold(), by_folded, n=1)
+    return f" Did you mean {by_folded[close[0]]!r}?" if close else ""
+
+
 @contextlib.contextmanager
-def needs(rule: str, *, extra: str) -> Generator[None]:
+def needs(what: str, *, extra: str) -> Generator[None]:
     """Say which extra to install if the imports of this block fail.
 
     Args:
-        rule: What the package is for, as the first sentence of the message, without its full stop.
-        extra: Who brings it.
+        what: What needs the package, such as "Reading TFRecords".
+        extra: The extra of Replicax that brings the package.
 
     Raises:
         UsageError: If a module is missing.
@@ -330,6 +355,6 @@ def needs(rule: str, *, extra: str) -> Generator[None]:
         yield
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"{rule}. Received: {error}. It comes with an extra of Replicax. "
+            f"{what} needs the package {error.name!r}, which is not installed. "
             f"Run `pip install 'replicax[{extra}]'`."
         ) from error

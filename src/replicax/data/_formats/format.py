@@ -71,7 +71,7 @@ def window_bits_of(compression: str | None) -> int | None:
 
 def needs_package(package: str, *, extra: str) -> AbstractContextManager[None]:
     """Say which extra to install if the imports in this block fail."""
-    return needs(f"This file format is read and written by the package {package}", extra=extra)
+    return needs("This file format", extra=extra)
 
 
 @final

@@ -108,7 +108,7 @@ class WorkersCursor(OneByOne, Cursor):
             return self._close(("death", f"{type(error).__name__}: {error}", None))
 
     def _started(self) -> Crew:
-        with needs("Worker processes are run by the package grain", extra="data"):
+        with needs("`in_processes`", extra="data"):
             from replicax.data._crew import Crew
         node = in_this_process(self._node.input)
         job = Job(node, self._path, self._offset, self._taken, tuple(self._notes))
