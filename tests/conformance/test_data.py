@@ -186,7 +186,7 @@ def test_an_order_without_a_seed_goes_on_elsewhere():
 def test_a_position_of_another_pipeline_is_refused(mirrored):
     state = iter(mirrored.experimental_distribute_dataset(shuffled())).get_state()
     other = iter(mirrored.experimental_distribute_dataset(Dataset.range(9).batch(3)))
-    with pytest.raises(rx.errors.UsageError, match="A position belongs to a data set made by"):
+    with pytest.raises(rx.errors.UsageError, match="Build the pipeline as it was"):
         other.set_state(state)
 
 
@@ -213,7 +213,7 @@ def test_a_position_of_pipelines_per_replica_is_for_as_many_replicas():
     again = iter(dataset)
     again.set_state(states[3])
     assert pieces(strategy, next(again)) == [[2, 3], [12, 13], [22, 23]]
-    with pytest.raises(rx.errors.UsageError, match="A position belongs to a data set made by"):
+    with pytest.raises(rx.errors.UsageError, match="Build the pipeline as it was"):
         again.set_state(states[2])
 
 
@@ -311,7 +311,7 @@ def test_fit_says_that_single_rows_are_no_batches(mirrored):
     x, y = rows()
     model = made(mirrored, dense_net)
     labels = Dataset.from_tensor_slices((x, y[:, 0]))
-    with pytest.raises(rx.errors.UsageError, match="as many as the others"):
+    with pytest.raises(rx.errors.UsageError, match="shapes"):
         model.fit(labels, verbose=0)
     model.fit(labels.batch(9), verbose=0)  # and the model is usable
 

@@ -107,7 +107,7 @@ def test_an_empty_piece_has_the_structure_of_the_others():
 
 def test_a_missing_batch_cannot_be_opened():
     assert Optional(3, present=True).get_value() == 3
-    with pytest.raises(rx.errors.UsageError, match="Only an optional with a value can be opened"):
+    with pytest.raises(rx.errors.UsageError, match="has_value"):
         Optional(None, present=False).get_value()
 
 
