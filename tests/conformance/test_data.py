@@ -72,7 +72,7 @@ def test_epochs_differ_as_the_shuffle_says(strategy):
 
 def test_a_data_set_of_single_rows_is_refused(strategy):
     dataset = strategy.experimental_distribute_dataset(Dataset.range(4))
-    with pytest.raises(rx.errors.UnbatchedInput, match="call its `batch` method"):
+    with pytest.raises(rx.errors.UnbatchedInput, match="`batch`"):
         next(iter(dataset))  # 61
 
 
@@ -88,7 +88,7 @@ def test_the_plan_can_be_asked_for(strategy):
     plan = strategy.experimental_distribute_dataset(Dataset.range(9).batch(5)).plan()
     assert (plan.policy, plan.rows) == (AutoShardPolicy.DATA, ((3, 2),))
     made = strategy.distribute_datasets_from_function(lambda _: Dataset.range(9).batch(2))
-    with pytest.raises(rx.errors.UsageError, match="A plan shows how a data set is shared"):
+    with pytest.raises(rx.errors.UsageError, match="InputContext"):
         made.plan()
 
 
@@ -193,7 +193,7 @@ def test_a_position_of_another_pipeline_is_refused(mirrored):
 def test_what_is_no_position_is_refused(mirrored):
     iterator = iter(mirrored.experimental_distribute_dataset(shuffled()))
     for wrong in ({}, {"epoch": 1}, [3], []):
-        with pytest.raises(rx.errors.UsageError, match="A position of a distributed data set is"):
+        with pytest.raises(rx.errors.UsageError, match="`state`"):
             iterator.set_state(wrong)
 
 

@@ -183,12 +183,12 @@ def test_what_is_not_known_before_it_is_there_is_refused(mirrored):
     assert taken == []
     spec = rx.data.ArraySpec((None, 2), "float32")
     sizes = rx.data.Dataset.from_generator(lambda: [ROWS[:2], ROWS[2:5]], output_signature=spec)
-    with pytest.raises(rx.errors.UsageError, match="if all batches have one size"):
+    with pytest.raises(rx.errors.UsageError, match=r"batch\(n\)"):
         step.warm_up(mirrored.experimental_distribute_dataset(sizes))
     spec = rx.data.ArraySpec((None,), "float32")
     ragged = rx.data.Dataset.from_generator(lambda: [ROWS[0]], output_signature=spec)
     ragged = ragged.padded_batch(2)
-    with pytest.raises(rx.errors.UsageError, match="if all rows have one shape"):
+    with pytest.raises(rx.errors.UsageError, match="padded_batch"):
         step.warm_up(mirrored.experimental_distribute_dataset(ragged))
     with pytest.raises(rx.errors.UsageError, match="warmed up for batches of a distributed"):
         of_iterator.warm_up(iter(batches_of(4)))
