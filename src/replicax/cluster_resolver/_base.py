@@ -161,10 +161,8 @@ def task_of(resolver: ClusterResolver) -> Task:
     job, index = resolver.task_type, resolver.task_id
     if job is None or index is None:
         raise ClusterSpecError(
-            "A process of a cluster knows which task it is. "
-            f"Received: task_type={job!r}, task_id={index!r} from {type(resolver).__name__}. "
-            "Two processes that take themselves for the same task would wait for the others "
-            'without end. Set both on the resolver, or "task" in TF_CONFIG: '
+            f"This process does not know its task: {type(resolver).__name__} has "
+            f"task_type={job!r} and task_id={index!r}. Set both on the resolver, or in TF_CONFIG: "
             '"task": {"type": "worker", "index": 0}.'
         )
     return Task(job, index)

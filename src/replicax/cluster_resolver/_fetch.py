@@ -72,18 +72,13 @@ def fetch_json(request: Request, timeout: float = _TIMEOUT) -> Any:
         with error:
             reason = error.read(_SHOWN).decode(errors="replace")
         raise ClusterError(
-            "The service that describes the cluster answers this process. "
-            f"Received: HTTP {error.code} {error.reason} from {request.url}: {reason} "
-            "Without the answer the other tasks are not known. "
-            "Give the process the right to ask (401, 403), or correct the name (404)."
+            f"No answer from {request.url}: HTTP {error.code} {error.reason}: {reason} Give the "
+            "process the right to ask (401, 403), or correct the name (404)."
         ) from None
     except (OSError, http.client.HTTPException) as error:
         raise ClusterError(
-            f"The service that describes the cluster is reached within {timeout} s. "
-            f"Received: {error} from {request.url}. "
-            "Without the answer the other tasks are not known. "
-            "Check that the program runs inside that platform, or describe the cluster in "
-            "TF_CONFIG."
+            f"No answer from {request.url} within {timeout} s: {error}. Check that the program "
+            "runs inside that platform, or describe the cluster in TF_CONFIG."
         ) from None
     try:
         return json.loads(text)

@@ -84,10 +84,8 @@ class GCEClusterResolver(ClusterResolver):
         addresses = self._addresses()
         if here not in addresses:
             raise ClusterSpecError(
-                "The program runs on an instance of the group. "
-                f"Received: this machine's address {here}, not in {addresses}. "
-                "Its number in the group is not known. "
-                "Add the machine to the group, or pass task_id."
+                f"This machine's address {here} is not in the instance group, which has "
+                f"{addresses}. Add the machine to the group, or pass task_id."
             )
         return None, addresses.index(here)
 
@@ -110,9 +108,8 @@ class GCEClusterResolver(ClusterResolver):
             page = answer.get("nextPageToken")
         if not names:
             raise ClusterSpecError(
-                "A cluster has at least one instance that runs. "
-                f"Received: none in the group {self._instance_group!r}. "
-                "There is nothing to train on. Start the group's instances."
+                f"No instance of the group {self._instance_group!r} is running. Start the group's "
+                "instances."
             )
         return names
 

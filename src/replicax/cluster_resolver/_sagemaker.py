@@ -93,10 +93,11 @@ class SageMakerClusterResolver(ClusterResolver):
         hosts = self._hosts()
         here = text_of(self._variables(), CURRENT_HOST, set_by=_TOOLKIT)
         if here not in hosts:
-            raise ClusterSpecError(
-                f"{CURRENT_HOST} is one of {HOSTS}. Received: {here!r}, not in {hosts}. "
-                "This host would have no part in the training. "
-                "Leave both as SageMaker sets them, or pass task_id."
+            raise ClusterSpecError.of(
+                CURRENT_HOST,
+                f"one of {HOSTS}, {hosts}",
+                here,
+                "Leave both as SageMaker sets them, or pass task_id.",
             )
         return "worker", hosts.index(here)
 
@@ -107,9 +108,10 @@ class SageMakerClusterResolver(ClusterResolver):
         except json.JSONDecodeError:
             hosts = None
         if not isinstance(hosts, list):
-            raise ClusterSpecError(
-                f"{HOSTS} is a JSON list of host names. Received: {text!r}. "
-                "The workers' addresses are made of it. "
-                'Leave it as SageMaker sets it, such as ["algo-1", "algo-2"].'
+            raise ClusterSpecError.of(
+                HOSTS,
+                'a JSON list of host names, such as ["algo-1", "algo-2"]',
+                text,
+                "Leave it as SageMaker sets it.",
             )
         return sorted(str(host) for host in cast("list[object]", hosts))

@@ -118,9 +118,7 @@ class UnionResolver(ClusterResolver):
     ) -> None:
         if not resolvers:
             raise ClusterSpecError(
-                "A union is made of one resolver or more. Received: none. "
-                "The first one says which task this process is. "
-                "Pass them one after the other: `UnionResolver(first, second)`."
+                "A union needs at least one resolver: `UnionResolver(first, second)`."
             )
         self._resolvers = resolvers
         self._rpc_layer = rpc_layer
@@ -179,9 +177,7 @@ def _union(parts: list[list[str] | dict[int, str]]) -> list[str] | dict[int, str
         for index, address in numbered.items():
             if union.setdefault(index, address) != address:
                 raise ClusterSpecError(
-                    "Resolvers that know some tasks of a job give different tasks. "
-                    f"Received: {union[index]!r} and {address!r} for index {index}. "
-                    "The index says which task has the address. "
-                    "Give the tasks different indices, or list all of them in one resolver."
+                    f"Two resolvers give index {index} different addresses, {union[index]!r} and "
+                    f"{address!r}. Use different indices, or list all tasks in one resolver."
                 )
     return union

@@ -269,27 +269,21 @@ class TPUClusterResolver(ClusterResolver):
 
     def _check(self) -> None:
         if self._job != "worker":
-            raise ClusterSpecError(
-                "The hosts of a TPU are the workers of a cluster. "
-                f"Received: job_name={self._job!r}. Every host runs the program and trains. "
-                'Leave job_name out, or write "worker".'
+            raise ClusterSpecError.of(
+                "job_name", "'worker' for the hosts of a TPU", self._job, "Leave it out."
             )
         if self._slice is None and not self.fallback:
             raise ClusterSpecError(
-                "A program for a TPU runs on the hosts of one. "
-                f"Received: a machine where none was found. Looked for:\n{self.looked_for}\n"
-                "Nothing can be trained on a TPU here. Start the program on a TPU VM, with "
-                "`pip install 'replicax[tpu]'`, or let it run without one: "
-                'TPUClusterResolver(tpu="auto", fallback=("gpu", "cpu")), or, without a change of '
-                "the program, RX_TPU_FALLBACK=gpu,cpu in its environment."
+                f"No TPU on this machine. Looked for:\n{self.looked_for}\n"
+                "Start the program on a TPU VM, with `pip install 'replicax[tpu]'`, or let it run "
+                'without one: TPUClusterResolver(tpu="auto", fallback=("gpu", "cpu")), or '
+                "RX_TPU_FALLBACK=gpu,cpu in its environment. See docs/tpu.md."
             )
         known = self._slice.name if self._slice else ""
         if known and self._tpu not in ("", "local", known):
             raise ClusterSpecError(
-                "A program runs on the hosts of the TPU that it uses. "
-                f"Received: tpu={self._tpu!r} on a host of {known!r}. "
-                "Another TPU cannot be reached from here. Start the program on all hosts of the "
-                "one you mean, or leave the name out."
+                f"tpu={self._tpu!r} cannot be reached from a host of {known!r}. Start the program "
+                "on all hosts of the one you mean, or leave the name out."
             )
 
 
@@ -303,8 +297,7 @@ def _fallback_of(fallback: Sequence[str], variables: Mapping[str, str]) -> tuple
     unknown = [kind for kind in kinds if kind not in _KINDS]
     if unknown:
         raise ClusterSpecError(
-            "Without a TPU a program falls back to GPUs or CPUs. "
-            f"Received: {received}. There is no kind of devices {unknown[0]!r}. "
-            'Write fallback=("gpu", "cpu"), or one of them.'
+            f'{received} has no kind of devices {unknown[0]!r}. Use fallback=("gpu", "cpu"), '
+            "or one of them."
         )
     return kinds

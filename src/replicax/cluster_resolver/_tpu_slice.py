@@ -148,8 +148,7 @@ def ask_metadata(variables: Mapping[str, str], fetch: Fetch) -> tuple[dict[str, 
     try:
         return from_metadata(ask), f"{place}: answered"
     except ClusterError as error:
-        received = str(error).partition("Received: ")[2].partition(". ")[0]
-        return {}, f"{place}: {received}"
+        return {}, str(error).partition(". ")[0]
 
 
 def chips_on_bus(devices: Path = PCI_DEVICES) -> int:
@@ -160,10 +159,8 @@ def chips_on_bus(devices: Path = PCI_DEVICES) -> int:
 def _check_number(worker: int, hosts: int, listed_in: str, slice_id: int, slices: int) -> None:
     if worker >= hosts or slice_id >= slices:
         raise ClusterSpecError(
-            "A host of a TPU is one of those that are listed. "
-            f"Received: worker {worker} of {hosts} in {listed_in}, slice {slice_id} of {slices}. "
-            "The others would wait for it, or it for them. "
-            "Leave the variables as Google Cloud sets them, or correct them."
+            f"Worker {worker} of slice {slice_id} is not among the {hosts} hosts in {listed_in} "
+            f"and the {slices} slices. Leave the variables as Google Cloud sets them."
         )
 
 
