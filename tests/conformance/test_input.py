@@ -298,7 +298,7 @@ def test_no_batches_make_an_empty_epoch(strategy):
 
 
 def test_what_cannot_be_iterated_is_refused(strategy):
-    with pytest.raises(rx.errors.UsageError, match="A data set yields batches.*type int"):
+    with pytest.raises(rx.errors.UsageError, match=r"`dataset`.* 3\."):
         strategy.experimental_distribute_dataset(3)
 
 
@@ -621,7 +621,7 @@ def test_single_elements_that_do_not_fill_a_step_are_refused(mirrored):
 
 def test_arrays_of_different_lengths_are_refused(strategy):
     dataset = strategy.experimental_distribute_dataset([(np.ones((4, 2)), np.ones(3))])
-    with pytest.raises(rx.errors.UnbatchedInput, match="have the same number of rows"):
+    with pytest.raises(rx.errors.UnbatchedInput, match="number of rows"):
         next(iter(dataset))
 
 
@@ -630,7 +630,7 @@ def test_a_batch_of_another_structure_is_refused(strategy):
     options = rx.InputOptions(experimental_per_replica_buffer_size=0)
     iterator = iter(strategy.experimental_distribute_dataset(batches, options))
     next(iterator)
-    with pytest.raises(rx.errors.BatchStructureChanged, match="have one structure.*batch 1"):
+    with pytest.raises(rx.errors.BatchStructureChanged, match="Batch 1"):
         next(iterator)
 
 

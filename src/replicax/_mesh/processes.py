@@ -93,7 +93,7 @@ def start(resolver: ClusterResolver | None, options: CommunicationOptions) -> bo
 
 
 def training_process(resolver: ClusterResolver | None) -> JaxProcess | None:
-    """As which process of a JAX cluster this one trains; None if it works alone."""
+    """The process of a JAX cluster that this one is; None if it works alone."""
     return None if resolver is None else resolver.jax_process()
 
 

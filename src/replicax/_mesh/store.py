@@ -41,7 +41,7 @@ def anywhere() -> Placement:
 
 
 def zero(topology: Topology, *, parameters: bool, base: Placement | None = None) -> Placement:
-    """What optimizers keep, divided over the replicas; with `parameters` all other variables, too.
+    """The variables of optimizers divided over the replicas; with `parameters` all others, too.
 
     A variable is divided along its largest axis among those that the replicas divide. Where
     there is none, or the variable has fewer than `SMALL` elements, it lives as `base` says: whole

@@ -1,9 +1,9 @@
-"""What `TPUStrategy` alone asks for: a TPU's devices, and tensors divided over a replica's.
+"""For `TPUStrategy` alone: a TPU's devices, and tensors divided over those of a replica.
 
 A program for a TPU computes on the devices of all its hosts, or on its fallback. A tensor is
-divided over the devices of one replica, the mesh axis `model`, by functions that give its own
-numbers and only say where they are. In `run` the tensor is that of a replica; in `fit` it is the
-whole batch's, whose first axis is divided over replicas too.
+divided over the devices of one replica, the mesh axis `model`, by functions that return the same
+values and only place them. In `run` the tensor belongs to a replica; in `fit` it is the
+whole batch, whose first axis is divided over replicas too.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def split_over_model(tensor: Any, dims: Sequence[int], topology: Topology) -> An
             f"{parts[uneven[0]]} parts. Pad the axis, choose another number of parts, or leave the "
             "batch axis whole: the replicas divide it already."
         )
-    # The mesh has one axis for all logical devices. So the parts are brought to one axis, that is
-    # divided, and everything goes back to where it was: XLA sees through it and moves nothing but
-    # what the division asks for.
+    # The mesh has one axis for all logical devices. So the parts are brought to one axis, which is
+    # divided, and the axes are put back: XLA removes these steps, and moves only what the
+    # division needs.
     rank = tensor.ndim
     inner = [size // part for size, part in zip(tensor.shape, parts, strict=True)]
     paired = [size for pair in zip(parts, inner, strict=True) for size in pair]

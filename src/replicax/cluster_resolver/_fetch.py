@@ -25,9 +25,9 @@ class Request:
     """One question over HTTP.
 
     Args:
-        url: Where to ask.
-        headers: What else the service wants to see, such as a token.
-        body: What is sent as JSON; with it, the method is POST.
+        url: The address.
+        headers: Other headers that the service wants, such as a token.
+        body: The content, sent as JSON by POST.
         certificates: The file with the authorities to trust, if not those of the system.
 
     Example:
@@ -49,7 +49,7 @@ def fetch_json(request: Request, timeout: float = _TIMEOUT) -> Any:
 
     Args:
         request: The question.
-        timeout: How long to wait for the connection, and for each part of the answer.
+        timeout: Seconds to wait for the connection, and for each part of the answer.
 
     Raises:
         ClusterError: If there is no answer in time, or a refusal.

@@ -25,13 +25,13 @@ class GCEClusterResolver(ClusterResolver):
         project: The name of the project.
         zone: The zone of the group.
         instance_group: The name of the group.
-        port: Where every task listens.
+        port: The port of every task.
         task_type: The job of the instances.
         task_id: The number of this instance; by default its place among the sorted addresses.
         rpc_layer: The protocol of `master()`.
         credentials: An access token; by default that of this machine's service account.
         environ: The variables to read; by default those of the process.
-        fetch: What asks the API; by default over HTTPS with a time-out of 5 seconds.
+        fetch: Asks the API; by default over HTTPS with a time-out of 5 seconds.
 
     Raises:
         ClusterSpecError: At any question, if the group has no running instance, or not this one.

@@ -49,12 +49,12 @@ class KubernetesClusterResolver(ClusterResolver):
     Args:
         job_to_label_mapping: For each job the label selectors of its pods, such as
             `{"worker": ["app=train"]}`. Then `task_type` and `task_id` have to be set.
-        tf_server_port: Where every task listens.
+        tf_server_port: The port of every task.
         rpc_layer: The protocol of `master()`.
         override_client: A `kubernetes.client.CoreV1Api` to list labelled pods with.
         executable_location: `OFF_CLUSTER` is possible with `override_client` only.
         environ: The variables to read; by default those of the process.
-        fetch: What asks the API; by default over HTTPS with a time-out of 5 seconds.
+        fetch: Asks the API; by default over HTTPS with a time-out of 5 seconds.
         service_account: The folder with this pod's token, namespace and certificates.
 
     Raises:

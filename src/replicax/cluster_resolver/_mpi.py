@@ -54,7 +54,7 @@ class MPIRank(NamedTuple):
 
 
 def mpi_rank(environ: Mapping[str, str]) -> MPIRank | None:
-    """What an MPI launcher says about this process, or None if none started it."""
+    """This process' rank, as its MPI launcher says; None if none started it."""
     for rank, size, local_rank, local_size in _LAUNCHERS:
         if rank in environ and size in environ:
             return MPIRank(

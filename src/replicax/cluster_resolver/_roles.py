@@ -1,4 +1,4 @@
-"""What a task does in its cluster: who is chief, who computes with whom, and as which process.
+"""The roles of tasks: the chief, those that train together, and their processes of JAX.
 
 A *chief* is worker 0 in effect. A *ps* holds variables and an *evaluator* works alone, so neither
 is counted among the workers. Without a chief, worker 0 does the chief's work.
@@ -16,7 +16,7 @@ _ALONE = ("chief", "evaluator")
 
 
 class JaxProcess(NamedTuple):
-    """What `jax.distributed.initialize` asks of a process, in its order."""
+    """The arguments of `jax.distributed.initialize`, in its order."""
 
     coordinator_address: str
     num_processes: int
@@ -24,7 +24,7 @@ class JaxProcess(NamedTuple):
 
 
 def jax_process(spec: ClusterSpec, task: Task) -> JaxProcess:
-    """Say as which process of a JAX cluster a task starts: the chief first, then the workers.
+    """The process of a JAX cluster that a task starts as: the chief first, then the workers.
 
     Parameter servers and the evaluator are no part of the JAX cluster.
 
@@ -67,7 +67,7 @@ def jax_process(spec: ClusterSpec, task: Task) -> JaxProcess:
 
 
 def is_chief(spec: ClusterSpec, task: Task) -> bool:
-    """Whether a task does what is done once, such as writing checkpoints.
+    """Whether a task does the work that is done once, such as writing checkpoints.
 
     Args:
         spec: The cluster.
@@ -92,7 +92,7 @@ def is_chief(spec: ClusterSpec, task: Task) -> bool:
 
 
 def worker_count(spec: ClusterSpec, task: Task) -> int:
-    """How many tasks train with this one, itself included: the chief and the workers.
+    """The number of tasks that train with this one, itself included: the chief and the workers.
 
     Args:
         spec: The cluster.

@@ -24,11 +24,11 @@ class SageMakerClusterResolver(ClusterResolver):
     **Differs from TF:** a host that is not in the list is an error, not an empty cluster.
 
     Args:
-        port: Where every worker listens.
+        port: The port of every worker.
         task_type: Instead of `"worker"`.
         task_id: Instead of the place of this host in the list.
         rpc_layer: The protocol of `master()`.
-        environment: What `environment` answers.
+        environment: The value of `environment`.
         environ: The variables to read; by default those of the process.
 
     Raises:
@@ -86,7 +86,7 @@ class SageMakerClusterResolver(ClusterResolver):
 
     @property
     def environment(self) -> str | None:
-        """What was given."""
+        """The value that was given."""
         return self._environment
 
     def _found_task(self) -> tuple[str | None, int | None]:

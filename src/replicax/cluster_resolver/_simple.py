@@ -12,15 +12,15 @@ from replicax.cluster_resolver._spec import Cluster, ClusterSpec, of_run
 
 @final
 class SimpleClusterResolver(ClusterResolver):
-    """A cluster of which everything is given.
+    """A cluster that is described by arguments only.
 
     Args:
         cluster_spec: The cluster, a `ClusterSpec` or what one is made of.
-        master: What `master()` answers when no task is named, without the protocol.
+        master: The answer of `master()` when no task is named, without the protocol.
         task_type: The job of this process.
         task_id: Its number in the job.
-        environment: What `environment` answers.
-        num_accelerators: What `num_accelerators()` answers, such as `{"GPU": 2}`.
+        environment: The value of `environment`.
+        num_accelerators: The answer of `num_accelerators()`, such as `{"GPU": 2}`.
         rpc_layer: The protocol, such as `"grpc"`.
 
     Raises:
@@ -74,12 +74,12 @@ class SimpleClusterResolver(ClusterResolver):
         task_id: int | None = None,
         config_proto: object = None,
     ) -> Mapping[str, int]:
-        """What was given."""
+        """The value that was given."""
         return self._num_accelerators
 
     @property
     def environment(self) -> str:
-        """What was given."""
+        """The value that was given."""
         return self._environment
 
 
@@ -139,7 +139,7 @@ class UnionResolver(ClusterResolver):
         task_id: int | None = None,
         rpc_layer: str | None = None,
     ) -> str:
-        """The address of the named task; else what the first resolver answers."""
+        """The address of the named task; else the answer of the first resolver."""
         if task_type is not None and task_id is not None:
             address = self.cluster_spec().task_address(task_type, task_id)
             return master_url(address, rpc_layer or self.rpc_layer)
@@ -151,12 +151,12 @@ class UnionResolver(ClusterResolver):
         task_id: int | None = None,
         config_proto: object = None,
     ) -> Mapping[str, int]:
-        """What the first resolver answers."""
+        """The answer of the first resolver."""
         return self._resolvers[0].num_accelerators(task_type, task_id, config_proto)
 
     @property
     def environment(self) -> str | None:
-        """What the first resolver answers."""
+        """The answer of the first resolver."""
         return self._resolvers[0].environment
 
     def _found_task(self) -> tuple[str | None, int | None]:

@@ -28,13 +28,13 @@ _AROUND = 25  # characters on each side of a place in it
 @final
 @dataclass(frozen=True)
 class TFConfig:
-    """What `TF_CONFIG` says: the cluster, and which of its tasks this process is.
+    """The contents of `TF_CONFIG`: the cluster, and the task of this process.
 
     Args:
         spec: The cluster; an empty one if the process is alone.
         task: This process, or None if it does not say.
         rpc_layer: The protocol of `master()`.
-        session_master: What `master()` answers, whatever the rest says.
+        session_master: The answer of `master()`, whatever the rest says.
 
     Raises:
         ClusterSpecError: If the cluster has no such task, or two chiefs.
@@ -63,7 +63,7 @@ class TFConfig:
 
     @classmethod
     def from_json(cls, text: str) -> TFConfig:
-        """Read the text of `TF_CONFIG`; an empty one says nothing, as `{}` does.
+        """Read the text of `TF_CONFIG`; an empty text means the same as `{}`.
 
         Raises:
             ClusterSpecError: If it is no JSON, has other parts than it should, or describes a

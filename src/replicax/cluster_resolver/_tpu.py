@@ -33,13 +33,13 @@ _KINDS = ("gpu", "cpu")
 
 
 class TPUSystemMetadata(NamedTuple):
-    """What is known about a TPU, from `TPUClusterResolver.get_tpu_system_metadata`.
+    """The facts about a TPU, from `TPUClusterResolver.get_tpu_system_metadata`.
 
     Args:
         num_cores: The devices of all hosts.
         num_hosts: The hosts.
         num_of_cores_per_host: The devices of each.
-        topology: What `initialize_tpu_system` gave, once it was called.
+        topology: The result of `initialize_tpu_system`, once it was called.
         devices: The names of all devices.
 
     Example:
@@ -74,14 +74,14 @@ class TPUClusterResolver(ClusterResolver):
         project: Not needed.
         job_name: `"worker"`: all hosts train.
         coordinator_name: Not needed: no process stands beside the hosts'.
-        coordinator_address: Where the first host listens, instead of port 8482.
+        coordinator_address: The address of the first host, instead of its port 8482.
         credentials: Not needed.
         service: Not needed.
         discovery_url: Not needed.
-        fallback: Where to run if there is no TPU, in this order: `"gpu"`, `"cpu"`. By default
+        fallback: The kinds of devices to use without a TPU, in order: `"gpu"`, `"cpu"`. By default
             what the environment variable `RX_TPU_FALLBACK` says, such as `gpu,cpu`.
         environ: The variables to read; by default those of the process.
-        fetch: What asks the metadata server; by default over HTTP with a time-out of 5 seconds.
+        fetch: Asks the metadata server; by default over HTTP with a time-out of 5 seconds.
         pci_devices: The folder of the PCI bus.
 
     Raises:
@@ -173,7 +173,7 @@ class TPUClusterResolver(ClusterResolver):
         return ClusterSpec({self._job: list(known.values()) if all_known else known})
 
     def jax_process(self) -> JaxProcess | None:
-        """As which process of a JAX cluster this host trains; None if it is alone."""
+        """The process of a JAX cluster that this host is; None if it is alone."""
         spec = self.cluster_spec()
         if self._slice is None or not spec:
             return None
@@ -231,7 +231,7 @@ class TPUClusterResolver(ClusterResolver):
         return TPUSystemMetadata(len(names), hosts, each, self._topology, names)
 
     def set_tpu_topology(self, topology: object) -> None:
-        """Remember what `initialize_tpu_system` has found."""
+        """Remember the topology that `initialize_tpu_system` found."""
         self._topology = topology
 
     def _found_task(self) -> tuple[str | None, int | None]:

@@ -1,4 +1,4 @@
-"""What a TPU host knows about its TPU: from variables, the metadata server, the PCI bus.
+"""A TPU as its host sees it: by variables, the metadata server, the PCI bus.
 
 Nothing here starts JAX, which could not join a cluster afterwards. The rules are JAX's own, so that
 both find the same hosts.
@@ -66,7 +66,7 @@ class TpuSlice:
 
     @property
     def devices(self) -> int:
-        """How many devices JAX has on this host, as far as it can be said."""
+        """The number of JAX's devices on this host, as far as it is known."""
         return self.chips * (2 if self.kind.startswith(_TWO_DEVICES) else 1)
 
     def addresses(self) -> dict[int, str]:
@@ -117,7 +117,7 @@ def at_addresses(text: str, variables: Mapping[str, str]) -> TpuSlice:
 
 
 def from_metadata(ask: Callable[[str], Any]) -> dict[str, str]:
-    """What the metadata server of a TPU VM says, under the names of the variables."""
+    """The facts of a TPU VM's metadata server, under the names of the variables."""
     known = {
         _WORKER_ID: str(ask("agent-worker-number")).strip(),
         WORKER_HOSTNAMES: str(ask("worker-network-endpoints")).strip(),
@@ -143,7 +143,7 @@ def metadata_asker(variables: Mapping[str, str], fetch: Fetch) -> tuple[str, Cal
 
 
 def ask_metadata(variables: Mapping[str, str], fetch: Fetch) -> tuple[dict[str, str], str]:
-    """The metadata server's answer, or nothing; and a sentence on how the question went."""
+    """The metadata server's answer, or nothing; and a sentence on how it came or failed."""
     place, ask = metadata_asker(variables, fetch)
     try:
         return from_metadata(ask), f"{place}: answered"

@@ -111,7 +111,7 @@ class Batching:
 
         Args:
             size: Elements in a window.
-            shift: How many elements later the next window begins; None for `size`.
+            shift: Distance between the starts of windows, in elements; None for `size`.
             stride: Distance between the elements of a window.
             drop_remainder: Whether windows of fewer elements are left out.
 

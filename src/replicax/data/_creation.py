@@ -1,4 +1,4 @@
-"""Data sets from what a program has: arrays, numbers, functions, other data sets."""
+"""Constructors of data sets: from arrays, numbers, functions, other data sets."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Creation:
 
     @classmethod
     def from_tensors(cls, tensors: Any) -> Dataset:
-        """One single element.
+        """A data set of one element.
 
         Args:
             tensors: A nest of arrays.
@@ -74,7 +74,7 @@ class Creation:
         args: Sequence[Any] | None = None,
         output_signature: Any = None,
     ) -> Dataset:
-        """What a generator function yields; it is called at the start of each pass.
+        """The elements that a generator function yields; it is called at the start of each pass.
 
         **Differs from TF:** the signature may be left out; it is then seen from the elements.
 
@@ -161,7 +161,7 @@ class Creation:
         Args:
             file_pattern: A glob pattern or several.
             shuffle: Whether their order is random, in each epoch another; None for yes.
-            seed: Of that order.
+            seed: The seed of that order.
 
         Raises:
             UsageError: If a pattern matches no file.
@@ -226,7 +226,7 @@ class Creation:
         Args:
             datasets: Data sets of equal elements.
             weights: Non-negative, one for each; None for equal ones.
-            seed: Of the draws.
+            seed: The seed of the draws.
             stop_on_empty_dataset: Whether the first data set that ends, ends all.
             rerandomize_each_iteration: Whether each pass draws anew.
 

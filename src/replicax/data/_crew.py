@@ -113,7 +113,7 @@ class Packets(grain.IterDataset):
 
 @final
 class PacketIterator(grain.DatasetIterator):
-    """Packets of a kind, a value, and now and then the position after it.
+    """Packets: a kind, a value and, now and then, the position after it.
 
     The end is a packet, too: Grain would keep a StopIteration alive, and with it all frames above.
     """

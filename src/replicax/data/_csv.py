@@ -47,10 +47,10 @@ def make_csv_dataset(
         label_name: The column to take out; the elements are then `(columns, label)`.
         select_columns: Names or numbers of the columns to read; None for all.
         header: Whether the first row of each file holds names.
-        num_epochs: How often the rows come; None for without end, in whole batches.
+        num_epochs: Passes over the rows; None repeats without end, in whole batches.
         shuffle, shuffle_buffer_size, shuffle_seed: Random order of files and rows.
-        num_parallel_reads: How many files are read at a time, in turn; None for one.
-        num_rows_for_inference: How many rows the types are seen from; None for all.
+        num_parallel_reads: Files read at a time, in turn; None for one.
+        num_rows_for_inference: Rows that the types are inferred from; None for all.
         field_delim, use_quote_delim, na_value, compression_type: As of `CsvDataset`.
 
     Raises:

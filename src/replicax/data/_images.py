@@ -50,7 +50,7 @@ def image_dataset_from_directory(
         batch_size: Images in a batch; None for single images.
         image_size: Height and width of all images.
         shuffle: Whether the order is random, or that of the paths.
-        seed: Of the order; the same files are split off as by Keras.
+        seed: The seed of the order; splits off the same files as Keras.
         validation_split: The fraction of files that is for validation.
         subset: `"training"`, `"validation"`, or `"both"` for a pair of data sets.
         interpolation: A method of `tf.image.resize`; without antialiasing, as there.

@@ -111,14 +111,14 @@ class Tuning(SimpleNamespace):
 
 @dataclass
 class Options(_Fields):
-    """What `Dataset.with_options` takes; made empty, then filled in, as in tf.data.
+    """The options of a data set, for `Dataset.with_options`; made empty, then filled in.
 
     Args:
         deterministic: Whether parallel transformations keep their order; None for yes.
         experimental_distribute: How workers share the data set.
-        threading: How many threads it uses.
-        autotune: Accepted for tf.data programs, with any names in it, as the others that follow:
-            they say how fast, not what.
+        threading: The number of threads.
+        autotune: Accepted for tf.data programs, with any names in it, as the fields below:
+            hints about speed, which change no element.
         experimental_optimization: See `autotune`.
         experimental_slack: See `autotune`.
         experimental_symbolic_checkpoint: See `autotune`.

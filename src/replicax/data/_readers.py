@@ -37,7 +37,7 @@ def TextLineDataset(
         filenames: A path, a list of paths, or a data set of them, such as `list_files` gives.
         compression_type: None, `"GZIP"` or `"ZLIB"`.
         buffer_size: Accepted for tf.data programs.
-        num_parallel_reads: How many files are read at a time, in turn; None for one file after
+        num_parallel_reads: Files that are read at a time, in turn; None for one file after
             the other.
 
     Raises:
@@ -67,7 +67,7 @@ def TFRecordDataset(
         filenames: A path, a list of paths, or a data set of them, such as `list_files` gives.
         compression_type: None, `"GZIP"` or `"ZLIB"`.
         buffer_size: Accepted for tf.data programs.
-        num_parallel_reads: How many files are read at a time, in turn; None for one file after
+        num_parallel_reads: Files that are read at a time, in turn; None for one file after
             the other.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What elements look like, and how several become one batch."""
+"""The shapes and types of elements, and how elements are stacked into batches."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ArraySpec:
 
     @classmethod
     def from_tensor(cls, tensor: Any, name: str | None = None) -> ArraySpec:
-        """What describes this array exactly."""
+        """The spec with the shape and type of this array."""
         found = _leaf_spec(tensor)
         return cls(found.shape, found.dtype, name)
 
@@ -60,11 +60,11 @@ class ArraySpec:
 
     @property
     def value_type(self) -> type:
-        """The class of what it describes."""
+        """The class of the values."""
         return jax.Array
 
     def batched(self, rows: int | None) -> Self:
-        """The spec of so many of these in a batch."""
+        """The spec of a batch of `rows` of these."""
         return replace(self, shape=None if self.shape is None else (rows, *self.shape), name=None)
 
     def unbatched(self) -> Self:
@@ -129,7 +129,7 @@ def stack(elements: Sequence[Any]) -> Any:
 
 
 def joined(batches: Sequence[Any]) -> Any:
-    """One batch of the rows of these."""
+    """One batch with the rows of all batches."""
     return batches[0] if len(batches) == 1 else _combined(batches, np.concatenate)
 
 

@@ -66,7 +66,7 @@ class Storage:
 
         Args:
             path: The folder.
-            compression: As for `save`; it need not be given.
+            compression: As for `save`; the folder also says it.
 
         Raises:
             UsageError: If there is no saved data set, or one of another compression.

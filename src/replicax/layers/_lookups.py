@@ -402,9 +402,9 @@ class IntegerLookup(_Lookup):
         vocabulary_dtype: Ignored: tokens are 64-bit integers.
         idf_weights: With output_mode="tf_idf" and a vocabulary, the weight of each integer.
         invert: Whether to map indices to integers.
-        output_mode: As in `StringLookup`.
+        output_mode: See `StringLookup`.
         sparse: Not supported.
-        pad_to_max_tokens: As in `StringLookup`.
+        pad_to_max_tokens: See `StringLookup`.
         name: The name of the layer.
         **kwargs: `trainable`, `dtype`, without effect.
 

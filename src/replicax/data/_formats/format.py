@@ -1,4 +1,4 @@
-"""What a file format is, and opening its bytes: plain or compressed.
+"""The protocol of file formats, and opening plain or compressed files.
 
 A position is plain data. It counts uncompressed bytes, so that it means the same for every
 compression; going there in a compressed file costs reading up to it.

@@ -1,4 +1,4 @@
-"""A function of every element, inline or in threads."""
+"""Functions applied to every element, inline or in threads."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _result(fn: Callable[..., Any], element: Any, number: int) -> Any:
 
 
 def failed(fn: Callable[..., Any], where: str, error: Exception) -> MapFailed:
-    """The error of a user's function that raised."""
+    """The error for a function of the user that raised `error`."""
     return MapFailed(
         f"{_name(fn)} raised {type(error).__name__} for {where}: {error}. Correct the function, or "
         "drop such elements with a `filter` before it."

@@ -52,7 +52,7 @@ def in_this_process(node: Node) -> Node:
 
 @dataclass(frozen=True)
 class Job:
-    """What the workers of a pass run: the elements after `offset`, of which `taken` were read.
+    """The work of a pass: the elements after `offset`, of which `taken` were read.
 
     A note is a worker's last known position and the number of elements it gave since.
     """

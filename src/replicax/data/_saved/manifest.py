@@ -60,7 +60,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a saved data set is; files have their sizes in bytes.
+    """The contents of a saved data set; `files` has sizes in bytes.
 
     The structure is the nest of an element, with the number of a leaf in each place.
     """
