@@ -45,8 +45,8 @@ def compute_average_loss(
     losses = jnp.asarray(per_example_loss)
     if losses.ndim == 0:
         raise UsageError(
-            "The average needs one loss per example. Received: a scalar loss. It was averaged "
-            "already. Compute the loss with reduction='none'."
+            "`per_example_loss` must have one loss for each example, got a scalar. Create the loss "
+            "with reduction='none'."
         )
     if sample_weight is not None:
         weights = jnp.asarray(sample_weight, losses.dtype)
@@ -84,8 +84,7 @@ def _num_replicas(what: str) -> int:
         return 1
     if frame.replica is None:
         raise NotInReplicaContext(
-            f"`{what}` must be called inside `strategy.run`. Received: a call in cross-replica "
-            "context. It divides one replica's share by the number of replicas. Move the call "
-            "into the function that `strategy.run` executes, or pass global_batch_size."
+            f"`{what}` was called outside `strategy.run`. Call it in the function that "
+            "`strategy.run` executes, or pass global_batch_size."
         )
     return frame.replica.num_replicas_in_sync
