@@ -136,6 +136,22 @@ def test_training_on_any_rows_equals_numpy(name, rows):
     np.testing.assert_allclose(float(mean.result()), np.mean((new * x - 1) ** 2), rtol=1e-5)
 
 
+@pytest.mark.parametrize(("rows", "warned"), [(4, 0), (5, 1)])
+def test_a_default_divisor_that_is_wrong_is_named_once(recwarn, rows, warned):
+    strategy, batch = pieces_of("mirrored_2", np.ones(rows))
+
+    def total():
+        pieces = strategy.run(rx.nn.compute_average_loss, args=(batch,))
+        return strategy.reduce("SUM", pieces, None)
+
+    # Replicas with 3 and 2 rows divide by 6 and 4.
+    assert [float(total()), float(total())] == [1.0, 1.0]
+    told = [str(one.message) for one in recwarn if "compute_average_loss" in str(one.message)]
+    assert len(set(told)) <= 2 * warned
+    assert all("global_batch_size=5" in text for text in told)
+    assert bool(told) == bool(warned)
+
+
 def shape_only(x):
     """Values that differ by the number of rows, not by data."""
     return x.shape[0], jnp.ones(x.shape).sum(), 1 / jnp.float32(x.shape[0] + 1), "text", 7
@@ -187,5 +203,5 @@ def test_gathers_whose_sizes_never_settle_are_refused(mirrored):
         calls.append(x)
         return rx.get_replica_context().all_gather(jnp.zeros(len(calls)), 0)
 
-    with pytest.raises(rx.errors.UnevenBatch, match="sizes of gathered values must settle"):
+    with pytest.raises(rx.errors.UnevenBatch, match="Cannot find the sizes of gathered values"):
         mirrored.run(fn, args=(batch,))

@@ -80,7 +80,7 @@ class CrossDeviceOps:
         del options
         if not isinstance(per_replica_value, DistributedValues):
             raise UsageError(
-                f"Cannot reduce a {type(per_replica_value).__name__}: it is not a distributed "
+                f"Cannot reduce {type(per_replica_value).__name__}: it is not a distributed "
                 "value. Pass what `strategy.run` returned."
             )
         replicas = _count(per_replica_value)
@@ -210,7 +210,7 @@ class CollectiveAllReduce(CrossDeviceOps):
         return sum_leaves(op, leaves, group, self.bytes_per_pack)
 
 
-def cross_device_ops_of(choice: CrossDeviceOps | str | None) -> CrossDeviceOps:
+def cross_device_ops_of(choice: Any) -> CrossDeviceOps:
     """Return the operations that an argument means: an object, one of `_NAMED`, or the default."""
     if choice is None:
         return CrossDeviceOps()

@@ -207,9 +207,8 @@ class ProcessFailed(ClusterError, RuntimeError):
 
     def __str__(self) -> str:
         said = "\n".join(f"    {line}" for line in self.tail.splitlines())
-        return (
-            f"{self.who} failed with {describe_exit(self.returncode)}, so all were ended. "
-            + (f"Its last lines:\n{said}" if said else "Its output, if any, is above.")
+        return f"{self.who} failed with {describe_exit(self.returncode)}, so all were ended. " + (
+            f"Its last lines:\n{said}" if said else "Its output, if any, is above."
         )
 
 
@@ -350,6 +349,5 @@ def needs(what: str, *, extra: str) -> Generator[None]:
         yield
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"{what} needs the package {error.name!r}, which is not installed. "
-            f"Run `pip install 'replicax[{extra}]'`."
+            f"{what} needs an optional package ({error}). Run `pip install 'replicax[{extra}]'`."
         ) from error

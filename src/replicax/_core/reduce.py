@@ -55,8 +55,9 @@ class GatherLog:
     `known[k][r]` is the size that call k meets on replica r, as found by the trace before.
     """
 
-    def __init__(self, known: Sequence[tuple[int, ...]] = ()) -> None:
+    def __init__(self, known: Sequence[tuple[int, ...]] = (), rows: int | None = None) -> None:
         self.known = known
+        self.rows = rows  # of the whole batch
         self.seen: list[int] = []
 
     def sizes(self, own: int, replicas: int) -> tuple[int, ...]:
@@ -89,6 +90,11 @@ class SyncGroup:
         self._mesh, self._packs_up_to = mesh, packs_up_to
         self.share = 1.0 / size if share is None else share
         self._combine, self._gathers = combine, gathers
+
+    @property
+    def uneven_rows(self) -> int | None:
+        """The rows of the whole batch if replicas hold different numbers of them, else None."""
+        return self._gathers.rows if self._gathers is not None else None
 
     def replica_id(self) -> Any:
         """The number of this replica; int32."""

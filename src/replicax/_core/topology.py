@@ -220,7 +220,7 @@ def parse_device(device: str | jax.Device) -> jax.Device:
 
 def _chosen(devices: Devices | None) -> list[jax.Device]:
     """Return the devices that an argument means: a number, a name, a platform, or a list."""
-    if isinstance(devices, int) and not isinstance(devices, bool):
+    if isinstance(devices, int):
         found = default_devices()
         if not 0 < devices <= len(found):
             raise UnknownDevice(f"Cannot use {devices} devices: {_here()} {_VIRTUAL_DEVICES}")

@@ -134,7 +134,7 @@ class Strategy:
         """
         if not isinstance(args, list | tuple):
             raise UsageError(
-                f"`args` must be a tuple or list, got a {type(args).__name__}. For one argument "
+                f"`args` must be a tuple or list, got {type(args).__name__}. For one argument "
                 "write `args=(batch,)`, with a comma."
             )
         if current_frame() is not None:

@@ -238,7 +238,7 @@ class TestDecoding:
     def test_a_missing_package_is_named(self, folder, monkeypatch):
         dataset = image_dataset_from_directory(folder)
         monkeypatch.setitem(sys.modules, "PIL", None)
-        with pytest.raises(rx.errors.UsageError, match="by the package pillow"):
+        with pytest.raises(rx.errors.UsageError, match="replicax\\[data\\]"):
             list(dataset)
 
 

@@ -201,7 +201,7 @@ def test_what_cannot_be_sent_is_an_error_before_anything_starts():
 
 def test_without_grain_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "replicax.data._crew", None)
-    with pytest.raises(rx.errors.UsageError, match="needs the package.*grain"):
+    with pytest.raises(rx.errors.UsageError, match=r"replicax\[data\]"):
         list(Dataset.range(3).in_processes(2))
 
 
