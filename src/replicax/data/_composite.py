@@ -47,10 +47,7 @@ class Composite:
     @classmethod
     def refused(cls, where: str) -> UsageError:
         """The error of such a tensor where only arrays may be."""
-        return UsageError(
-            f"Only an array can be {where}. Received: a {cls.__name__}. Its arrays have no row "
-            f"for each of its rows. {cls.dense}"
-        )
+        return UsageError(f"A {cls.__name__} cannot be {where}. {cls.dense}")
 
 
 def is_composite(value: Any) -> bool:

@@ -136,8 +136,7 @@ class Dataset(Creation, Selection, Batching, Mapping, Storage):
             return number
         what = "infinite" if number == INFINITE_CARDINALITY else "unknown"
         raise TypeError(
-            f"A data set has a length if it is known and finite. Received: one of {what} length. "
-            "It shows only when the data set is read. Use `cardinality()`, or count the elements."
+            f"The length of this data set is {what}. Use `cardinality()`, or count the elements."
         )
 
     def __bool__(self) -> bool:
@@ -165,11 +164,7 @@ class Dataset(Creation, Selection, Batching, Mapping, Storage):
             False
         """
         if not isinstance(options, Options):
-            raise UsageError(
-                "`with_options` takes `rx.data.Options`. Received: a "
-                f"{type(options).__name__}. Nothing else has their fields. Make them with "
-                "`options = rx.data.Options()` and set what should differ."
-            )
+            raise UsageError.of("options", "an `rx.data.Options`", options)
         return Dataset(self.node, self._options.merged(options), self.epochs)
 
     def __repr__(self) -> str:

@@ -250,7 +250,4 @@ class Mapping:
 
 def _callable(fn: Any, where: str) -> None:
     if not callable(fn):
-        raise UsageError(
-            f"`{where}` takes a function. Received: a {type(fn).__name__}. It is called with "
-            "every element. Pass a function or a lambda."
-        )
+        raise UsageError(f"`{where}` takes a function, not {type(fn).__name__}.")

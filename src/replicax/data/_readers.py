@@ -205,9 +205,10 @@ def paths_of(filenames: Any) -> tuple[str, ...]:
     except TypeError:
         paths = ()
     if not paths:
-        raise UsageError(
-            "A reader takes a path, a list of paths, or a data set of paths. Received: "
-            f"{filenames!r}. There is no file to read. Pass at least one path; a pattern goes "
-            "through `Dataset.list_files`."
+        raise UsageError.of(
+            "filenames",
+            "a path, a list of paths or a data set of paths",
+            filenames,
+            "Use `Dataset.list_files` for a pattern.",
         )
     return paths

@@ -117,11 +117,7 @@ class Selection:
         shards = whole("num_shards", num_shards, least=1)
         number = whole("index", index, least=0)
         if number >= shards:
-            raise UsageError(
-                "The index of a shard is below the number of shards. Received: index "
-                f"{index}, {num_shards} shards. There is no such part. Count from 0 to "
-                f"{shards - 1}."
-            )
+            raise UsageError.of("index", f"from 0 to {shards - 1}", index)
         return derived(self, Shard(self.node, shards, number))
 
     def concatenate(self, dataset: Dataset) -> Dataset:

@@ -57,9 +57,8 @@ def timeseries_dataset_from_array(
     starts = np.arange(start, last, sequence_stride)
     if not len(starts):
         raise UsageError(
-            "A window of time has rows. Received: "
-            f"sequence_length={sequence_length}, sequence_stride={sequence_stride}, sampling_rate="
-            f"{sampling_rate} for rows {start} to {end}. No window fits in. Make it shorter."
+            f"No window fits into rows {start} to {end} with sequence_length={sequence_length} and "
+            f"sampling_rate={sampling_rate}. Make it shorter."
         )
     made = Dataset.from_tensor_slices(starts)
     made = made.shuffle(len(starts), seed) if shuffle else made

@@ -67,7 +67,7 @@ class CompositeTensor(Composite):
         raise self.refused(f"an argument of `tf.{function.__name__}` here")
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
-        raise self.refused("used as one")
+        raise self.refused("used as an array")
 
     def __bool__(self) -> NoReturn:
         raise self.refused("a condition")

@@ -53,10 +53,8 @@ def _result(fn: Callable[..., Any], element: Any, number: int) -> Any:
 def failed(fn: Callable[..., Any], where: str, error: Exception) -> MapFailed:
     """The error of a user's function that raised."""
     return MapFailed(
-        "A function of a pipeline returns a value for every element. Received: "
-        f"{type(error).__name__}: {error}, raised by {_name(fn)} for {where}. An epoch without "
-        "it would silently train on less. Correct the function, or drop such elements by a "
-        "`filter` before it."
+        f"{_name(fn)} raised {type(error).__name__} for {where}: {error}. Correct the function, or "
+        "drop such elements with a `filter` before it."
     )
 
 
