@@ -177,4 +177,10 @@ def test_another_backend_is_refused_before_keras_is_imported():
         except rx.errors.WrongBackend as error:
             print(error)
     """
+<<<<<<< HEAD
     assert "KERAS_BACKEND=jax" in run_python(program, KERAS_BACKEND="torch")
+=======
+    said = run_python(program, KERAS_BACKEND="numpy")
+    assert said.count("imported with the 'numpy' backend") == 2
+    assert "Put `import replicax` before `import keras`" in said
+>>>>>>> words2
