@@ -113,7 +113,7 @@ def _trace_each(
     for _ in range(MAX_GATHER_ROUNDS):
         groups, captures, logs = [], [], []
         for leaves, has_rows in zip(inputs, full, strict=True):
-            log = GatherLog(known)
+            log = GatherLog(known, _rows(inputs))
             share = 1.0 / sum(full) if has_rows else 0.0
             group = SyncGroup(replicas, combine, share=share, gathers=log)
 
@@ -132,9 +132,8 @@ def _trace_each(
             return groups, captures
         known = sizes
     raise UnevenBatch(
-        f"The sizes of gathered values changed in each of {MAX_GATHER_ROUNDS} traces, because the "
-        "result of one `all_gather` decides the size of the next. Use a batch size that the "
-        "replicas divide."
+        f"Cannot find the sizes of gathered values: they changed in each of {MAX_GATHER_ROUNDS} "
+        "traces. Use a batch size that the replicas divide."
     )
 
 
@@ -174,6 +173,15 @@ def _common_value(column: Sequence[Static | None]) -> Static | None:
 
 def _component(array: Any, replica: int) -> Any:
     return array.components[replica] if isinstance(array, PerReplica) else array
+
+
+def _rows(inputs: Sequence[Sequence[Any]]) -> int | None:
+    """Return the rows of the whole batch if replicas hold different numbers of them."""
+    for column in zip(*inputs, strict=True):
+        sizes = [leaf.shape[0] for leaf in column if leaf.ndim]
+        if len(set(sizes)) > 1:
+            return sum(sizes)
+    return None
 
 
 def _have_rows(arrays: Sequence[Any], replicas: int) -> list[bool]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, final
 
@@ -23,6 +22,7 @@ from replicax._keras import _compat, workers
 from replicax.experimental._notice import Notice, announce
 from replicax.experimental._termination import exit_for_restart
 from replicax.train import Checkpoint, CheckpointManager, Value
+from replicax.train._files import remove_tree
 
 if TYPE_CHECKING:
     from replicax._control import Channel
@@ -154,7 +154,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             return
         self._channel.barrier("backup")
         if self._channel.is_chief:
-            shutil.rmtree(self.directory, ignore_errors=True)
+            remove_tree(self.directory)
 
     def _save_or_exit(self, batch: int) -> None:
         noticed = self._notice is not None and self._notice.received

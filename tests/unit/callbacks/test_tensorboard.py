@@ -65,7 +65,7 @@ def test_a_wrong_frequency_is_refused(update_freq, tmp_path):
 
 def test_a_missing_package_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", None)
-    with pytest.raises(rx.errors.UsageError, match="`tensorboard` package"):
+    with pytest.raises(rx.errors.UsageError, match="replicax\\[tensorboard\\]"):
         rx.callbacks.TensorBoard(tmp_path)
 
 
