@@ -238,11 +238,7 @@ class TestDecoding:
     def test_a_missing_package_is_named(self, folder, monkeypatch):
         dataset = image_dataset_from_directory(folder)
         monkeypatch.setitem(sys.modules, "PIL", None)
-<<<<<<< HEAD
-        with pytest.raises(rx.errors.UsageError, match="replicax\\[data\\]"):
-=======
         with pytest.raises(rx.errors.UsageError, match=r"PIL.*replicax\[data\]"):
->>>>>>> words1
             list(dataset)
 
 

@@ -371,9 +371,9 @@ def test_what_cannot_be_done_is_refused(arguments, complaint, capsys, monkeypatc
     ("arguments", "complaint"),
     [
         ([], "the following arguments are required: script"),
-        (["--workers", "0", "x.py"], "Must be a whole number of at least 1. Received: '0'."),
-        (["--max-restarts", "-1", "x.py"], "Must be a whole number, 0 or more. Received: '-1'."),
-        (["--grace", "1e3", "x.py"], "Must be a number of seconds, 0 or more. Received: '1e3'."),
+        (["--workers", "0", "x.py"], "must be a whole number of at least 1, got '0'"),
+        (["--max-restarts", "-1", "x.py"], "must be a whole number, 0 or more, got '-1'"),
+        (["--grace", "1e3", "x.py"], "must be seconds such as 10 or 0.5, got '1e3'"),
         (["--workerz", "2", "x.py"], "unrecognized arguments: --workerz"),
     ],
 )

@@ -214,10 +214,6 @@ def test_a_missing_file_is_named(tmp_path):
 def test_a_missing_package_is_named(write, monkeypatch):
     path = write({"x": [1]})
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-<<<<<<< HEAD
-    with pytest.raises(rx.errors.UsageError, match="replicax\\[parquet\\]") as error:
-=======
     with pytest.raises(rx.errors.UsageError, match=r"pyarrow.*replicax\[parquet\]") as error:
->>>>>>> words1
         elements(path)
     assert "pip install 'replicax[parquet]'" in str(error.value)
