@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from typing import TYPE_CHECKING
+
+from replicax._core.errors import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -180,6 +183,15 @@ def seconds(text: str) -> float:
     return float(text)
 
 
+def existing(path: str) -> str:
+    """Read the path of a file or folder that is there."""
+    if not os.path.exists(path):
+        folder, name = os.path.split(path)
+        beside = os.listdir(folder or ".") if os.path.isdir(folder or ".") else ()
+        raise argparse.ArgumentTypeError(f"no such file: {path!r}.{did_you_mean(name, beside)}")
+    return path
+
+
 def strategies(text: str, known: Sequence[str]) -> tuple[str, ...]:
     """Read names of strategies separated by commas; M in a known name is a number from 1."""
     names = tuple(name.strip() for name in text.split(","))
@@ -188,7 +200,6 @@ def strategies(text: str, known: Sequence[str]) -> tuple[str, ...]:
     wrong = [name for name in names if not re.fullmatch(pattern, name)]
     if wrong:
         raise argparse.ArgumentTypeError(
-            "Must be names of strategies that this command knows, with commas between them. "
-            f"Received: {wrong[0]!r}. Those are {listed}. Write one or several of these."
+            f"no strategy {wrong[0]!r}.{did_you_mean(wrong[0], known)} Use any of {listed}."
         )
     return names
