@@ -64,7 +64,7 @@ def main() -> None:
 
 def row(one: dict) -> str:
     happened = one["note"] if one["runs"] else f"stops: {one['error']}"
-    agrees = {True: "yes", False: "no", None: "says nothing"}[one["agrees"]]
+    agrees = {True: "yes", False: "no", None: "inconclusive"}[one["agrees"]]
     return f"| `{one['repository']}` | `{one['path']}` | {happened} | {one['verdict']} | {agrees} |"
 
 

@@ -407,7 +407,7 @@ def test_run_outside_a_function_computes_here(started, caplog):  # 3.9
 
 
 def test_no_other_strategy_has_a_coordinator(mirrored):
-    with pytest.raises(UsageError, match="Received: MirroredStrategy"):
+    with pytest.raises(UsageError, match="got MirroredStrategy"):
         rx.coordinator.ClusterCoordinator(mirrored)
 
 

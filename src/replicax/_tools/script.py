@@ -36,11 +36,7 @@ def run_program(path: str, arguments: Sequence[str] = (), *, forget: bool = Fals
     when it runs again.
     """
     if not Path(path).is_file():
-        raise UsageError(
-            "A script to run is a Python file. "
-            f"Received: {path!r}, which is not there. Nothing can be seen of its training. "
-            "Check the path."
-        )
+        raise UsageError(f"Cannot run {path!r}: no such file.")
     _check_depth(path)
     try:
         with _as_program(path, arguments, forget=forget):
@@ -56,9 +52,9 @@ def _check_depth(path: str) -> None:
             compile(Path(path).read_bytes(), path, "exec")
         except (RecursionError, MemoryError) as error:
             raise UsageError(
-                "A script is nested as deeply as Python's parser allows. Received: "
-                f"{path!r}: {type(error).__name__}. Python cannot run it. Write its longest "
-                "expression in several statements, or put its data into a file of its own."
+                f"Cannot run {path!r}: it is nested too deeply for Python's parser "
+                f"({type(error).__name__}). Split its longest expression into several statements, "
+                "or move its data into a file."
             ) from error
 
 

@@ -90,7 +90,6 @@ def _leave(chosen: Strategy) -> None:
 
 def _refused(self: Strategy, *args: Any, **kwargs: Any) -> NoReturn:
     raise UsageError(
-        "A script that runs under a chosen strategy trains synchronously. "
-        "Received: a script that makes a ParameterServerStrategy. Its workers do not train in "
-        "step, so nothing can take its place. Write the script with another strategy, or none."
+        "Cannot run this script under another strategy: it makes a ParameterServerStrategy, whose "
+        "workers do not train in step. Use another strategy in it, or none."
     )

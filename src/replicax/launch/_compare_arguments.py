@@ -172,8 +172,7 @@ def seed(text: str) -> int:
     """Read a seed that NumPy and Keras accept."""
     if not text.isascii() or not text.isdigit() or int(text) >= 2**32:
         raise argparse.ArgumentTypeError(
-            f"Must be a whole number from 0 to 4294967295. Received: {text!r}. "
-            "NumPy and Keras take no other seed. Write it in digits, as in 0."
+            f"must be a whole number from 0 to 4294967295, got {text!r}"
         )
     return int(text)
 
@@ -182,9 +181,7 @@ def _strategies(text: str) -> tuple[str, ...]:
     names = strategies(text, STRATEGIES)
     if len(set(names)) < len(names):
         raise argparse.ArgumentTypeError(
-            f"Must name each strategy once. Received: {text!r}. "
-            "A second run of the same strategy would be counted as another one. "
-            "Use --repeats to measure more often."
+            f"must name each strategy once, got {text!r}. Use --repeats to measure more often."
         )
     return names
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from replicax.launch._plan_arguments import chip_counts
 from replicax.launch._profile_arguments import add_steps
-from replicax.launch._run_arguments import positive
+from replicax.launch._run_arguments import existing, positive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _DOCTOR = """\
 Look at what is installed: versions, devices, drivers, ports, memory that processes share, Ray,
-libtpu; say what is wrong, and the command that mends it. With a script, also train it for some
+libtpu; say what is wrong, and the command that fixes it. With a script, also train it for some
 steps on several numbers of replicas: how it scales, where efficiency is lost, who is slow, and what
 to do first."""
 
@@ -37,7 +37,9 @@ def add_doctor(commands: Any) -> None:
         description=_DOCTOR,
         epilog=_DOCTOR_EXAMPLES,
     )
-    parser.add_argument("script", nargs="?", metavar="SCRIPT", help="a Python file that trains")
+    parser.add_argument(
+        "script", nargs="?", type=existing, metavar="SCRIPT", help="a Python file that trains"
+    )
     parser.add_argument(
         "--replicas",
         type=chip_counts,

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from replicax.launch._devices import device_variables
-from replicax.launch._run_arguments import positive
+from replicax.launch._run_arguments import existing, positive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +45,9 @@ def add_migrate(commands: Any) -> None:
         description=_MIGRATE,
         epilog=_MIGRATE_EXAMPLES,
     )
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="what is migrated; see above")
+    parser.add_argument(
+        "paths", nargs="+", type=existing, metavar="PATH", help="what is migrated; see above"
+    )
     parser.add_argument("--diff", action="store_true", help="show what would be rewritten")
     parser.add_argument("--write", action="store_true", help="show it, and rewrite the files")
     parser.add_argument(

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from replicax.launch._devices import device_variables
-from replicax.launch._run_arguments import positive, strategies
+from replicax.launch._run_arguments import existing, positive, strategies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ def add_plan(commands: Any) -> None:
         description=_PLAN,
         epilog=_PLAN_EXAMPLES,
     )
-    parser.add_argument("target", metavar="TARGET", help="what is planned; see above")
+    parser.add_argument("target", type=_target, metavar="TARGET", help="what is planned; see above")
     _add_where(parser.add_argument_group("for which machines"))
     _add_what(parser.add_argument_group("what is planned"))
     _add_output(parser.add_argument_group("what is written"))
@@ -108,6 +108,10 @@ def _add_what(what: Any) -> None:
 def _add_output(output: Any) -> None:
     output.add_argument("--json", metavar="FILE", help="write every number")
     output.add_argument("--plot", metavar="FILE", help="draw memory per device, such as plan.png")
+
+
+def _target(text: str) -> str:
+    return text if text.startswith(("keras.applications:", "keras_hub:")) else existing(text)
 
 
 def chip_counts(text: str) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from replicax._core.env import without_idle_libtpu
 from replicax.cluster_resolver._tpu_slice import chips_on_bus
 from replicax.launch._devices import device_variables
-from replicax.launch._run_arguments import positive
+from replicax.launch._run_arguments import existing, positive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ def add_profile(commands: Any) -> None:
         description=_PROFILE,
         epilog=_PROFILE_EXAMPLES,
     )
-    parser.add_argument("script", metavar="SCRIPT", help="a Python file that trains")
+    parser.add_argument("script", type=existing, metavar="SCRIPT", help="a Python file that trains")
     parser.add_argument(
         "--replicas",
         type=positive,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -171,6 +172,15 @@ def seconds(text: str) -> float:
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"must be seconds such as 10 or 0.5, got {text!r}")
     return float(text)
+
+
+def existing(path: str) -> str:
+    """Read the path of a file or folder that is there."""
+    if not os.path.exists(path):
+        folder, name = os.path.split(path)
+        beside = os.listdir(folder or ".") if os.path.isdir(folder or ".") else ()
+        raise argparse.ArgumentTypeError(f"no such file: {path!r}.{did_you_mean(name, beside)}")
+    return path
 
 
 def strategies(text: str, known: Sequence[str]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from replicax.launch._compare_arguments import add_replicas, seed
-from replicax.launch._run_arguments import positive, strategies
+from replicax.launch._run_arguments import existing, positive, strategies
 
 _VERIFY = """\
 Run a training script on one device, and again under each strategy, from the same seed, and compare
@@ -37,7 +37,7 @@ def add_verify(commands: Any) -> None:
         description=_VERIFY,
         epilog=_VERIFY_EXAMPLES,
     )
-    parser.add_argument("target", metavar="SCRIPT", help="a training script")
+    parser.add_argument("target", type=existing, metavar="SCRIPT", help="a training script")
     add_replicas(parser)
     parser.add_argument(
         "--strategies",

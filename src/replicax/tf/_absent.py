@@ -350,7 +350,7 @@ CHANGES = {
     "cluster of a TPU.",
     "tf.config.run_functions_eagerly": "What `strategy.run` is given stays compiled.",
     "tf.config.set_logical_device_configuration": "For CPUs, before JAX is used.",
-    "tf.config.set_soft_device_placement": "Changes nothing: XLA places operations.",
+    "tf.config.set_soft_device_placement": "Has no effect: XLA places operations.",
     "tf.config.set_visible_devices": "Before JAX is used.",
     "tf.custom_gradient": "Traced once by JAX: `grad` gets arrays, no variables.",
     "tf.data.Dataset.from_generator": "`output_signature` may be left out.",
@@ -376,7 +376,7 @@ CHANGES = {
     "tf.distribute.TPUStrategy": "The program runs on the TPU's hosts, all of them; batches of any "
     "size.",
     "tf.distribute.cluster_resolver.TPUClusterResolver": "`zone`, `project`, `credentials` and "
-    "`service` say nothing; `fallback=` names devices for machines without a TPU.",
+    "`service` have no effect; `fallback=` names devices for machines without a TPU.",
     "tf.distribute.experimental.CentralStorageStrategy": "Without arguments all local devices "
     "compute, not one CPU.",
     "tf.distribute.experimental.MultiWorkerMirroredStrategy": "Create it before JAX is used, or "
@@ -397,10 +397,10 @@ CHANGES = {
     "tf.keras.Model.load_weights": "Reads Keras 3's `.weights.h5`, and TensorFlow's checkpoints.",
     "tf.keras.Model.load_weights(by_name)": "For files of Keras 2, `.h5`.",
     "tf.keras.Model.save(include_optimizer)": "Always for `.keras`; of `.h5` it is heeded.",
-    "tf.keras.Model.save(options)": "Says nothing.",
+    "tf.keras.Model.save(options)": "Has no effect.",
     "tf.keras.Model.save(save_format)": "The path's ending decides; a path without one becomes a "
     "folder.",
-    "tf.keras.Model.save(save_traces)": "Says nothing.",
+    "tf.keras.Model.save(save_traces)": "Has no effect.",
     "tf.keras.Model.save(signatures)": "Of a folder, for `tf.saved_model.load`; a file has none.",
     "tf.keras.layers.BatchNormalization": "Under `fit` the statistics are those of the global "
     "batch; in `strategy.run` each replica's, and moving ones are averaged.",

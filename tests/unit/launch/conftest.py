@@ -23,6 +23,14 @@ CLUSTER_VARIABLES = ("TF_CONFIG", "SLURM_", "OMPI_", "PMI", "SM_", "JOB_COMPLETI
 
 
 @pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """Work in a folder with the files that commands are given; they stay empty."""
+    for name in ("train.py", "model.keras"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
 def script(tmp_path):
     """Write a program; give its path."""
 

@@ -119,7 +119,7 @@ def test_what_is_counted_must_be_a_positive_number(option, value, capsys):
 @pytest.mark.parametrize("value", ["-1", "4294967296", "x"])
 def test_a_seed_must_be_one_that_numpy_takes(value, capsys):
     said = refusal(["compare", f"--seed={value}"], capsys)
-    assert f"Must be a whole number from 0 to 4294967295. Received: {value!r}." in said
+    assert f"must be a whole number from 0 to 4294967295, got {value!r}" in said
 
 
 def test_an_unknown_strategy_is_named(capsys):
@@ -130,7 +130,7 @@ def test_an_unknown_strategy_is_named(capsys):
 
 def test_a_strategy_can_be_named_once(capsys):
     said = refusal(["compare", "--strategies", "mirrored,mirrored"], capsys)
-    assert "Must name each strategy once. Received: 'mirrored,mirrored'." in said
+    assert "must name each strategy once, got 'mirrored,mirrored'" in said
 
 
 @pytest.mark.parametrize(
@@ -223,3 +223,13 @@ def test_help_is_there_at_once():
     after = os.times()
     # Of CPU, because test machines are not idle: 0.1 s each.
     assert after.children_user - before.children_user < 3.0
+
+
+@pytest.mark.parametrize("command", ["verify", "plan", "profile", "doctor", "migrate"])
+def test_a_file_that_is_not_there_is_named_with_the_one_that_is_meant(
+    command, capsys, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    said = refusal([command, "trian.py"], capsys)
+    assert "'trian.py'" in said and "Did you mean 'train.py'?" in said

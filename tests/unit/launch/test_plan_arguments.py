@@ -9,6 +9,8 @@ import pytest
 from replicax.launch import _cli
 from replicax.launch._plan_arguments import plan_environment
 
+pytestmark = pytest.mark.usefixtures("programs")
+
 
 @pytest.fixture
 def started(monkeypatch):

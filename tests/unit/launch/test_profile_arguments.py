@@ -8,6 +8,8 @@ import pytest
 
 from replicax.launch import _cli
 
+pytestmark = pytest.mark.usefixtures("programs")
+
 
 @pytest.fixture
 def started(monkeypatch):

@@ -10,6 +10,8 @@ from replicax._tools.verify import _strategies
 from replicax.launch import _cli
 from replicax.launch._verify_arguments import STRATEGIES
 
+pytestmark = pytest.mark.usefixtures("programs")
+
 
 def test_a_child_with_virtual_devices_verifies(monkeypatch):
     started = []

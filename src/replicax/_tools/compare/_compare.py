@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from replicax._tools.busy import OtherPrograms
 from replicax._tools.compare import _data, _measure, _strategies
 from replicax._tools.compare._comparison import (
     SCALED,
@@ -59,11 +60,13 @@ def compare(settings: Settings | None = None, *, listener: Listener | None = Non
     """
     settings = settings or Settings()
     listener = listener or Silent()
-    began = time.perf_counter()
+    began, others = time.perf_counter(), OtherPrograms()
     devices = choose_devices(settings.replicas)
     with exact_products():
         data, initial = _prepare(settings, devices, listener)
         measured, round_ = _measure_all(settings, devices, data, initial, listener)
+    # Processes that were started are not told from others.
+    busy = 0.0 if settings.workers else others.cores()
     of = {training.name: (training, seconds) for training, seconds in measured}
     model = _measure.new_model(settings, data)
     paths = [weight.path for weight in model.weights]
@@ -81,6 +84,7 @@ def compare(settings: Settings | None = None, *, listener: Listener | None = Non
         test_examples=len(data.test_inputs),
         examples_per_round=round_.examples,
         seconds=time.perf_counter() - began,
+        busy_cores=busy,
     )
 
 

@@ -25,6 +25,9 @@ SCALED = "mirrored"  # also timed on fewer devices
 # Rounding alone leaves 1e-6 to 1e-5; a wrong reduction leaves 1e-2 and more.
 WEIGHT_LIMIT = 1e-4
 
+# Measurements that are further apart than this factor say nothing about speed.
+_CLEAR = 5.0
+
 
 @final
 @dataclass(frozen=True)
@@ -75,6 +78,11 @@ class Interval:
     def of(cls, values: Sequence[float]) -> Interval:
         """The interval of at least one value."""
         return cls(statistics.median(values), min(values), max(values))
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the values are near enough to each other for their median to mean something."""
+        return self.high <= _CLEAR * self.low
 
 
 @final
@@ -138,6 +146,8 @@ class Comparison:
         test_examples: How many examples it was tested on.
         examples_per_round: How many examples each timed round trained on.
         seconds: How long all of it took.
+        busy_cores: How many cores other programs took from it meanwhile, on the average; 0 if that
+            is not known.
     """
 
     settings: Settings
@@ -149,6 +159,7 @@ class Comparison:
     test_examples: int
     examples_per_round: int
     seconds: float
+    busy_cores: float = 0.0
 
     def measurement(self, strategy: str) -> Measurement:
         """The measurement of the strategy of that name."""

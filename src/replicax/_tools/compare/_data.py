@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 import replicax as rx
-from replicax._core.errors import needs
+from replicax._core.errors import did_you_mean, needs
 
 if TYPE_CHECKING:
     from replicax._tools.compare._settings import Settings
@@ -37,8 +37,8 @@ def load(settings: Settings) -> Dataset:
     """
     if settings.dataset not in _LOADERS:
         raise rx.errors.UsageError(
-            f"`dataset` must be one of {', '.join(_LOADERS)}. Received: {settings.dataset!r}. "
-            "These are the data sets that `compare` can prepare. Choose one of them."
+            f"No data set {settings.dataset!r} here.{did_you_mean(settings.dataset, _LOADERS)} "
+            f"Use one of {', '.join(_LOADERS)}."
         )
     data = _LOADERS[settings.dataset](settings)
     if settings.examples is None:
@@ -81,11 +81,8 @@ def _download_cifar10() -> tuple[_Arrays, _Arrays]:
         return keras.datasets.cifar10.load_data()
     except Exception as error:  # Keras raises a plain Exception when a download fails
         raise rx.errors.ReplicaxError(
-            "CIFAR-10 must be downloaded once before it can be used. "
-            f"Received: {error or type(error).__name__}. "
-            "This machine may have no connection, or the server may be down. "
-            "Copy ~/.keras/datasets from a machine that has it, or use --dataset digits, which "
-            "needs no download."
+            f"Cannot download CIFAR-10: {error or type(error).__name__}. Copy ~/.keras/datasets "
+            "from a machine that has it, or use --dataset digits, which needs no download."
         ) from error
 
 

@@ -83,10 +83,8 @@ def choose_devices(replicas: int | None) -> list[jax.Device]:
     devices = jax.local_devices()
     if replicas is not None and replicas > len(devices):
         raise rx.errors.UsageError(
-            "There must be a device for each replica. "
-            f"Received: {replicas} replicas and {name_range(map(device_name, devices))}. "
-            "JAX fixes the number of devices when it starts. "
-            f"Ask for {len(devices)} or fewer, or let the CPU look like {replicas} devices: "
+            f"`replicas` must be at most {len(devices)} here "
+            f"({name_range(map(device_name, devices))}), got {replicas}. To try more on the CPU, "
             f"start Python with JAX_PLATFORMS=cpu JAX_NUM_CPU_DEVICES={replicas} "
             f"NPROC={max(8, 2 * replicas)}."
         )

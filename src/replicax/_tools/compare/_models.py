@@ -16,6 +16,7 @@ import keras
 from keras import layers
 
 import replicax as rx
+from replicax._core.errors import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,8 +32,8 @@ def build(name: str, shape: tuple[int, ...]) -> keras.Model:
     """Build the model of that name, which gives one logit for each of ten classes."""
     if name not in _RECIPES:
         raise rx.errors.UsageError(
-            f"`model` must be one of {', '.join(_RECIPES)}. Received: {name!r}. "
-            "These are the models that `compare` can build. Choose one of them."
+            f"No model {name!r} here.{did_you_mean(name, _RECIPES)} Use one of "
+            f"{', '.join(_RECIPES)}."
         )
     inputs = keras.Input(shape, name="inputs")
     logits = layers.Dense(10, name="logits")(_RECIPES[name].features(_centred(inputs)))

@@ -28,7 +28,7 @@ from replicax._tools.compare._render import (
 from replicax._tools.compare._settings import BASELINE, MULTI_WORKER
 
 if TYPE_CHECKING:
-    from replicax._tools.compare._comparison import Comparison, Measurement
+    from replicax._tools.compare._comparison import Comparison, Interval, Measurement
 
 _DATA = {
     "digits": "1797 handwritten digits of 8 × 8 pixels, which come with scikit-learn.",
@@ -100,10 +100,14 @@ def _tile(comparison: Comparison, measurement: Measurement, position: int) -> st
     return (
         f'<li class="card tile" style="--c:{_colour(position)}"><h3>{escape(name)}</h3>'
         f"{_badge(comparison, measurement)}"
-        f'<span class="figure">{ratio.median:.2f}× <small>speed</small></span>'
+        f'<span class="figure">{_speed(ratio)} <small>speed</small></span>'
         f'<span class="note">{spread}<br>{last.test_accuracy:.2%} right on test data<br>'
         f"{counted(measurement.replicas, 'replica')}</span></li>"
     )
+
+
+def _speed(ratio: Interval) -> str:
+    return f"{ratio.median:.2f}×" if ratio.is_clear else "unclear"
 
 
 def _badge(comparison: Comparison, measurement: Measurement) -> str:
@@ -189,7 +193,7 @@ def _scaling(comparison: Comparison) -> str:
             (
                 str(n),
                 with_spread(ratio) if n > 1 else "1",
-                f"{ratio.median / (1 if shares else n):.0%}",
+                f"{ratio.median / (1 if shares else n):.0%}" if ratio.is_clear else "unclear",
             )
             for n, ratio in ratios.items()
         ],

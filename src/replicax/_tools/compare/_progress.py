@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING, Protocol, Self, final
 
 from rich.progress import (
@@ -12,10 +13,15 @@ from rich.progress import (
     SpinnerColumn,
     TextColumn,
     TimeElapsedColumn,
+    TimeRemainingColumn,
 )
+from rich.text import Text
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Task
+
+_EVERY = 30.0  # seconds between lines that tell how far a long job is
 
 
 class Listener(Protocol):
@@ -54,6 +60,8 @@ class Lines:
 
     def __init__(self) -> None:
         self._job = ""
+        self._steps = self._done = 0
+        self._began = self._said = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -63,12 +71,19 @@ class Lines:
 
     def begin(self, job: str, *, steps: int) -> None:
         """Say how much there is to do, unless it is just one thing."""
-        self._job = job
+        self._job, self._steps, self._done = job, steps, 0
+        self._began = self._said = time.monotonic()
         if steps > 1:
             self._print(f"{steps} steps")
 
     def advance(self) -> None:
-        """Say nothing: there are too many steps."""
+        """Print how far a long job is, and how long it will still take."""
+        self._done += 1
+        now = time.monotonic()
+        if now - self._said >= _EVERY and self._done < self._steps:
+            self._said = now
+            left = (now - self._began) / self._done * (self._steps - self._done)
+            self._print(f"{self._done} of {self._steps} steps, about {_duration(left)} left")
 
     def report(self, text: str) -> None:
         """Print the event."""
@@ -82,6 +97,13 @@ class Lines:
         print(f"{self._job}: {text}", flush=True)
 
 
+class _Left(TimeRemainingColumn):
+    def render(self, task: Task) -> Text:
+        """The time that is left, as long as it is known."""
+        left = None if task.finished else task.time_remaining
+        return Text("" if left is None else f"{_duration(left)} left", style="dim")
+
+
 @final
 class Bars:
     """Draws a bar for each job, for people at a terminal."""
@@ -93,6 +115,7 @@ class Bars:
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            _Left(),
             TextColumn("[dim]{task.fields[text]}"),
             console=console,
             refresh_per_second=5,  # more would take time from what is measured
@@ -122,6 +145,10 @@ class Bars:
         """Fill the bar and show the result beside it."""
         total = self._progress.tasks[self._task].total
         self._progress.update(self._task, completed=total, text=text)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def for_stdout() -> Bars | Lines:

@@ -7,6 +7,7 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from replicax._tools.busy import busy_machine
 from replicax._tools.compare import _table
 from replicax._tools.compare._comparison import WEIGHT_LIMIT, Comparison, Interval
 from replicax._tools.compare._machine import name_range
@@ -177,8 +178,9 @@ def difference(measurement: Measurement) -> str:
 
 
 def with_spread(ratio: Interval) -> str:
-    """A ratio with its lowest and highest value."""
-    return f"{ratio.median:.2f} ({ratio.low:.2f}-{ratio.high:.2f})"
+    """A ratio with its lowest and highest value; without the ratio if these are far apart."""
+    median = f"{ratio.median:.2f}" if ratio.is_clear else "unclear"
+    return f"{median} ({ratio.low:.2f}-{ratio.high:.2f})"
 
 
 def caption(comparison: Comparison) -> list[str]:
@@ -195,11 +197,38 @@ def caption(comparison: Comparison) -> list[str]:
     }
     if MULTI_WORKER in comparison.settings.strategies:
         lines[MULTI_WORKER] = "timed after the others, not in turn: its processes are its own"
-    if alone := one_accelerator(comparison):
+    if alone := one_accelerator(comparison) or virtual_devices(comparison):
         lines["replicas"] = alone
     if comparison.on_cpu_alone:
         lines[", ".join(comparison.on_cpu_alone)] = beside_accelerators(comparison)
+    if unclear := unclear_ratios(comparison):
+        lines["unclear"] = unclear
+    if busy := busy_machine(comparison.busy_cores):
+        lines["busy machine"] = busy
     return [f"{name}: {meaning}" for name, meaning in lines.items()]
+
+
+def virtual_devices(comparison: Comparison) -> str:
+    """A note on devices that are one CPU; empty for others."""
+    machine = comparison.machine
+    if not machine.shares_cores or len(machine.devices) == 1:
+        return ""
+    shared = counted(machine.cores, "core")
+    return (
+        f"{len(machine.devices)} virtual devices of one CPU, of which one device already uses "
+        f"{'the' if machine.cores == 1 else 'all'} {shared}: several replicas cannot be faster "
+        "than one here. On accelerators the most is the number of replicas"
+    )
+
+
+def unclear_ratios(comparison: Comparison) -> str:
+    """A note on ratios that say nothing; empty if all are clear."""
+    if all(comparison.speed_ratio(m.strategy).is_clear for m in comparison.measurements):
+        return ""
+    return (
+        "its rounds are more than a factor of 5 apart, so that their ratio says nothing. Run "
+        "again with nothing else running, or with more --repeats"
+    )
 
 
 def one_accelerator(comparison: Comparison) -> str:

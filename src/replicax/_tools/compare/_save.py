@@ -48,8 +48,7 @@ def make_folder(folder: str | Path) -> Path:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise rx.errors.UsageError(
-            "The output must be a folder that can be made or is there. "
-            f"Received: {str(folder)!r}, which gives: {error.strerror}. "
-            "The report is several files. Name another folder with --output."
+            f"Cannot make the folder {str(folder)!r}: {error.strerror}. Pass another one with "
+            "--output."
         ) from error
     return Path(folder)

@@ -54,10 +54,8 @@ class Settings:
         for name in ("replicas", "workers", "epochs", "batch_size", "repeats", "examples"):
             count = getattr(self, name)
             if count is not None and count < 1:
-                raise rx.errors.UsageError(
-                    f"`{name}` must be at least 1. Received: {name}={count}. "
-                    "There would be nothing to train or to measure. "
-                    "Give a positive number, or leave it out for the default."
+                raise rx.errors.UsageError.of(
+                    name, "at least 1", count, "Leave it out for the default."
                 )
         missing = () if BASELINE in self.strategies else (BASELINE,)
         of_workers = any(name in OF_WORKERS for name in self.strategies)

@@ -10,6 +10,7 @@ import jax
 import keras
 
 import replicax as rx
+from replicax._core.errors import did_you_mean
 from replicax._tools.compare._machine import device_name
 from replicax._tools.compare._places import places, places_of_servers
 from replicax._tools.compare._settings import LOCAL, OF_WORKERS, PARAMETER_SERVER
@@ -64,9 +65,8 @@ def check(name: str, devices: Sequence[jax.Device]) -> None:
         make(name, devices)
     elif name == PARAMETER_SERVER and importlib.util.find_spec("cloudpickle") is None:
         raise rx.errors.UsageError(
-            "Parameter servers that are compared are started here, as processes. Received: "
-            f"{name}, where cloudpickle is not installed. It is an optional dependency. Run "
-            "`pip install 'replicax[ps]'`, or name the other strategies with `--strategies`."
+            f"Cannot compare {name}: cloudpickle is not installed. Run `pip install "
+            "'replicax[ps]'`, or name the other strategies with `--strategies`."
         )
 
 
@@ -83,8 +83,8 @@ def make(name: str, devices: Sequence[jax.Device]) -> rx.Strategy:
             return rx.CentralStorageStrategy(devices, _home(devices))
         case _:
             raise rx.errors.UsageError(
-                f"A strategy must be one of {', '.join(NAMES)}. Received: {name!r}. "
-                "These are the strategies that one process can offer. Choose from them."
+                f"No strategy {name!r} here.{did_you_mean(name, NAMES)} Use any of "
+                f"{', '.join(NAMES)}."
             )
 
 

@@ -35,7 +35,7 @@ OK, WARN, WRONG = "ok", "warn", "wrong"
 class Check:
     """What one check says: `ok`, `warn` for what costs time or a feature, or `wrong`.
 
-    `fix` is the command that mends it, or what to do; empty if nothing is to be done.
+    `fix` is the command that fixes it, or what to do; empty if there is nothing to do.
     """
 
     name: str

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.env import cores, environment_for_child
 from replicax._core.errors import UsageError
+from replicax._tools.busy import OtherPrograms
 from replicax._tools.doctor._advice import Finding, advice, findings
 from replicax._tools.doctor._scaling import STRONG, WEAK, Point, points, wanted_rows
 from replicax._tools.profile._result import Profile
@@ -36,6 +37,7 @@ class Examination:
     scaling: Mapping[str, tuple[Point, ...]]  # by `STRONG` and `WEAK`, where it can be measured
     findings: tuple[Finding, ...]  # on the most replicas, the largest first
     advice: Finding  # what to do first
+    busy_cores: float = 0.0  # that other programs took meanwhile, on the average
 
 
 @final
@@ -103,7 +105,7 @@ def examine(
     If asked, also on this many workers; `listener` hears of the progress.
     """
     listener.begin(Path(script.path).name, steps=2 * len(replicas) - 1 + bool(workers))
-    profiles: list[Profile] = []
+    profiles, others = list[Profile](), OtherPrograms()
     of_kind: dict[str, list[Profile]] = {STRONG: [], WEAK: []}
     for number in replicas:
         plain = _heard(listener, script.profile(number))
@@ -130,6 +132,7 @@ def examine(
         {kind: points(kind, found) for kind, found in of_kind.items() if len(found) > 1},
         tuple(causes),
         first,
+        others.cores(),
     )
 
 
@@ -137,9 +140,8 @@ def failed(path: str, replicas: int, code: int, printed: str) -> UsageError:
     """The error for a script that failed."""
     tail = "\n".join(printed.splitlines()[-_LINES:])
     return UsageError(
-        "A script that is examined trains on each number of replicas. "
-        f"Received: exit code {code} from {path!r} on {replicas} replica(s). Its last lines "
-        f"follow. Run `replicax profile {path} --replicas {replicas}` to see all.\n{tail}"
+        f"{path!r} ended with exit code {code} on {replicas} replica(s). Run `replicax profile "
+        f"{path} --replicas {replicas}` to see all that it printed. Its last lines:\n{tail}"
     )
 
 

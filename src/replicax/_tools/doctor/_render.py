@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from replicax._tools.busy import busy_machine
 from replicax._tools.compare import _table
 from replicax._tools.doctor._checks import OK, Check
 from replicax._tools.doctor._scaling import STRONG, WEAK
@@ -30,15 +31,15 @@ _LOSS = 0.05
 
 
 def checks_to_text(checks: Sequence[Check], *, only_faults: bool = False) -> str:
-    """A line for each check, and below it the commands that mend problems."""
+    """A line for each check, and below it the commands that fix problems."""
     faults = [check for check in checks if check.level != OK]
     shown = faults if only_faults else checks
     if not shown:
         return f"installation: {len(checks)} checks, nothing is wrong"
     table = _table.aligned(_CHECKS, [[one.level, one.name, one.found] for one in shown], left=3)
-    mended = [f"{one.name}: {one.fix}" for one in faults if one.fix]
+    fixes = [f"{one.name}: {one.fix}" for one in faults if one.fix]
     return "\n\n".join(
-        [f"installation\n{table}", *(["to mend it\n" + "\n".join(mended)] * bool(mended))]
+        [f"installation\n{table}", *(["how to fix it\n" + "\n".join(fixes)] * bool(fixes))]
     )
 
 
@@ -73,7 +74,7 @@ def _scaling(points: Sequence[Point]) -> str:
             str(point.replicas),
             "-" if point.rows is None else str(point.rows),
             f"{1e3 * point.seconds:.3g}",
-            f"{point.efficiency:.0%}",
+            f"{point.efficiency:.0%}" if point.is_steady else "unclear",
             losses(point),
         ]
         for point in points
@@ -104,8 +105,14 @@ def losses(point: Point) -> str:
 
 
 def _notes(found: Examination, cores: int, platform: str) -> list[str]:
-    most = found.profiles[-1].replicas
-    if platform != "cpu" or most == 1:
-        return []
-    shared = f"{most} virtual devices share {cores} cores of the CPU, and get no faster than these"
-    return [f"{shared}: efficiency here says little of real devices"]
+    notes, most = [], found.profiles[-1].replicas
+    if platform == "cpu" and most > 1:
+        notes.append(
+            f"{most} virtual devices share the CPU's {cores} cores, which one device already uses: "
+            "more replicas cannot be faster here, and efficiency says little about real devices"
+        )
+    if any(not point.is_steady for points in found.scaling.values() for point in points):
+        notes.append("unclear: the steps' times are more than a factor of 5 apart")
+    if busy := busy_machine(found.busy_cores):
+        notes.append(f"busy machine: {busy}")
+    return notes

@@ -25,6 +25,7 @@ class Point:
     seconds: float
     efficiency: float  # seconds of the ideal step / seconds
     lost: dict[str, float]  # seconds of each part beyond the ideal step's
+    is_steady: bool = True  # whether the steps of both took about as long as each other
 
 
 def points(kind: str, profiles: Sequence[Profile]) -> tuple[Point, ...]:
@@ -44,6 +45,7 @@ def _point(kind: str, first: Profile, now: Profile) -> Point:
         now.seconds,
         first.seconds * factor / now.seconds,
         {part: now.parts[part] - first.parts[part] * factor for part in now.parts},
+        first.is_steady and now.is_steady,
     )
 
 

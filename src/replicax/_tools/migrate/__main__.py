@@ -21,8 +21,8 @@ def _migrate(options: dict[str, Any]) -> int:
         import libcst as libcst
     except ImportError:
         raise UsageError(
-            "Programs are rewritten by LibCST. Received: no package libcst. It keeps their "
-            "formatting. Run `pip install 'replicax[migrate]'`."
+            "`replicax migrate` needs the package libcst, which is not installed. Run `pip "
+            "install 'replicax[migrate]'`."
         ) from None
     from rich.console import Console
 
@@ -76,7 +76,7 @@ def _rewriting(changed: int, *, written: bool) -> str:
     files = f"{changed} file" + ("" if changed == 1 else "s")
     if written or not changed:
         return f"{files} rewritten."
-    return f"{files} to rewrite: --diff shows how, --write does it."
+    return f"{files} to rewrite: --diff shows the changes, --write makes them."
 
 
 if __name__ == "__main__":

@@ -219,7 +219,7 @@ def _of_older(
         case Renamed(name=new), _:
             return CHANGED, f"It is `{new}`."
         case LeftOut(values=()), _:
-            return (CHANGED, "Says nothing.") if is_method else None  # layers compute the same
+            return (CHANGED, "Has no effect.") if is_method else None  # layers compute the same
         case LeftOut(values=allowed), ast.Constant(value=given) if given not in allowed:
             return MISSING, f"Keras 3 has no `{name}={given!r}`."
     return None

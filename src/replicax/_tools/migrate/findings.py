@@ -230,8 +230,8 @@ def _parsed(piece: Piece, findings: Findings) -> ast.Module | None:
             findings.after.append(piece.original)
             return None
         raise UsageError(
-            "A program that is migrated is Python 3. Received: "
-            f"{place}: {error.msg}. Its names cannot be found. Mend it, or run 2to3 first."
+            f"{place}: {error.msg}. Only Python 3 can be migrated: correct the line, or run 2to3 "
+            "first."
         ) from error
 
 
@@ -241,6 +241,6 @@ def _rewritten(piece: Piece, file: str) -> str:
     except ParserSyntaxError as error:
         place = Place(file, piece.cell or 0, error.raw_line + piece.offset)
         raise UsageError(
-            "A program is rewritten by LibCST, which has to know its syntax. Received: "
-            f"{place}: {error.message}. Nothing was changed. Change the import by hand."
+            f"{place}: LibCST cannot parse this: {error.message}. Nothing was changed; change the "
+            "import by hand."
         ) from error

@@ -88,12 +88,12 @@ def whole_name(module: str) -> str | None:
 
 _VARIABLES = {
     "TF_CONFIG": "TF_CONFIG is read as TensorFlow reads it; `replicax run --workers N` sets it.",
-    "TF_FORCE_GPU_ALLOW_GROWTH": "TF_FORCE_GPU_ALLOW_GROWTH says nothing: set "
+    "TF_FORCE_GPU_ALLOW_GROWTH": "TF_FORCE_GPU_ALLOW_GROWTH has no effect: set "
     "XLA_PYTHON_CLIENT_PREALLOCATE=false.",
-    "TF_GPU_ALLOCATOR": "TF_GPU_ALLOCATOR says nothing: see XLA_PYTHON_CLIENT_ALLOCATOR.",
-    "TF_GPU_THREAD_MODE": "TF_GPU_THREAD_MODE says nothing.",
-    "TF_USE_LEGACY_KERAS": "TF_USE_LEGACY_KERAS says nothing: Keras is Keras 3.",
-    "TF_XLA_FLAGS": "TF_XLA_FLAGS says nothing: all is compiled; see XLA_FLAGS.",
+    "TF_GPU_ALLOCATOR": "TF_GPU_ALLOCATOR has no effect: see XLA_PYTHON_CLIENT_ALLOCATOR.",
+    "TF_GPU_THREAD_MODE": "TF_GPU_THREAD_MODE has no effect.",
+    "TF_USE_LEGACY_KERAS": "TF_USE_LEGACY_KERAS has no effect: Keras is Keras 3.",
+    "TF_XLA_FLAGS": "TF_XLA_FLAGS has no effect: all is compiled; see XLA_FLAGS.",
 }
 
 

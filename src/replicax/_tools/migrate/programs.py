@@ -81,8 +81,8 @@ def find(paths: list[str]) -> Iterator[tuple[Path, Path | None]]:
             yield path, None
         else:
             raise UsageError(
-                "What is migrated is a script, a notebook or a folder of them. Received: "
-                f"{name!r}. There is no such .py or .ipynb file. Check the spelling."
+                f"Cannot migrate {name!r}: "
+                + ("it is no .py or .ipynb file." if path.exists() else "no such file.")
             )
 
 
@@ -113,16 +113,13 @@ def refused(path: Path) -> Generator[None, None, None]:
         raise
     except (RecursionError, MemoryError) as error:  # Python's parser raises either for deep nesting
         raise UsageError(
-            "A program is nested as deeply as Python's parser allows. Received: "
-            f"{str(path)!r}: {type(error).__name__}. An expression has too many terms, attributes "
-            "or brackets, or a file is too large. Nothing was changed. Write it in several "
-            "statements, or put its data into a file of its own."
+            f"Cannot read {str(path)!r}: it is nested too deeply for Python's parser "
+            f"({type(error).__name__}). Split its longest expression into several statements, or "
+            "move its data into a file."
         ) from error
     except (OSError, SyntaxError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise UsageError(
-            "A program can be read. Received: "
-            f"{str(path)!r}: {type(error).__name__}: {error}. Its text, or its notebook's JSON, "
-            "has no known form. Save it again as UTF-8."
+            f"Cannot read {str(path)!r}: {type(error).__name__}: {error}. Save it again as UTF-8."
         ) from error
 
 

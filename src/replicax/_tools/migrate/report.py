@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from replicax._tools.migrate.trial import Outcome
 
 _TITLES = {
-    CHANGED: "here, with another meaning",
-    SAME: "here, and the same",
+    CHANGED: "supported, with another meaning",
+    SAME: "supported, with the same meaning",
 }
 _PLACES, _NAMES = 3, 6  # places, and names with one advice, that are shown; the JSON has all
 
@@ -54,7 +54,7 @@ def print_programs(
     for file in findings:
         missing = sorted(file.missing())
         if missing and id(file) not in files:
-            what = f"{_short(file.file, folder)}: of no program"
+            what = f"{_short(file.file, folder)}: not part of a program"
             _print_file(console, what, _missing(missing, folder))
 
 
@@ -102,7 +102,7 @@ def print_names(console: Console, findings: Sequence[Findings]) -> None:
         if remark.kind != MISSING:  # a program lists what is missing
             found.setdefault(remark.text, []).append(place)
     if found:
-        table = _table(f"to look at ({len(found)})")
+        table = _table(f"to check by hand ({len(found)})")
         for text, (first, *others) in found.items():
             also = f"\nalso {_shortened(others, folder)}" if others else ""
             table.add_row(_short(first, folder), text + also)
@@ -152,7 +152,7 @@ def _shortened(places: Sequence[Place], folder: str) -> str:
 def summary(
     findings: Sequence[Findings], judgements: Sequence[Judgement], unread: Sequence[str]
 ) -> str:
-    """The share of names, of calls and of programs that are here."""
+    """The share of names, calls and programs that are supported."""
     names = list(_uses(findings))
     if not names:
         return "No name of TensorFlow or Keras is used."
@@ -164,13 +164,13 @@ def summary(
     unsure = sum(one.checked < one.calls for one in run)
     parts = [
         (
-            f"{here} of {len(names)} names are here ({_share(here, len(names))}): "
-            f"{kinds[SAME]} the same, {kinds[CHANGED]} with another meaning."
+            f"{here} of {len(names)} names supported ({_share(here, len(names))}): "
+            f"{kinds[SAME]} with the same meaning, {kinds[CHANGED]} with another."
         ),
-        f"{checked} of {calls} calls are checked ({_share(checked, calls)})"
-        + ("; of the others it is not known what is called." if checked < calls else "."),
-        f"{len(run)} of {len(judgements)} programs run as they are"
-        + (f"; {unsure} of them also call what is not known." if unsure else "."),
+        f"{checked} of {calls} calls checked ({_share(checked, calls)})"
+        + ("; the reader does not know what the others call." if checked < calls else "."),
+        f"{len(run)} of {len(judgements)} programs fully supported"
+        + (f"; {unsure} of them with calls that were not checked." if unsure else "."),
     ]
     if unread:
         parts.append(f"{len(unread)} could not be read.")

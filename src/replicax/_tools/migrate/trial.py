@@ -124,7 +124,7 @@ def _result(script: Path, folder: Path, options: Options) -> dict[str, Any] | No
 
 def _compared(judgement: Judgement, result: dict[str, Any] | None, options: Options) -> Outcome:
     if result is None:
-        return Outcome(f"did not end within {options.seconds:g} s; says nothing", None)
+        return Outcome(f"did not end within {options.seconds:g} s; inconclusive", None)
     runs, error = judgement.verdict == RUNS, result["error"]
     text = f"made {result['steps']} steps on {options.replicas} devices"
     if error is None:
@@ -139,7 +139,7 @@ def _compared(judgement: Judgement, result: dict[str, Any] | None, options: Opti
         agrees = True if expected else (None if is_lacking else False)
         at = f" at {places[-1][0]}:{places[-1][1]}" if places else ""
         text += f", then {error}{at}: {result['text']}"
-    said = {True: "agrees", False: "does not agree", None: "says nothing"}[agrees]
+    said = {True: "agrees", False: "does not agree", None: "inconclusive"}[agrees]
     return Outcome(f"{text}; {said}", agrees)
 
 

@@ -57,9 +57,8 @@ def _plan(options: dict[str, Any]) -> int:
 def _check_writable(file: str | None) -> None:
     if file and not Path(file).resolve().parent.is_dir():
         raise rx.errors.UsageError(
-            "A file is written into a folder that is there. "
-            f"Received: {file!r}, whose folder is not. It is not made by itself. "
-            "Make the folder, or write elsewhere."
+            f"Cannot write {file!r}: its folder does not exist. Make the folder, or write "
+            "elsewhere."
         )
 
 

@@ -131,9 +131,8 @@ def _part(leaf: Any, topology: Topology) -> Any:
         return _laid_out(leaf, topology.replicated)
     if not leaf.shape or leaf.shape[0] % replicas:
         raise UsageError(
-            "A replica function is planned for a batch that the replicas divide. "
-            f"Received: an array of shape {leaf.shape} for {replicas} replicas. "
-            "What does not divide runs by other programs. Choose another number of rows."
+            f"Cannot divide an array of shape {leaf.shape} over {replicas} replicas. Pass a batch "
+            "whose rows they divide."
         )
     shape = (replicas, leaf.shape[0] // replicas, *leaf.shape[1:])
     return PerReplica(jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=topology.split))
@@ -143,9 +142,8 @@ def build(model: Any, batch: Any) -> None:
     """Make all variables of the model, its metrics and its optimizer."""
     if getattr(model, "optimizer", None) is None:
         raise UsageError(
-            "A plan is made of a model's training step. "
-            f"Received: {getattr(model, 'name', model)!r}, which has no optimizer. "
-            "The step needs an optimizer and a loss. Call `model.compile(…)` first."
+            f"Cannot plan {getattr(model, 'name', model)!r}: it is not compiled. Call "
+            "`model.compile(…)` first."
         )
     install_hooks()  # they tell which variable an optimizer keeps a slot for
     owner = _compat.strategy_of(model)
@@ -155,10 +153,8 @@ def build(model: Any, batch: Any) -> None:
     except Exception as error:
         kinds = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves(batch))
         raise UsageError(
-            "A plan is made from the shapes of a batch, which the model must accept. "
-            f"Received: a batch of {kinds}, with which Keras says: {error}. "
-            "The variables of the model are not known before. Pass a batch that `fit` would take, "
-            "or build the model with `keras.Input`."
+            f"The model does not accept a batch of {kinds}: {error}. Pass a batch that `fit` "
+            "would take, or build the model with `keras.Input`."
         ) from error
 
 
@@ -199,9 +195,8 @@ def rows_of(batch: Any) -> int:
     rows: Sequence[int] = sorted({leaf.shape[0] for leaf in jax.tree.leaves(batch) if leaf.shape})
     if len(rows) != 1:
         raise UsageError(
-            "All arrays of a batch to plan have as many rows. "
-            f"Received: {', '.join(map(str, rows)) or 'no array with rows'}. "
-            "A batch is divided by its rows. Pass `(x, y)` with as many rows each."
+            "All arrays of a batch must have the same number of rows, got "
+            f"{', '.join(map(str, rows)) or 'no array with rows'}."
         )
     return rows[0]
 

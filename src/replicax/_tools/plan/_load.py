@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, did_you_mean
 from replicax._fit.hooks import install_hooks
 from replicax._tools.plan._script import from_script
 from replicax._tools.plan._subject import Subject, subject
@@ -31,24 +31,21 @@ def load(named: str, arguments: Sequence[str] = ()) -> Subject:
         return subject(_application(name))
     if source == HUB:
         return subject(_from_hub(name))
-    if named.endswith(".keras"):
+    if named.endswith((".keras", ".h5")):
         return subject(_saved(named))
     if named.endswith(".py"):
         return subject(*from_script(named, arguments))
-    raise UsageError(
-        "What is planned is a Keras model that is compiled. "
-        f"Received: {named!r}. Its name does not say where to find it. Name {_FORMS}."
-    )
+    raise UsageError(f"Cannot plan {named!r}: it must be {_FORMS}.")
 
 
 def _saved(path: str) -> Any:
     if not Path(path).is_file():
-        raise UsageError(
-            "A saved model is a file that `model.save` wrote. "
-            f"Received: {path!r}, which is not there. Nothing can be loaded. Check the path."
-        )
+        raise UsageError(f"Cannot plan {path!r}: no such file.")
     install_hooks()  # they note which variable each slot of a built optimizer is for
-    return keras.models.load_model(path)
+    try:
+        return keras.models.load_model(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"Cannot plan {path!r}: {error}") from error
 
 
 def _application(name: str) -> Any:
@@ -57,8 +54,8 @@ def _application(name: str) -> Any:
     if not callable(make):
         known = [one for one in dir(keras.applications) if one[0].isupper()]
         raise UsageError(
-            "A model of `keras.applications` has the name that Keras gives it. "
-            f"Received: {name!r}. Keras has no such model. Known are {', '.join(known)}."
+            f"`keras.applications` has no model {name!r}.{did_you_mean(name, known)} Its models "
+            f"are {', '.join(known)}."
         )
     model: Any = make(weights=None)
     model.compile("adam", "sparse_categorical_crossentropy")
@@ -71,8 +68,6 @@ def _from_hub(preset: str) -> Any:
         hub = importlib.import_module(HUB)
     except ImportError as error:
         raise UsageError(
-            "A preset of KerasHub needs KerasHub. "
-            f"Received: {preset!r}, and {error}. Replicax does not install it. "
-            "Run `pip install keras-hub`."
+            f"Cannot load the preset {preset!r}: {error}. Run `pip install keras-hub`."
         ) from error
     return hub.models.Task.from_preset(preset, load_weights=False)

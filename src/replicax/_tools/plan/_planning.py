@@ -101,9 +101,8 @@ def plan_subject(
     """`plan` for any subject."""
     if not topologies or not strategies:
         raise UsageError(
-            "A plan is for at least one topology and one strategy. "
-            f"Received: {len(topologies)} topologies and {len(strategies)} strategies. "
-            'There would be nothing to plan. Pass for example topologies=["v5e:2x4"].'
+            f"A plan needs at least one topology and one strategy, got {len(topologies)} and "
+            f'{len(strategies)}. Pass for example topologies=["v5e:2x4"].'
         )
     rows = batch_size or rows_of(planned.batch)
     pairs = [

@@ -39,9 +39,8 @@ def from_script(path: str, arguments: Sequence[str] = ()) -> tuple[Any, Any]:
         return found.model, found.batch
     if not compiled:
         raise UsageError(
-            "A script to plan compiles a Keras model. "
-            f"Received: {path!r}, which ended without it. Its training step is what is planned. "
-            "Call `model.compile(…)`, and `fit`, at which the script is stopped."
+            f"Cannot plan {path!r}: it ended without compiling a model. Call `model.compile(…)` "
+            "and `fit` in it; it is stopped at `fit`."
         )
     return compiled[-1], None
 

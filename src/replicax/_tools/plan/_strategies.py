@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, did_you_mean
 from replicax._core.topology import Topology
 from replicax._mesh.store import Placement, by_layout, replicated, zero
 from replicax._tools.plan._compiled import described_strategy
@@ -47,8 +47,7 @@ def strategy_for(name: str, target: Target) -> Any:
         return _on(topology, by_layout(topology, "auto"))
     if name not in _MAKERS:
         raise UsageError(
-            "A plan knows its strategies by name. "
-            f"Received: {name!r}. Known are {', '.join(NAMES)} (or another number). "
-            "Name one or several of these."
+            f"No strategy {name!r} here.{did_you_mean(name, NAMES)} Use any of {', '.join(NAMES)} "
+            "(or another number)."
         )
     return _MAKERS[name](target)

@@ -106,10 +106,9 @@ def subject(model: Any, batch: Any = None) -> Subject:
         return ReplicaStep.of(model, shapes_of(batch))
     if not is_model:
         raise UsageError(
-            "A plan is made of a compiled Keras model, or of a function and the tuple of its "
-            f"arguments. Received: {type(model).__name__} and {type(batch).__name__}. A training "
-            "step is what is compiled. Pass the model, or on the command line a script that calls "
-            "`fit`."
+            f"Cannot plan a {type(model).__name__} with a {type(batch).__name__}. Pass a compiled "
+            "Keras model, or a function and the tuple of its arguments; on the command line a "
+            "script that calls `fit`."
         )
     shapes = shapes_of(batch) if batch is not None else suggested_batch(model)
     build(model, shapes)
@@ -123,10 +122,8 @@ def suggested_batch(model: Any, rows: int = 32) -> Any:
     if not inputs or not outputs or open_ended:
         found = f"inputs of shape {open_ended[0].shape}" if open_ended else "no declared inputs"
         raise UsageError(
-            "A plan needs the shapes of a batch. "
-            f"Received: the model {model.name!r} with {found}, and no data. "
-            "A model that is built by its data does not tell. Pass a batch, name a script that "
-            "calls `fit`, or declare whole shapes with `keras.Input`."
+            f"The shapes of a batch for {model.name!r} are not known: it has {found}. Pass a "
+            "batch, name a script that calls `fit`, or declare whole shapes with `keras.Input`."
         )
     x = [_rows(rows, tensor.shape[1:], tensor.dtype) for tensor in inputs]
     losses = _losses(model)

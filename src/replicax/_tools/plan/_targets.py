@@ -52,8 +52,8 @@ def target(name: str) -> Target:
     if found and found[1] in ("cpu", "gpu") and found[2].isdigit():
         return _local(found[1], int(found[2]))
     raise UsageError(
-        "A topology is a kind of chip and a shape, or a number of devices of this machine. "
-        f"Received: {name!r}. Known are {KNOWN}. Write for example v5e:4x4, v4:2x2x2 or cpu:8."
+        f"No topology {name!r} here. Write for example v5e:4x4, v4:2x2x2 or cpu:8; known are "
+        f"{KNOWN}."
     )
 
 
@@ -76,15 +76,12 @@ def _slice(name: str, kind: str, axes: tuple[int, ...]) -> Target:
 def _explained(name: str, error: Exception) -> UsageError:
     if _is_without_libtpu(error):
         return UsageError(
-            "Programs for TPUs are compiled by Google's compiler, libtpu. "
-            f"Received: {name!r}, and no libtpu here ({error}). "
-            'A TPU is not needed for it. Run `pip install "replicax[tpu]"`.'
+            f"Cannot compile for {name!r}: libtpu, Google's compiler, is not installed ({error}). "
+            'Run `pip install "replicax[tpu]"`; no TPU is needed.'
         )
     return UsageError(
-        "A slice has a shape that its kind of chip can be wired in. "
-        f"Received: {name!r}, of which libtpu says: {error}. "
-        "Slices are built of whole hosts of 2x2 chips, or are parts of one host. Write for "
-        "example v5e:2x4, v5e:4x4, v4:2x2x2 or v5p:2x2x2."
+        f"No slice {name!r}: libtpu says {error}. Slices are whole hosts of 2x2 chips, or parts "
+        "of one host, such as v5e:2x4, v5e:4x4, v4:2x2x2 or v5p:2x2x2."
     )
 
 
@@ -99,9 +96,7 @@ def _local(platform: str, count: int) -> Target:
         return Target(name, _described_gpus(count), chip, is_described=True)
     if not 1 <= count <= len(devices):
         raise UsageError(
-            "Programs for CPUs are compiled for devices of this machine, for GPUs where there is "
-            f"one. Received: {name}, and {len(devices)} such devices here. "
-            "The compiler asks the device what it can do. "
+            f"Cannot plan for {name}: this machine has {len(devices)} such devices. "
             + (
                 f"Start Python with JAX_NUM_CPU_DEVICES={max(count, 1)}, or call "
                 f"`replicax.testing.virtual_devices({max(count, 1)})` first."
@@ -120,8 +115,8 @@ def _described_gpus(count: int) -> tuple[Any, ...]:
         described = topologies.get_topology_desc(platform="gpu", topology=f"1x1x{count}")
     except Exception as error:
         raise UsageError(
-            f"More GPUs than there are here are described by JAX. Received: gpu:{count}, of which "
-            f"it says: {error}. Plan for the GPUs of this machine, or install a newer JAX."
+            f"Cannot plan for gpu:{count}, more GPUs than are here: {error}. Plan for the GPUs of "
+            "this machine, or install a newer JAX."
         ) from error
     return tuple(described.devices)
 

@@ -78,6 +78,7 @@ class Profile:
     program: ProgramFacts | None
     host_peak_bytes: int
     trace: str | None  # the folder for `tensorboard --logdir`
+    is_steady: bool = True  # whether most steps took about as long as each other
 
     def share(self, part: str) -> float:
         """The share of a step that one of `PARTS` takes."""

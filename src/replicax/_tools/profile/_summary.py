@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from replicax._tools.profile._recorder import ProgramUse, Recorder
 
 
+_STEADY = 5.0
+
+
 def summarized(recorder: Recorder, name: str) -> Profile:
     """The profile of what was recorded."""
     kind, measured, traced = _steps(recorder, name)
@@ -52,7 +55,14 @@ def summarized(recorder: Recorder, name: str) -> Profile:
         program,
         _host_peak(),
         str(recorder.folder) if traced else None,
+        is_steady([step.seconds for step in measured]),
     )
+
+
+def is_steady(seconds: Sequence[float]) -> bool:
+    """Whether the times of steps, but for a tenth at both ends, are within a factor of 5."""
+    ordered, ends = sorted(seconds), len(seconds) // 10
+    return ordered[-1 - ends] <= _STEADY * ordered[ends]
 
 
 def divided(parts: dict[str, float], times: Sequence[DeviceTimes], seen: float) -> dict[str, float]:
@@ -88,9 +98,8 @@ def _steps(recorder: Recorder, name: str) -> tuple[str, list[Step], list[Step]]:
     measured = [step for step in whole if not step.is_traced]
     if not measured:
         raise UsageError(
-            "A profile is made of steps that a strategy of Replicax runs, behind those of the "
-            f"warm-up. Received: {recorder.begun} training steps in {name}. A model that no "
-            "strategy owns is Keras' own, and cannot be seen. Train longer, or name `--replicas`."
+            f"Cannot profile {name}: it made {recorder.begun} training steps, and too few of them "
+            "under a strategy of Replicax after the warm-up. Train longer, or pass `--replicas`."
         )
     traced = [step for step in whole if step.is_traced]
     # A program's first run takes longer, and is often another program.

@@ -42,7 +42,7 @@ def _error(evidence: Evidence) -> Cause | None:
     if error is None:
         return None
     if isinstance(error, VariableNotReduced):
-        return Cause("missing all-reduce", f"the replicas would part for ever: {error}")
+        return Cause("missing all-reduce", f"the replicas' copies would drift apart. {error}")
     return Cause("it fails", f"{type(error).__name__}: {error}")
 
 
@@ -197,6 +197,22 @@ def _metric(evidence: Evidence) -> Cause | None:
     found = evidence.of(RESULT, METRIC)
     if not found or evidence.updates or evidence.of(WEIGHT):
         return None
+    replicas, first = evidence.replicas, found[0]
+    if first.kind == RESULT and abs(first.ratio * replicas - 1) <= NEAR:
+        return Cause(
+            "mean of sums",
+            f"weights are equal, and {first.name} is 1/{replicas} of one device's: each replica "
+            "returns a sum over its own rows, or a loss already divided by the global batch "
+            'size, and reduce("MEAN") divides it once more, by the number of replicas. Use '
+            'reduce("SUM").',
+        )
+    if first.kind == RESULT and abs(first.ratio - replicas) <= NEAR * replicas:
+        return Cause(
+            "sum of means",
+            f"weights are equal, and {first.name} is {replicas} times one device's: each replica "
+            'returns a mean of its own rows, and reduce("SUM") adds the means up. Use '
+            'reduce("MEAN"), or divide by the global batch size in each replica.',
+        )
     return Cause(
         "metric not merged",
         f"weights are equal, and only {found[0].name} differs ({found[0].ratio:.3g} times): it is "

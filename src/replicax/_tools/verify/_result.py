@@ -81,7 +81,6 @@ class Verification:
         """
         if not self.is_equal:
             raise ResultsDiffer(
-                f"Replicas train as one device does. Received: {self.name}, which does not. "
-                f"{' '.join(_render.sentences(self))} It would train to other weights, silently. "
-                "docs/verify.md says what each cause means and what mends it."
+                f"{self.name} does not train as one device does. "
+                f"{' '.join(_render.sentences(self))} See docs/verify.md."
             )

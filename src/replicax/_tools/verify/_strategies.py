@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, did_you_mean
 from replicax._core.topology import default_devices
 from replicax.strategies import (
     CentralStorageStrategy,
@@ -34,8 +34,8 @@ def make(name: str, devices: Sequence[Any]) -> Any:
     """Make the strategy of that name."""
     if name not in _MAKERS:
         raise UsageError(
-            "A verification knows its strategies by name. "
-            f"Received: {name!r}. Known are {', '.join(_MAKERS)}. Name one or several of these."
+            f"No strategy {name!r} here.{did_you_mean(name, _MAKERS)} Use any of "
+            f"{', '.join(_MAKERS)}."
         )
     return _MAKERS[name](devices)
 
@@ -46,9 +46,8 @@ def devices(replicas: int | None) -> Sequence[Any]:
     wanted = len(found) if replicas is None else replicas
     if not 2 <= wanted <= len(found):
         raise UsageError(
-            "Replicas are on several devices of this machine. "
-            f"Received: {wanted} of {len(found)} devices. Each replica has one of its own. Ask "
-            "for fewer, or start it with JAX_PLATFORMS=cpu: `replicax verify` then makes virtual "
-            "ones, and rx.testing.virtual_devices does before rx.verify."
+            f"`replicas` must be from 2 to {len(found)}, the devices here, got {wanted}. For "
+            "more, start with JAX_PLATFORMS=cpu: `replicax verify` makes virtual devices; in "
+            "Python call rx.testing.virtual_devices before rx.verify."
         )
     return found[:wanted]

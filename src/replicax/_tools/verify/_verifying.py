@@ -93,8 +93,8 @@ def _batches(batch: Any, steps: int) -> list[tuple[Any, ...]]:
     """One batch for each step; the last lacks its last row, so that it is uneven."""
     if not isinstance(batch, tuple | list):
         raise UsageError(
-            "A batch to verify with is a tuple, (x, y) or (x, y, sample_weight). Received: a "
-            f"{type(batch).__name__}. Its rows would be taken for x and y. Write (x,) for x alone."
+            "`batch` must be a tuple, (x, y) or (x, y, sample_weight), got a "
+            f"{type(batch).__name__}. Write (x,) for x alone."
         )
     whole = tuple(batch)
     short: Any = keras.tree.map_structure(lambda a: None if a is None else a[:-1], whole)
@@ -114,10 +114,7 @@ def verify_program(
 ) -> Verification:
     """Verify a program that trains whenever it is called; `listener` hears of the progress."""
     if steps < 1:
-        raise UsageError(
-            "A verification compares at least one training step. "
-            f"Received: steps={steps}. Without steps nothing is seen. Leave it out, or ask for 4."
-        )
+        raise UsageError.of("steps", "at least 1", steps)
     hears, devices = listener or Silent(), _strategies.devices(replicas)
     chosen = {one: _strategies.make(one, devices) for one in strategies}  # all names first
 
@@ -153,9 +150,8 @@ def _check_trains(run: Run, name: str) -> None:
         raise run.error
     if not run.steps:
         raise UsageError(
-            "A program to verify trains: by fit, train_on_batch, strategy.run or a compiled "
-            f"function. Received: {name}, which ended without a step of any of these. There is "
-            "nothing to compare. Let it train, or check its arguments."
+            f"Cannot verify {name}: it made no training step, by fit, train_on_batch, "
+            "strategy.run or a compiled function. Let it train, or check its arguments."
         )
 
 

@@ -74,7 +74,7 @@ def test_settings_keep_the_order_of_strategies():
 
 @pytest.mark.parametrize("name", ["replicas", "workers", "epochs", "repeats", "examples"])
 def test_settings_refuse_counts_below_one(name):
-    with pytest.raises(rx.errors.UsageError, match=f"`{name}` must be at least 1. Received: "):
+    with pytest.raises(rx.errors.UsageError, match=f"`{name}` must be at least 1, got "):
         Settings(**{name: 0})
 
 

@@ -26,6 +26,18 @@ def test_lines_tell_each_event_but_not_each_step(capsys):
     )
 
 
+def test_lines_tell_how_long_a_long_job_still_takes(capsys, monkeypatch):
+    times = iter([0.0, 0.0, 20.0, 40.0, 60.0])  # 20 s for each of ten steps
+    monkeypatch.setattr(_progress.time, "monotonic", lambda: next(times))
+    lines = _progress.Lines()
+    lines.begin("mirrored", steps=10)
+    for _ in range(3):
+        lines.advance()
+    assert capsys.readouterr().out == (
+        "mirrored: 10 steps\nmirrored: 2 of 10 steps, about 3 min left\n"
+    )
+
+
 def test_a_job_of_one_step_is_not_announced(capsys):
     _progress.Lines().begin("prepare", steps=1)
     assert capsys.readouterr().out == ""

@@ -31,6 +31,21 @@ def test_the_table_of_the_text(sample):
     ]
 
 
+def test_a_ratio_whose_rounds_are_far_apart_is_not_shown(sample):
+    text = _render.to_text(sample(mirrored=(2.0, 0.3)))  # ratios 0.5 and 3.3
+    assert "unclear (0.50-3.33)" in text
+    assert "--repeats" in text
+
+
+def test_several_devices_of_one_cpu_and_a_busy_machine_are_explained(sample):
+    text = " ".join(_render.to_text(sample()).split())
+    assert "2 virtual devices of one CPU" in text
+    assert "busy" not in text
+    assert "busy machine: other programs took 99.0 of" in " ".join(
+        _render.to_text(replace(sample(), busy_cores=99.0)).split()
+    )
+
+
 def test_no_line_of_the_text_is_too_long(sample):
     assert max(map(len, _render.to_text(sample()).split("\n"))) <= 110
 

@@ -72,5 +72,5 @@ def test_without_their_packages_parameter_servers_are_refused_before_the_work(mo
 
 
 def test_an_unknown_strategy_is_refused():
-    with pytest.raises(rx.errors.UsageError, match="one of default, one_device, mirrored"):
+    with pytest.raises(rx.errors.UsageError, match="any of default, one_device, mirrored"):
         _strategies.make("tpu", jax.local_devices())

@@ -227,7 +227,7 @@ def test_where_no_gpu_is_nothing_is_said_of_gpus(found):
 def test_the_table_has_what_mends_below_it(found):
     text = _render.checks_to_text(checked(found(backend="torch")), only_faults=True)
     assert "wrong  Keras' backend  KERAS_BACKEND=torch" in text
-    assert text.endswith("to mend it\nKeras' backend: export KERAS_BACKEND=jax")
+    assert text.endswith("how to fix it\nKeras' backend: export KERAS_BACKEND=jax")
 
 
 def test_this_machine():

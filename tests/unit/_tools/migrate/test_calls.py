@@ -197,7 +197,7 @@ def test_a_call_that_fits_is_checked(text):
 
 NOTED = {
     "keras.optimizers.SGD(lr=0.1)": "It is `learning_rate`",
-    "keras.Model().fit(1, workers=3)": "Says nothing",
+    "keras.Model().fit(1, workers=3)": "Has no effect",
     "keras.Model().compile(run_eagerly=True)": "compiled all the same",
     "keras.Model().compile(jit_compile=False)": "Compiled by XLA",
     "keras.Model().save('a', save_format='tf')": "ending decides",

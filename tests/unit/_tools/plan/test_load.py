@@ -96,8 +96,8 @@ def test_a_script_that_only_compiles(script):
     ("target", "word"),
     [
         ("missing.py", "missing.py"),
-        ("my_model", "say where to find it"),
-        (None, "ended without it"),
+        ("my_model", "Cannot plan"),
+        (None, "ended without compiling"),
     ],
 )
 def test_what_holds_no_model_is_refused(script, target, word):
@@ -114,7 +114,7 @@ def test_a_saved_model(tmp_path):
     compiled().save(tmp_path / "model.keras")
     found = load(str(tmp_path / "model.keras"))
     assert found.parameters == 10
-    with pytest.raises(rx.errors.UsageError, match="A saved model is a file that"):
+    with pytest.raises(rx.errors.UsageError, match="no such file"):
         load("missing.keras")
 
 
@@ -129,7 +129,7 @@ def test_a_model_of_keras_by_name(monkeypatch):
     found = load("keras.applications:ResNet50")
     assert made == [None]
     assert shapes(found.batch) == [((32, 4), "float32"), ((32,), "int32")]
-    with pytest.raises(rx.errors.UsageError, match="Keras has no such model.*MobileNet"):
+    with pytest.raises(rx.errors.UsageError, match="no model.*MobileNet"):
         load("keras.applications:ResNet5000")
 
 
@@ -168,9 +168,7 @@ def test_the_batch_that_inputs_and_losses_suggest():
 def test_a_model_that_needs_data_to_be_built():
     model = keras.Sequential([keras.layers.Dense(2)])
     model.compile("sgd", "mse")
-    with pytest.raises(
-        rx.errors.UsageError, match="A plan needs the shapes of a batch.*no declared inputs"
-    ):
+    with pytest.raises(rx.errors.UsageError, match="no declared inputs"):
         subject(model)
     found = subject(model, (np.zeros((6, 3)), np.zeros((6, 2))))
     assert found.parameters == 8
@@ -184,9 +182,7 @@ def test_inputs_of_any_length():
 
 
 def test_a_batch_that_the_model_does_not_take():
-    with pytest.raises(
-        rx.errors.UsageError, match="shapes of a batch, which the model must accept"
-    ):
+    with pytest.raises(rx.errors.UsageError, match="does not accept a batch"):
         fresh = keras.Sequential([keras.layers.Conv2D(3, 3)])
         fresh.compile("sgd", "mse")
         subject(fresh, (np.zeros((6, 3)), np.zeros((6, 2))))
@@ -194,7 +190,7 @@ def test_a_batch_that_the_model_does_not_take():
 
 def test_a_model_that_is_not_compiled_and_what_is_no_model():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-    with pytest.raises(rx.errors.UsageError, match="of a function and the tuple of its"):
+    with pytest.raises(rx.errors.UsageError, match="function and the tuple of its"):
         rx.plan(lambda x: x, topologies=["cpu:1"])
-    with pytest.raises(rx.errors.UsageError, match="which has no optimizer"):
+    with pytest.raises(rx.errors.UsageError, match="not compiled"):
         rx.plan(model, (np.zeros((4, 4)), np.zeros((4, 2))), topologies=["cpu:1"])

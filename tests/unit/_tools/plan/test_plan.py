@@ -290,9 +290,7 @@ def test_uneven_batches_are_planned_as_fit_places_them():
 
 def test_rows_of_a_batch():
     assert rows_of((np.zeros((4, 2)), np.zeros(4))) == 4
-    with pytest.raises(
-        rx.errors.UsageError, match="All arrays of a batch to plan have as many rows"
-    ):
+    with pytest.raises(rx.errors.UsageError, match="same number of rows"):
         rows_of((np.zeros((4, 2)), np.zeros(3)))
 
 
@@ -338,5 +336,5 @@ def test_a_step_of_a_custom_loop_can_be_planned():
 def test_the_replicas_divide_the_batch_of_a_step():
     _, step = steps()
     batch = np.zeros((30, 64), "float32"), np.zeros((30, 8), "float32")
-    with pytest.raises(rx.errors.UsageError, match="planned for a batch that the replicas divide"):
+    with pytest.raises(rx.errors.UsageError, match="Cannot divide an array"):
         rx.plan(step, batch, topologies=["cpu:4"])

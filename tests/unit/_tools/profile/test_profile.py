@@ -151,7 +151,7 @@ def test_the_command_prints_a_page_and_writes_files(script, tmp_path, capsys):
 
 def test_a_script_without_such_steps(script, capsys):
     assert main([json.dumps(OPTIONS | {"script": script(FIT.replace("raise", "exit() #"))})]) == 2
-    assert "A profile is made of steps that a strategy of Replicax runs" in capsys.readouterr().err
+    assert "Cannot profile" in capsys.readouterr().err
 
 
 def test_a_step_whose_end_is_not_known_is_left_out():
@@ -164,7 +164,7 @@ def test_a_step_whose_end_is_not_known_is_left_out():
 
 def test_too_few_steps(script):
     plan = Plan(warm_up=50, steps=1, traced=0)
-    with pytest.raises(rx.errors.UsageError, match=r"behind those of the.*Received: 30 training"):
+    with pytest.raises(rx.errors.UsageError, match=r"30 training steps"):
         profile_script(script(LOOP), plan=plan, replicas=1)
 
 

@@ -79,6 +79,15 @@ def test_a_value_of_each_replica_may_be_a_part_of_a_sum_or_a_mean():
         assert str(cause(one, other)).startswith(str(expected))
 
 
+@pytest.mark.parametrize(
+    ("reported", "expected"),
+    [(3.0, "mean of sums"), (12.0, "sum of means"), (4.0, "metric not merged")],
+)
+def test_a_loss_that_is_reduced_in_the_wrong_way(reported, expected):
+    one = run(1, results={"loss": (np.float32(6.0),)})
+    assert cause(one, run(2, rows="a|b", results={"loss": (np.float32(reported),)})) == expected
+
+
 def with_value(kind, number, replicas, rows):
     value = Value("m", kind, np.array([number], "float32"))
     return run(replicas, rows=rows, values={(f"{kind} m", 0): value})

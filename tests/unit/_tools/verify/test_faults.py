@@ -29,7 +29,7 @@ PLANTED = {
     faults.clipped_before_the_sum: ("clipped before the sum", 1, "gradient"),
     faults.mean_of_means: ("mean of means", 3, "gradient"),
     faults.stale_metric: ("metric not merged", 1, "metric"),
-    faults.reported_as_mean: ("metric not merged", 1, "result"),
+    faults.reported_as_mean: ("mean of sums", 1, "result"),
     faults.rate_times_replicas: ("learning rate scaled", 1, "weight"),
     faults.rows_depend_on_their_neighbours: ("order-dependent operation", 1, "gradient"),
 }
@@ -44,7 +44,7 @@ def test_a_planted_fault_is_named(program):
     first = row.differences[0]
     assert row.cause is not None
     assert (row.cause.name, first.step, first.kind) == PLANTED[program], found.table()
-    with pytest.raises(rx.errors.ResultsDiffer, match="Replicas train as one device does") as error:
+    with pytest.raises(rx.errors.ResultsDiffer, match="does not train as one device does") as error:
         found.check()
     assert row.cause.name in str(error.value)
 

@@ -164,9 +164,7 @@ def test_inputs_may_be_a_nest_and_a_batch_is_a_tuple():
     options = {"strategies": ["mirrored"], "replicas": 2, "steps": 2, "repeat": False}
     found = rx.verify(two, ({"a": X[:8], "b": X[8:16]}, Y[:8], None), **options)
     assert found.is_equal, found.table()
-    with pytest.raises(
-        rx.errors.UsageError, match=r"A batch to verify with is a tuple.* a ndarray"
-    ):
+    with pytest.raises(rx.errors.UsageError, match=r"`batch` must be a tuple.* a ndarray"):
         rx.verify(two, X[:8], **options)
 
 
@@ -181,12 +179,12 @@ def test_copies_that_part_by_a_nan_have_a_size():
 @pytest.mark.parametrize(
     ("text", "options", "said"),
     [
-        ("print(1)", {}, "A program to verify trains: by fit, train_on_batch"),
+        ("print(1)", {}, "no training step"),
         ("raise KeyError('mine')", {}, "KeyError: 'mine'"),
         ("raise SystemExit(1)", {}, "SystemExit: 1"),
-        ("", {"steps": 0}, "A verification compares at least one training step"),
-        ("", {"replicas": 9}, "Replicas are on several devices of this machine"),
-        ("", {"strategies": ["none"]}, "A verification knows its strategies by name"),
+        ("", {"steps": 0}, "`steps` must be"),
+        ("", {"replicas": 9}, "`replicas` must be"),
+        ("", {"strategies": ["none"]}, "No strategy"),
         ("", {"json": "/no/such/folder/a.json"}, "/no/such/folder"),
     ],
 )
@@ -217,7 +215,7 @@ def test_a_step_of_fit_that_differs_ends_it(monkeypatch):
 
     monkeypatch.setattr(_on_one_device, "model_step", other)
     callback = rx.callbacks.VerifySteps(3)
-    with pytest.raises(rx.errors.ResultsDiffer, match=r"Received: step 1 of fit, which does not"):
+    with pytest.raises(rx.errors.ResultsDiffer, match=r"step 1 of fit does not"):
         fitted(callback)
     assert [row.is_equal for row in callback.rows] == [False]
 
