@@ -130,7 +130,7 @@ def test_the_structure_must_not_change():
     assert check_batch((np.arange(3),), 1, structure) == structure
     with pytest.raises(rx.errors.BatchStructureChanged, match="Yield the same nest") as caught:
         check_batch((np.arange(2), np.arange(2)), 2, structure)
-    assert "batch 2" in str(caught.value)
+    assert "Batch 2" in str(caught.value)
 
 
 def test_the_order_of_keys_is_no_structure():
