@@ -234,7 +234,7 @@ class DistributedDataset:
         """
         if self._plan is None:
             raise UsageError(
-                "No plan of a data set of `distribute_datasets_from_function`: your function "
+                "A data set of `distribute_datasets_from_function` has no plan: your function "
                 "decides what each worker reads, from its InputContext."
             )
         return self._plan

@@ -59,11 +59,11 @@ class Engine:
 
     topology: Topology  # which devices form the replicas
     store: Store  # where variables live
-    reducer: CrossDeviceOps  # how replicas combine
+    reducer: CrossDeviceOps  # how replicas combine values
     _: KW_ONLY
     compression: Compression | None = None  # of the gradients that optimizers get
     local_steps: LocalSteps | None = None  # that replicas take alone in `fit`
-    closures: Closures | None = None  # of a strategy whose batches other processes compute
+    closures: Closures | None = None  # for a strategy whose batches other processes compute
     _programs: ProgramCache = field(default_factory=ProgramCache, init=False)
 
     @cached_property
@@ -106,7 +106,7 @@ class Engine:
         traced = _compat.get_stateless_scope() is not None
         if traced and self.topology.num_replicas == 1 and current_recorder() is not None:
             return self._inlined(strategy, fn, args, kwargs)
-        # In a program of JAX alone as well, such as one of `jax.jit`.
+        # Also in a program of JAX alone, such as `jax.jit`.
         traced = traced or (get_opaque_trace_state() != outside_of_all() and is_staged())
         if self.topology.num_processes > 1:
             args, kwargs = jax.tree.map(
@@ -229,7 +229,7 @@ class Engine:
         several = self.topology.num_processes > 1
 
         def one(leaf: Any) -> Any:
-            # Of arrays that others hold parts of, every process makes the same whole.
+            # Every process makes the whole of arrays whose parts are elsewhere.
             leaf = self._from_host(leaf) if several else leaf
             if any(is_spread(array) for array in jax.tree.leaves(leaf)):
                 self._agree_on_combining(combine, how)
@@ -280,7 +280,7 @@ class Engine:
 
     def _from_host(self, leaf: Any) -> Any:
         """Components in host memory, where each process has those of its own replicas."""
-        # An array on devices stays: to take its components apart is a program of all processes.
+        # Arrays on devices stay: taking out their components is a program of all processes.
         on_host = isinstance(leaf, PerReplica) and isinstance(jax.tree.leaves(leaf)[0], np.ndarray)
         if not on_host:
             return leaf

@@ -52,9 +52,9 @@ logger = logging.getLogger("replicax")
 Announce = Callable[..., AbstractContextManager[dict[str, Any]]]
 
 _SECONDS_TO_JOIN = 300.0
-# All have said good-bye over the channel before.
+# Short, because all workers have said over the channel that they leave.
 _SECONDS_TO_LEAVE = 20
-# Until the chief has started JAX's service. Who asks before then is heard a second later.
+# The time in which the chief starts JAX's service; workers that ask earlier wait a second more.
 _SECONDS_TO_OPEN = 5.0
 _ENDPOINT_BYTES = 1024
 
@@ -121,18 +121,18 @@ def join(process: JaxProcess, timeout: float | None = None, *, cluster: str = ""
         announce = _at_address(process, timeout, cluster, secret)
         line = _open(process, announce, timeout, secret)
         _join_jax(process, line)
-    else:  # by us, or by the user in his own way
+    else:  # by `join` before, or by the program itself
         _check_same(process)
         if not isinstance(current(), Alone):
             return
         line = _open(process, _by_devices, timeout, secret_of(process))
-    # After JAX's own hooks, so before them at the end: then nobody waits in JAX's barrier.
+    # Exit hooks run last first: ours, installed after JAX's, run before JAX's barrier.
     line.install_exit_hooks(is_device_error)
     set_current(line)
 
 
 def _join_jax(process: JaxProcess, line: ClusterChannel) -> None:
-    # It would take SIGTERM for itself, so that nothing else could be ended by it.
+    # JAX's preemption service would catch SIGTERM, so that it would no longer end the process.
     jax.config.update("jax_enable_preemption_service", False)
     address = process.coordinator_address
     if process.process_id:

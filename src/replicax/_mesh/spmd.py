@@ -151,7 +151,7 @@ def _build_spmd(
     def specs(own: Sequence[bool]) -> list[PartitionSpec]:
         return [split if one else whole for one in own]
 
-    # Over the axis `model`, if there is one, XLA divides what the replica computes.
+    # XLA divides a replica's computation over the axis `model`, if there is one.
     mapped = jax.shard_map(
         replica,
         mesh=topology.mesh,

@@ -17,7 +17,7 @@ from replicax._core.topology import AXIS, MODEL, Topology, device_name
 
 Placement = Callable[[VariableSpec], Sharding | None]
 
-# Elements. To divide less saves nothing, and each variable would cost a message of its own.
+# Elements. Dividing smaller variables saves nothing, and each would cost a message of its own.
 SMALL = 1024
 # Keras' own names of the mesh axes, and ours.
 AXES = {"batch": AXIS, "data": AXIS, AXIS: AXIS, MODEL: MODEL}

@@ -122,7 +122,7 @@ def _free(rank: int) -> list[Any]:
 def _constrained(tensor: Any, axes: Sequence[Any], topology: Topology) -> Any:
     group = _group()
     mesh = topology.mesh if group is None else group.mesh
-    if mesh is None:  # rows that the replicas do not divide: each device computes its replica's
+    if mesh is None:  # an uneven batch: each device computes the rows of its replica
         return tensor
     return jax.lax.with_sharding_constraint(tensor, NamedSharding(mesh, PartitionSpec(*axes)))
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from replicax.cluster_resolver._roles import JaxProcess
 
-# Where a program runs without a TPU, for programs that are to stay as they are; an argument wins.
+# The fallback for programs that are not to be changed; an argument wins.
 _FALLBACK = "RX_TPU_FALLBACK"
 _KINDS = ("gpu", "cpu")
 

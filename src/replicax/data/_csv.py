@@ -165,7 +165,7 @@ class _Text:
         of_files = (itertools.islice(self.rows(f), self.has_header, None) for f in self.files)
         for row in itertools.islice(itertools.chain.from_iterable(of_files), count):
             for at, number in enumerate(numbers):
-                field = row[number] if number < len(row) else ""  # an error is left to the reading
+                field = row[number] if number < len(row) else ""  # the reader reports the error
                 if field and field != self.na_value:
                     found[at] = _least_type(field, found[at] or 0)
         types = [DTYPES[-1 if kind is None else kind] for kind in found]

@@ -89,7 +89,7 @@ def _text_of(values: Sequence[Any]) -> np.ndarray:
     kinds = {type(value) for value in array.flat}
     if not any(all(issubclass(kind, text) for kind in kinds) for text in (str, bytes)):
         raise UsageError(
-            "A list is one array, but this one mixes "
+            "A list is one array of numbers, `str` or `bytes`, but this one holds "
             f"{', '.join(sorted(kind.__name__ for kind in kinds))}. Use a tuple or a dict of "
             "lists, one for each type."
         )

@@ -50,7 +50,7 @@ def _with_arrays(source: Any) -> Any:
 
 def _is_ours_to_choose(source: Any) -> bool:
     chosen = _format(source)
-    # A stream tells its format nowhere else.
+    # The only place where a stream has its format.
     of_stream = getattr(source, "_formatting", None)
     kind = chosen["type"] if chosen else getattr(of_stream, "format_type", None)
     return kind not in _KEPT

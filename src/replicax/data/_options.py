@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, did_you_mean
 
 AUTOTUNE = -1
 SHARD_HINT = -1
@@ -55,10 +55,9 @@ class _Fields:
     @classmethod
     def _no_field(cls, name: str) -> str:
         known = ", ".join(sorted(cls.__dataclass_fields__))  # type: ignore[attr-defined]
-        return (
-            f"{cls.__name__} has no field {name!r}, only {known}. Remove the line: Replicax needs "
-            "no other hints."
-        )
+        meant = did_you_mean(name, (*cls.__dataclass_fields__, *_OLDER))  # type: ignore[attr-defined]
+        then = meant or " Remove the line: Replicax needs no other hints."
+        return f"{cls.__name__} has no field {name!r}, only {known}.{then}"
 
 
 @dataclass

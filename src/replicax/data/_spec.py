@@ -135,7 +135,7 @@ def joined(batches: Sequence[Any]) -> Any:
 
 def columns(elements: Sequence[Any]) -> tuple[Any, list[tuple[Any, ...]]]:
     """The structure of these elements, and the values in each place of it."""
-    # Only if such tensors exist: this is asked for every part of every element.
+    # Only if such tensors exist: `is_leaf` is called for every part of every element.
     mixed = bool(elements) and composite_in(elements[0]) is not None
     leaves, whole = jax.tree.flatten(list(elements), is_leaf=is_composite if mixed else None)
     trees = whole.children()

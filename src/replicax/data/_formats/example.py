@@ -317,6 +317,6 @@ def _encoded(name: str, value: Any) -> tuple[str | None, list[Any]]:
     elif array.dtype.kind in "biu" and np.all(array <= np.iinfo(np.int64).max):
         return "int64_list", array.astype(np.int64).reshape(-1).tolist()
     raise UsageError(
-        f"Cannot store {name!r} in an example: {value!r:.50} is a {type(value).__name__}. Pass "
+        f"Cannot store {name!r} in an example, a {type(value).__name__}: {value!r:.50}. Pass "
         "integers of 64 bits, floats, text or bytes, or flat lists of one of these."
     )

@@ -1,4 +1,4 @@
-"""The share of a worker: the elements that it makes, without making those of others."""
+"""The share of a worker: it makes these elements and no others."""
 
 from __future__ import annotations
 

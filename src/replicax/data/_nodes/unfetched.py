@@ -19,8 +19,8 @@ from replicax.data._spec import rows_of
 if TYPE_CHECKING:
     from replicax.data._node import Table
 
-# Batches whose row numbers are made at once: workers that are told of all of them with the first
-# are told less often.
+# Batches whose row numbers are made at once: announcing them together takes fewer messages
+# between workers.
 _TOGETHER = 8
 
 

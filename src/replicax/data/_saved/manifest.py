@@ -141,9 +141,9 @@ def _as_json(nest: Any) -> Any:
         if hasattr(kind, "_fields"):
             return {"kind": "namedtuple", **name, "fields": kind._fields, "parts": parts}
     raise UsageError(
-        f"Cannot save an element with a {type(nest).__name__}: {nest!r}, with a number for each "
-        "array. Bring the elements to arrays, or tuples, named tuples and dicts of them, with a "
-        "`map` before."
+        f"Cannot save elements with a {type(nest).__name__}, {nest!r}, where numbers stand for "
+        "arrays. Make tuples, named tuples, or dicts with text or integer keys of it, with a `map` "
+        "before."
     )
 
 
