@@ -165,6 +165,7 @@ LIBRARIES = {
     "cloudpickle": {"data", "launch._payload", "_ps"},
     **dict.fromkeys(["google", "pyarrow", "PIL"], {"data"}),
     "absl": {"data", "tf._test"},  # on which Keras depends
+    "fsspec": {"train._bucket"},
     "google_crc32c": {"_core.wire"},
     "filelock": {"_core.machine.compilation_cache"},
     "ray": {"_ps"},

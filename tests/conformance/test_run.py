@@ -79,7 +79,7 @@ def test_equal_results_act_as_one_number(strategy):
 @several_replicas
 def test_different_results_do_not_act_as_one_number(strategy):
     result = strategy.run(replica_id)
-    with pytest.raises(TypeError, match="is not one array"):
+    with pytest.raises(TypeError, match="`strategy.reduce`"):
         float(result)
 
 
@@ -148,7 +148,7 @@ def test_a_dict_of_arrays_is_split_like_an_array(strategy):
 
 @pytest.mark.parametrize("args", [np.ones(2), 3, "ab", {"x": 1}])
 def test_arguments_must_be_a_list_or_tuple(strategy, args):
-    with pytest.raises(ValueError, match="A batch alone would be taken apart"):
+    with pytest.raises(ValueError, match=r"args=\(batch,\)"):
         strategy.run(lambda *_: None, args=args)
 
 

@@ -207,12 +207,8 @@ class ProcessFailed(ClusterError, RuntimeError):
 
     def __str__(self) -> str:
         said = "\n".join(f"    {line}" for line in self.tail.splitlines())
-        needed = "one of its workers" if self.job == "worker" else f"its {self.job}"
-        return (
-            f"A {self.job} process failed. "
-            f"Received: {describe_exit(self.returncode)} from {self.who}. "
-            f"A cluster cannot go on without {needed}, so this ends all. "
-            + (f"Its last lines say what to mend:\n{said}" if said else _SEE_ABOVE)
+        return f"{self.who} failed with {describe_exit(self.returncode)}, so all were ended. " + (
+            f"Its last lines:\n{said}" if said else "Its output, if any, is above."
         )
 
 
@@ -235,10 +231,9 @@ class WorkersDiffer(ClusterError, RuntimeError):
 
     def __str__(self) -> str:
         return (
-            f"All workers must have the same {self.what}. "
-            f"Received: workers that differ in {_listed(self.differing)}:\n{self.table}\n"
-            "They would wait for each other without end, or compute wrong numbers without an "
-            f"error. {self.fix}"
+            f"The workers differ in {_listed(self.differing)}:\n{self.table}\n"
+            f"All must have the same {self.what}; otherwise they wait for each other forever or "
+            f"compute wrong numbers. {self.fix}"
         )
 
 
@@ -323,7 +318,6 @@ _SAME_EVERYWHERE = (
     "Start the same code with the same arguments, data and versions on every worker, and do not "
     "branch on the worker's number around anything that all must do."
 )
-_SEE_ABOVE = "What it has printed, if anything, says what to mend."
 _SIGNAL_HINTS = {
     "SIGABRT": "native code gave up",
     "SIGBUS": "native code touched memory it does not have; /dev/shm may be full",
@@ -355,6 +349,5 @@ def needs(what: str, *, extra: str) -> Generator[None]:
         yield
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"{what} needs the package {error.name!r}, which is not installed. "
-            f"Run `pip install 'replicax[{extra}]'`."
+            f"{what} needs an optional package ({error}). Run `pip install 'replicax[{extra}]'`."
         ) from error

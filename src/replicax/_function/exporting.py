@@ -215,9 +215,8 @@ def _call_of(model: Any) -> ConcreteFunction | None:
     def serve_several(*inputs: Any) -> Any:
         return model(*inputs, training=False)
 
-    return ConcreteFunction(
-        StatefulFunction(serve if len(specs) == 1 else serve_several), specs, {}, None
-    )
+    served: Callable[..., Any] = serve if len(specs) == 1 else serve_several
+    return ConcreteFunction(StatefulFunction(served), specs, {}, None)
 
 
 def _attributes(obj: Any) -> list[tuple[str, Any]]:

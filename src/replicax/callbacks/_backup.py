@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, final
 
@@ -23,6 +22,7 @@ from replicax._keras import _compat, workers
 from replicax.experimental._notice import Notice, announce
 from replicax.experimental._termination import exit_for_restart
 from replicax.train import Checkpoint, CheckpointManager, Value
+from replicax.train._files import remove_tree
 
 if TYPE_CHECKING:
     from replicax._control import Channel
@@ -73,9 +73,11 @@ class BackupAndRestore(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         if every_batches is not None and every_batches < 1:
-            raise UsageError(
-                "`every_batches` is a positive number of batches between two backups. Received: "
-                f"{every_batches}. Leave it out to save after each epoch only."
+            raise UsageError.of(
+                "every_batches",
+                "at least 1",
+                every_batches,
+                "Leave it out to save after each epoch only.",
             )
         install_hooks()
         self.directory = os.fspath(directory)
@@ -152,7 +154,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             return
         self._channel.barrier("backup")
         if self._channel.is_chief:
-            shutil.rmtree(self.directory, ignore_errors=True)
+            remove_tree(self.directory)
 
     def _save_or_exit(self, batch: int) -> None:
         noticed = self._notice is not None and self._notice.received
@@ -357,7 +359,6 @@ def _drop(iterator: Any, count: int) -> None:
     for _ in range(count):
         if next(iterator, None) is None:
             raise UsageError(
-                "Training resumes after the batches that it has seen. Received: data that ends "
-                f"within the next {count} of these batches. Use "
-                "the data of the run before, or another folder for the backup."
+                f"The data ends within the next {count} batches, which training has seen before. "
+                "Use the data of the run before, or another folder for the backup."
             )

@@ -18,7 +18,7 @@ import numpy as np
 
 from replicax._core.errors import CheckpointError, UsageError
 from replicax._core.wire import TYPES, crc32c_function, fields, masked, read_varint
-from replicax.train._files import dtype_of
+from replicax.train._arrays import dtype_of
 
 INDEX = ".index"
 STATE = "checkpoint"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import threading
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, final
 
 from replicax._control import current
-from replicax._core.errors import CheckpointError, UsageError
+from replicax._core.errors import UsageError
 from replicax._program.state_watch import StateWatch
 from replicax.train import _files
 from replicax.train._bundle import Bundle, is_bundle
@@ -21,23 +19,31 @@ from replicax.train._options import CheckpointOptions
 from replicax.train._parts import (
     LeftOvers,
     Part,
+    Source,
     Stateful,
     Variables,
     build_optimizers,
     parts_of,
-    values_of,
+    sources_of,
 )
 from replicax.train._plain import encoded
-from replicax.train._restoring import seen_alike, seen_by_all, stored_content
+from replicax.train._restoring import seen_by_all
 from replicax.train._status import LoadStatus
 from replicax.train._theirs import RestoredGraph
+from replicax.train._workers import (
+    Collected,
+    DividedSave,
+    Writer,
+    copied,
+    make_room,
+    opened,
+    together,
+    write_alone,
+)
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from replicax._control import Channel
-
-_Result = TypeVar("_Result")
+    from replicax.train._files import Piece
 
 _OWN = frozenset(
     {"_objects", "_tracked", "_count", "_writer", "_channel", "_restored", "_followers"}
@@ -84,7 +90,7 @@ class Checkpoint:
         self._objects: dict[str, Any] = {}
         self._tracked: list[Stateful] = []
         self._count = 0
-        self._writer = _Writer()
+        self._writer = Writer()
         self._channel: Channel | None = None
         self._restored: Restored | RestoredGraph | None = None
         self._followers: dict[Callable[[], object], None] = {}
@@ -208,7 +214,8 @@ class Checkpoint:
             path: The folder.
             options: TensorFlow's way to say the same as `asynchronous`.
             asynchronous: Copy to host memory and return; a thread writes. A failure of it is
-                raised by the next `write`, or by `wait`.
+                raised by the next `write`, or by `wait`. Arrays that no worker has whole are
+                written at once where workers do not share the folder.
             then: What the chief does after writing.
 
         Returns:
@@ -220,14 +227,27 @@ class Checkpoint:
         self.wait()
         path, options = os.fspath(path), options or CheckpointOptions()
         asynchronous = asynchronous or options.asynchronous
-        content = self._collected(copy=asynchronous)
+        channel, collected = self.channel, self._collected()
         calls = [*([then] if then else []), partial(options.written, path)]
-        chief = self.channel.is_chief
-        job = partial(_write, path, content, calls) if chief else partial(_make_room, path)
+        save = DividedSave(channel, path) if collected.is_divided else None
+        if save is not None and not save.is_shared:
+            # The chief's memory holds one array at a time, so it writes now.
+            collected, asynchronous = collected.gathered(), False
+        pieces: Iterable[Piece] = collected.pieces(is_chief=channel.is_chief)
+        if asynchronous:
+            pieces = copied(pieces)
+        if save is not None:
+            job: Callable[[], None] = partial(save.write, collected.body, pieces, calls)
+        elif channel.is_chief:
+            job = partial(write_alone, path, collected.body, pieces, calls)
+        else:
+            job = partial(make_room, path)
         if asynchronous:
             self._writer.start(job)
+        elif save is not None:
+            job()
         else:
-            _together(self.channel, "written", job)
+            together(channel, "written", job)
         return path
 
     def wait(self) -> None:
@@ -237,7 +257,7 @@ class Checkpoint:
             OSError: On all workers, if the chief could not write.
         """
         if self._writer.end():
-            _together(self.channel, "written", self._writer.raise_failure)
+            together(self.channel, "written", self._writer.raise_failure)
 
     sync = wait
 
@@ -270,17 +290,16 @@ class Checkpoint:
         self.wait()
         channel = self.channel
         if any(channel.exchange("checkpoint kind", is_bundle(path) and not _files.is_there(path))):
-            bundle = _together(channel, "read", partial(Bundle, path))
+            bundle = together(channel, "read", partial(Bundle, path))
             seen_by_all(channel, path, bundle.index)
             restored: Restored | RestoredGraph = RestoredGraph(path, bundle, self._parts)
             count = restored.save_counter
         else:
-            payload = seen_alike(channel, path)
-            body, arrays = _together(channel, "read", partial(stored_content, path, payload))
+            body, arrays = (content := opened(channel, path)).body, content.arrays
             parts = partial(self._parts, whole=set(body["parts"]))
             restored = Restored(path, body["parts"], arrays, parts, channel)
             count = body["save_counter"]
-        _together(channel, "restored", _together(channel, "matched", restored.restore))
+        together(channel, "restored", together(channel, "matched", restored.restore))
         if counted:
             self._count = count
         self._restored = restored
@@ -298,111 +317,30 @@ class Checkpoint:
         build_optimizers(parts)
         return parts
 
-    def _collected(self, *, copy: bool) -> _files.Content:
+    def _collected(self) -> Collected:
         channel = self.channel
-        parts = _together(channel, "collected", self._parts)
+        parts = together(channel, "collected", self._parts)
         if channel.size > 1:
             StateWatch().compare(
                 [pair for part in parts if isinstance(part, Variables) for pair in part.values()]
             )
-        arrays: dict[str, np.ndarray] = {}
+        sources: dict[str, Source] = {}
         body: dict[str, Any] = {}
         for part in parts:
             if isinstance(part, Stateful) or (isinstance(part, LeftOvers) and part.owner.is_empty):
                 continue
-            body[part.name] = {"variables": [], "workers": None}
-            # Left-overs have rows on all workers, so all take part.
-            is_here = channel.is_chief or isinstance(part, LeftOvers)
-            found = values_of(part, copy=copy) if is_here else ()
-            names = names_of(part) if is_here else ()
-            for index, (path, value, behind) in enumerate(found):
-                key = f"{part.name}:{index}"
-                arrays[key] = value
-                arrays.update({f"{key}/{name}": array for name, array in behind.items()})
-                about = {"shape": list(value.shape), "dtype": value.dtype.name}
-                name = {"name": names[index]} if index < len(names) else {}
-                body[part.name]["variables"].append({"path": path, **about, **name})
+            entries = []
+            names = names_of(part) if channel.is_chief else []
+            for index, source in enumerate(sources_of(part)):
+                sources[f"{part.name}:{index}"] = source
+                about = {"path": source.path, "shape": [*source.shape], "dtype": source.dtype}
+                entries.append({**about, **({"name": names[index]} if names else {})})
+            body[part.name] = {"variables": entries, "workers": None}
         states = [part for part in parts if isinstance(part, Stateful)]
-        own = _together(
+        own = together(
             self.channel, "states", lambda: [encoded(part.owner.get_state()) for part in states]
         )
         of_all = channel.exchange("checkpoint positions", own)
         for index, part in enumerate(states):
             body[part.name] = {"states": [worker[index] for worker in of_all]}
-        return _files.Content({"parts": body, "save_counter": self._count}, arrays)
-
-
-@final
-class _Writer:
-    """A thread that writes while training goes on: one job at a time.
-
-    It keeps the failure of a job until somebody asks.
-    """
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._failures: list[Exception] = []
-
-    def start(self, job: Callable[[], None]) -> None:
-        """Run a job; the one before must have ended."""
-        self._thread = threading.Thread(target=self._guarded, args=(job,))
-        self._thread.start()
-
-    def _guarded(self, job: Callable[[], None]) -> None:
-        try:
-            job()
-        except Exception as error:
-            self._failures.append(error)
-
-    def end(self) -> bool:
-        """Wait for the job and return whether there was one."""
-        if self._thread is None:
-            return False
-        self._thread.join()
-        self._thread = None
-        return True
-
-    def raise_failure(self) -> None:
-        """Raise the failure of the job, once."""
-        if self._failures:
-            raise self._failures.pop()
-
-
-def _together(channel: Channel, name: str, action: Callable[[], _Result]) -> _Result:
-    """Do something on this worker; if it fails on any, raise on all.
-
-    An error of this worker is raised as it is, one of another worker as a CheckpointError. `name`
-    says in a word or two what is done.
-    """
-    failure: Exception | None = None
-    result: list[_Result] = []
-    try:
-        result.append(action())
-    except Exception as error:
-        failure = error
-    said = f"{type(failure).__name__}: {failure}" if failure else None
-    failures = channel.exchange(f"checkpoint {name}", said)
-    if failure is not None:
-        raise failure
-    for worker, text in enumerate(failures):
-        if text is not None:
-            raise CheckpointError(
-                f"All workers save and restore together. Received: a failure of worker {worker}: "
-                f"{text} The workers would go on from different states. Mend what it says there."
-            )
-    return result[0]
-
-
-def _write(path: str, content: _files.Content, calls: Sequence[Callable[[], None]]) -> None:
-    _files.write(path, content)
-    for call in calls:
-        call()
-
-
-def _make_room(path: str) -> None:
-    """Make the folder around the checkpoint, on workers other than the chief.
-
-    TensorFlow programs give each worker a folder of its own and remove it afterwards.
-    """
-    with contextlib.suppress(OSError):  # only the chief may be able to write there
-        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        return Collected({"parts": body, "save_counter": self._count}, sources)

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, final
 
 from replicax._keras.attributes import finish
 from replicax._keras.module import Module
-from replicax.train._parts import Part, Variables, is_optional, put
+from replicax.train._parts import LeftOvers, Part, Variables, check, is_optional, put
 from replicax.train._restoring import plan_of, restore_between_replicas, set_states
-from replicax.train._saved import all_saved, saved_for
+from replicax.train._saved import Saved, all_saved, saved_for
 from replicax.train._waiting import Waiting
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from replicax._control import Channel
+    from replicax.train._arrays import Arrays
 
 
 @final
@@ -30,12 +29,13 @@ class Restored:
         self,
         path: str,
         saved: Mapping[str, Any],
-        arrays: Mapping[str, np.ndarray],
+        arrays: Arrays,
         parts: Callable[[], list[Part]],
         channel: Channel,
     ) -> None:
         self._path, self._parts, self._channel = path, parts, channel
-        self._saved, self._arrays = dict(saved), arrays
+        self._saved = dict(saved)
+        self._arrays: Arrays | None = arrays
         self._matched: set[str] = set()
         self._used: set[str] = set()  # names of arrays
         self._waiting: list[Waiting] = []
@@ -57,20 +57,23 @@ class Restored:
 
     def _restore(self, parts: list[Part]) -> Callable[[], None]:
         plan, later = plan_of(parts, self._saved, self._path)
+        arrays = self._arrays
+        assert arrays is not None
+        _check(arrays, parts, plan, later)
 
         def give() -> None:
             self._used.update(key for _, key in plan)
             self._used.update(key for _, saved in later for key in saved.keys)
             self._matched |= {part.name for part in parts if self._is_new(part)}
             for variable, key in plan:
-                put(variable, self._arrays, key)
+                put(variable, arrays, key)
             for part in parts:
                 finish(part.owner)
-            self._waiting += [Waiting(part, saved, self._arrays) for part, saved in later]
-            restore_between_replicas(parts, self._saved, self._arrays)
+            self._waiting += [Waiting(part, saved, arrays) for part, saved in later]
+            restore_between_replicas(parts, self._saved, arrays)
             set_states(self._channel, parts, self._saved)
             if not self.unused:
-                self._arrays = {}  # those that wait hold their own arrays
+                self._arrays = None  # closes its files, but for those that wait
 
         return give
 
@@ -104,6 +107,22 @@ class Restored:
             for part in self._parts()
             if part.name not in {*self._saved, *self._matched} and not is_optional(part)
         ]
+
+
+def _check(
+    arrays: Arrays,
+    parts: list[Part],
+    plan: list[tuple[Any, str]],
+    later: list[tuple[Variables, Saved]],
+) -> None:
+    """Find damage before anything changes."""
+    for variable, key in plan:
+        check(variable, arrays, key)
+    keys = {key for _, saved in later for key in saved.keys}
+    between = {part.name for part in parts if isinstance(part, LeftOvers)}
+    for key in arrays:
+        if key in keys or key.rpartition(":")[0] in between:
+            arrays.check(key)
 
 
 def _nothing() -> None:

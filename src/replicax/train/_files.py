@@ -1,17 +1,23 @@
-"""A checkpoint as a folder: `arrays.bin`, and `checkpoint.json` that describes it.
+"""A checkpoint as a folder: files of arrays, and `checkpoint.json` that describes them.
 
-The contents are checked by length and CRC-32 when they are read.
+`arrays.bin` is what the chief writes, `arrays-3.bin` what worker 3 owns of arrays that no worker
+has whole. An array is one run of bytes, or boxes of it in several files. The folder may be on a
+disk, or by URL wherever fsspec leads (`_bucket.py`). What is read is checked by length and CRC-32.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import uuid
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, final
 
 import numpy as np
 
@@ -19,11 +25,80 @@ from replicax._core import folder
 from replicax._core.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from replicax.train._arrays import Arrays
+
+# `_arrays` and `_bucket` are imported where they are used: this file alone, without JAX and Keras,
+# is what a program needs to write.
 
 MANIFEST, ARRAYS = "checkpoint.json", "arrays.bin"
 _FORMAT = 1
 _ALIGNMENT = 64
+
+Box = tuple[tuple[int, int], ...]
+"""The first index and the one behind the last, for each axis."""
+
+
+class Files(Protocol):
+    """The files of a folder: on a disk, or in a bucket of an object store."""
+
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each file by name; empty where there is no folder."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """The whole of a small file."""
+        ...
+
+    def open(self, name: str) -> int:
+        """A descriptor that a file can be read by, also after it is removed."""
+        ...
+
+    def create(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
+        """A new file, which is safe from a loss of power when the block ends."""
+        ...
+
+    def changed_at(self, name: str) -> float:
+        """When a file was written, in seconds."""
+        ...
+
+
+@dataclass(frozen=True)
+class OnDisk:
+    """The files of a folder on a disk."""
+
+    place: Path
+
+    def sizes(self) -> dict[str, int]:
+        if not self.place.is_dir():
+            return {}
+        return {entry.name: entry.stat().st_size for entry in os.scandir(self.place)}
+
+    def read(self, name: str) -> bytes:
+        return (self.place / name).read_bytes()
+
+    def open(self, name: str) -> int:
+        return os.open(self.place / name, os.O_RDONLY)
+
+    @contextlib.contextmanager
+    def create(self, name: str) -> Iterator[BinaryIO]:
+        with open(self.place / name, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())  # by who wrote it: on a shared disk nobody else has its pages
+
+    def changed_at(self, name: str) -> float:
+        return (self.place / name).stat().st_mtime
+
+
+def is_url(path: str) -> bool:
+    """Whether fsspec opens a path, as `gs://bucket/run`."""
+    return "://" in path
+
+
+def _bucket(path: str) -> Any:
+    from replicax.train import _bucket
+
+    return _bucket.Bucket(path)
 
 
 @dataclass(frozen=True)
@@ -31,7 +106,124 @@ class Content:
     """What a checkpoint holds: a body for JSON, and arrays by name."""
 
     body: dict[str, Any]
-    arrays: dict[str, np.ndarray]
+    arrays: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Opened(Content):
+    """What a checkpoint holds, while its arrays are still on the disk."""
+
+    arrays: Arrays
+    manifest: bytes
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one process writes of an array: a box of it, whose bytes come as several arrays."""
+
+    name: str
+    dtype: str
+    whole: tuple[int, ...]  # the shape of the array
+    box: Box
+    chunks: Callable[[], Iterable[np.ndarray]]
+
+
+def whole_box(shape: Sequence[int]) -> Box:
+    """All of an array of this shape."""
+    return tuple((0, length) for length in shape)
+
+
+def whole(name: str, array: np.ndarray) -> Piece:
+    """An array that one process has whole."""
+    return Piece(name, array.dtype.name, array.shape, whole_box(array.shape), lambda: [array])
+
+
+@final
+class Draft:
+    """A checkpoint in the making: the chief makes it, and commits what all have written.
+
+    `place` is where all write, each a file of another name. `label` is its own part of these names.
+
+    Raises:
+        UsageError: If something else is there, which would be lost.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path, self.label = path, ""
+        self._is_there = False
+        if is_url(path):
+            self.place = path
+            self.label = f"-{uuid.uuid4().hex[:8]}"  # files of the checkpoint that it replaces stay
+            _bucket(path).refuse_others({MANIFEST})
+        else:
+            self._folder = folder.NewFolder(path, {MANIFEST, ARRAYS})
+            self.place = str(self._folder.path)
+
+    def commit(self, body: dict[str, Any], written: Iterable[Sequence[dict[str, Any]]]) -> None:
+        """Make it a checkpoint; `written` is what `write_arrays` returned for each process."""
+        entries: dict[str, Any] = {}
+        for one in (one for part in written for one in part):
+            name, dtype, shape, own = one["name"], one["dtype"], one["shape"], one["part"]
+            if own["box"] == [[0, length] for length in shape] and own["file"] == ARRAYS:
+                own = {key: own[key] for key in ("offset", "size", "crc32")}
+                entries[name] = {"dtype": dtype, "shape": shape, **own}
+            else:
+                entry = entries.setdefault(name, {"dtype": dtype, "shape": shape, "parts": []})
+                entry["parts"].append(own)
+        body = {**body, "arrays": entries}
+        files = files_at(self.place)
+        sizes = files.sizes()
+        if missing := [name for name, size in _lengths(body).items() if sizes.get(name) != size]:
+            raise CheckpointError(
+                f"The chief does not see {missing[0]!r}, which another worker has written to "
+                f"{self._path!r}, or not all of it. Nothing was replaced. Save to a folder that "
+                "all workers share. See docs/fault_tolerance.md."
+            )
+        with files.create(MANIFEST) as file:
+            file.write(_manifest(body).encode())
+        if is_url(self._path):
+            self._is_there = True
+            _bucket(self._path).remove(set(sizes) - {MANIFEST, *_lengths(body)})
+        else:
+            self._folder.finish()
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        if not is_url(self._path):
+            self._folder.discard()
+        elif not self._is_there:
+            bucket = _bucket(self._path)
+            bucket.remove({name for name in bucket.sizes() if self.label in name})
+
+
+def files_at(place: str) -> Files:
+    """The files of a folder, at a path or URL."""
+    return _bucket(place) if is_url(place) else OnDisk(Path(place))
+
+
+def file_of(worker: int, label: str = "") -> str:
+    """The name of the file that a worker writes."""
+    return f"arrays{label}-{worker}.bin" if worker or label else ARRAYS
+
+
+def write_arrays(place: str, name: str, pieces: Iterable[Piece]) -> list[dict[str, Any]]:
+    """Write a file of pieces, one after another; returns what `Draft.commit` takes."""
+    found = []
+    with files_at(place).create(name) as file:
+        for piece in pieces:
+            file.write(bytes(-file.tell() % _ALIGNMENT))
+            begin, checksum = file.tell(), 0
+            for chunk in piece.chunks():
+                # Plain bytes, because NumPy's own formats do not know bfloat16 and float8.
+                data = memoryview(np.ascontiguousarray(chunk).reshape(-1).view(np.uint8))  # pyright: ignore[reportArgumentType]
+                checksum = zlib.crc32(data, checksum)
+                file.write(data)
+            part = {"file": name, "box": [list(axis) for axis in piece.box], "offset": begin}
+            part |= {"size": file.tell() - begin, "crc32": checksum}
+            found.append(
+                {"name": piece.name, "dtype": piece.dtype, "shape": [*piece.whole], "part": part}
+            )
+    return found
 
 
 def write(path: str, content: Content) -> None:
@@ -39,66 +231,95 @@ def write(path: str, content: Content) -> None:
 
     It replaces a checkpoint, but nothing else, which would be lost.
     """
+    write_pieces(path, content.body, [whole(*item) for item in content.arrays.items()])
+
+
+def write_pieces(path: str, body: dict[str, Any], pieces: Iterable[Piece]) -> None:
+    """Write a checkpoint as `write` does, in one process."""
+    with refused_by_disk(path):
+        draft = Draft(path)
+        try:
+            name = file_of(0, draft.label)
+            draft.commit(body, [write_arrays(draft.place, name, pieces)])
+        except BaseException:
+            draft.discard()
+            raise
+
+
+@contextlib.contextmanager
+def refused_by_disk(path: str) -> Iterator[None]:
+    """Say of what the disk refuses that nothing is lost."""
     try:
-        with folder.NewFolder(path, {MANIFEST, ARRAYS}) as place:
-            entries = _write_arrays(place / ARRAYS, content.arrays)
-            (place / MANIFEST).write_text(_manifest({**content.body, "arrays": entries}))
+        yield
     except OSError as error:
+        if isinstance(error, CheckpointError):
+            raise
         raise CheckpointError(
-            f"A checkpoint needs a disk that takes it. Received: {error.strerror} at {path!r}. "
+            "A checkpoint needs a disk that takes it. Received: "
+            f"{error.strerror or error} at {path!r}. "
             "Nothing was written there, and what was there is whole. Make room, or name another "
             "folder."
         ) from error
 
 
-def read(path: str) -> Content:
-    """Read a checkpoint."""
-    return unpacked(packed(path), path)
-
-
-def packed(path: str) -> bytes:
-    """The files of a checkpoint as bytes, for a worker that cannot see them."""
-    place = located(path)
-    if place is None and is_there(path):
-        raise _damaged(path, f"{MANIFEST} or {ARRAYS}")
-    if place is None:
+def opened(path: str) -> Opened:
+    """A checkpoint whose arrays are read when they are asked for."""
+    files = located(path)
+    if files is None and is_there(path):
+        raise damaged(path, f"{MANIFEST} or its files of arrays")
+    if files is None:
         raise CheckpointError(
             f"A checkpoint is a folder with a `{MANIFEST}`. Received: {path!r}, where there is "
             "none. The path may be misspelt, or no checkpoint was finished. Ask "
             "`rx.train.latest_checkpoint(directory)` for one that is whole."
         )
-    manifest = (place / MANIFEST).read_bytes()
-    return b"".join([len(manifest).to_bytes(8), manifest, (place / ARRAYS).read_bytes()])
+    return described(files.read(MANIFEST), path, files.open)
 
 
-def unpacked(payload: bytes, path: str) -> Content:
-    """The checked content of a payload; `path` is for messages."""
-    begin = 8 + int.from_bytes(payload[:8])
-    body = _parsed(payload[8:begin])
+def read(path: str) -> Opened:
+    """A checkpoint of which everything has been checked."""
+    content = opened(path)
+    for name in content.arrays:
+        content.arrays.check(name)
+    return content
+
+
+def described(manifest: bytes, path: str, open_file: Callable[[str], int]) -> Opened:
+    """The content that a manifest describes; `path` is for messages."""
+    from replicax.train._arrays import Arrays
+
+    body = _parsed(manifest)
     if body is None:
-        raise _damaged(path, MANIFEST)
-    view = memoryview(payload)[begin:]
-    arrays, end = {}, 0
-    for name, entry in body.pop("arrays").items():
-        padding, end = view[end : entry["offset"]], entry["offset"] + entry["size"]
-        part = view[entry["offset"] : end]
-        if any(padding) or len(part) != entry["size"] or zlib.crc32(part) != entry["crc32"]:
-            raise _damaged(path, f"{ARRAYS} at {name!r}")
-        arrays[name] = np.frombuffer(part, dtype_of(entry["dtype"])).reshape(entry["shape"])
-    return Content(body, arrays)
+        raise damaged(path, MANIFEST)
+    arrays = Arrays(path, body.pop("arrays"), open_file)
+    return Opened(body, arrays, manifest)
 
 
-def dtype_of(name: str) -> np.dtype:
-    """The type of this name, including those that JAX adds to NumPy."""
-    try:
-        return np.dtype(name)
-    except TypeError:
-        from jax import numpy as jnp  # it registers bfloat16 and similar types with NumPy
-
-        return jnp.dtype(name)
+def lengths(manifest: bytes) -> dict[str, int]:
+    """The bytes of each file of arrays that a manifest names."""
+    body = _parsed(manifest)
+    return {} if body is None else _lengths(body)
 
 
-def _damaged(path: str, where: str) -> CheckpointError:
+def in_order(entries: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    """Name, file and part of all arrays, as they lie in the files."""
+    found = [
+        (name, part.get("file", ARRAYS), part)
+        for name, entry in entries.items()
+        for part in entry.get("parts", [entry])
+    ]
+    return sorted(found, key=lambda one: (one[1], one[2]["offset"]))
+
+
+def _lengths(body: Mapping[str, Any]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for _, file, part in in_order(body["arrays"]):
+        found[file] = part["offset"] + part["size"]
+    return found
+
+
+def damaged(path: str, where: str) -> CheckpointError:
+    """The error of a checkpoint that is not what was written."""
     return CheckpointError(
         f"The checkpoint {path!r} is damaged: its {where} has another length or checksum than "
         "what was written. Restore an older checkpoint, or copy it again; remove it to begin anew."
@@ -107,49 +328,58 @@ def _damaged(path: str, where: str) -> CheckpointError:
 
 def identity(path: str) -> str | None:
     """A value that tells checkpoints apart; None without a complete one."""
-    place = located(path)
-    return None if place is None else json.loads((place / MANIFEST).read_bytes())["checksum"]
+    files = located(path)
+    return None if files is None else json.loads(files.read(MANIFEST))["checksum"]
 
 
-def located(path: str) -> Path | None:
-    """The path at which a checkpoint is now: while it is replaced, it is set aside."""
-    return folder.located(path, _is_whole)
+def located(path: str) -> Files | None:
+    """The files of a whole checkpoint: while it is replaced, the old one is set aside."""
+    if is_url(path):
+        found: Any = _bucket(path)
+        return found if _is_whole(found) else None
+    # On a disk the chief's file is there, whatever it has to write.
+    place = folder.located(path, lambda place: _is_whole(OnDisk(place), {ARRAYS: 0}))
+    return None if place is None else OnDisk(place)
 
 
 def is_there(path: str) -> bool:
     """Whether there is a checkpoint at this path, complete or damaged."""
+    marks = {MANIFEST, ARRAYS}
+    if is_url(path):
+        return not marks.isdisjoint(_bucket(path).sizes())
     return (
-        folder.located(path, lambda place: {MANIFEST, ARRAYS} & _names(place) != set()) is not None
+        folder.located(path, lambda place: not marks.isdisjoint(OnDisk(place).sizes())) is not None
     )
-
-
-def _names(place: Path) -> set[str]:
-    return set(os.listdir(place)) if place.is_dir() else set()
 
 
 def written_at(path: str) -> float:
     """The time at which a checkpoint was written, in seconds."""
-    place = located(path)
-    return 0.0 if place is None else (place / MANIFEST).stat().st_mtime
+    files = located(path)
+    return 0.0 if files is None else files.changed_at(MANIFEST)
 
 
-def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    entries: dict[str, Any] = {}
-    with open(path, "wb") as file:
-        for name, array in arrays.items():
-            # Plain bytes, because NumPy's own formats do not know bfloat16 and float8.
-            flat: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            data = memoryview(flat)
-            file.write(bytes(-file.tell() % _ALIGNMENT))
-            entries[name] = {
-                "dtype": array.dtype.name,
-                "shape": list(array.shape),
-                "offset": file.tell(),
-                "size": len(data),
-                "crc32": zlib.crc32(data),
-            }
-            file.write(data)
-    return entries
+def names_in(directory: str) -> list[str]:
+    """The names in a folder; none without a folder."""
+    try:
+        return _bucket(directory).names() if is_url(directory) else os.listdir(directory)
+    except OSError:
+        return []
+
+
+def remove(path: str) -> None:
+    """Remove a checkpoint; a kill meanwhile leaves no half of it that counts."""
+    if is_url(path):
+        _bucket(path).remove_all(first=MANIFEST)
+    else:
+        folder.remove(path)
+
+
+def remove_tree(directory: str) -> None:
+    """Remove a folder of checkpoints with all that is in it."""
+    if is_url(directory):
+        _bucket(directory).remove_all()
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _manifest(body: dict[str, Any]) -> str:
@@ -177,13 +407,13 @@ def _parsed(manifest: bytes) -> dict[str, Any] | None:
         return None
 
 
-def _is_whole(place: Path) -> bool:
+def _is_whole(files: Files, least: Mapping[str, int] = MappingProxyType({})) -> bool:
     """Whether the files have the lengths they were written with; arrays are not read."""
     try:
-        body = _parsed((place / MANIFEST).read_bytes())
-        length = (place / ARRAYS).stat().st_size
+        body = _parsed(files.read(MANIFEST))
+        sizes = files.sizes()
     except OSError:
         return False
     if body is None:
         return False
-    return length == max((e["offset"] + e["size"] for e in body["arrays"].values()), default=0)
+    return all(sizes.get(name) == size for name, size in {**least, **_lengths(body)}.items())

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
-from replicax._core import folder
 from replicax._core.errors import CheckpointError, UsageError
 from replicax.train import _files
 from replicax.train._bundle import bundles
@@ -164,7 +163,7 @@ class CheckpointManager:
                 if self._hours is not None and written - kept >= 3600 * self._hours:
                     kept = written
                 else:
-                    folder.remove(path)
+                    _files.remove(path)
 
     def restore_or_initialize(self) -> str | None:
         """Restore the latest checkpoint that is whole; without any, call `init_fn`.
@@ -263,12 +262,8 @@ def _numbered(
     directory: str, name: str | None, counts: Callable[[str], bool] = _is_whole
 ) -> list[tuple[int, str]]:
     """Number and path of a folder's checkpoints in order; by default only complete ones."""
-    try:
-        entries = os.listdir(directory)
-    except OSError:
-        return []
     found = set()
-    for entry in entries:
+    for entry in _files.names_in(directory):
         match = re.fullmatch(r"\.?(.+?)-(\d+)(\.replaced)?", entry)
         if match and (name is None or match[1] == name):
             path = os.path.join(directory, f"{match[1]}-{match[2]}")

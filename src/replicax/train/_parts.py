@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import contextlib
 from collections import UserList
-from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from replicax._core.digests import uncounted
 from replicax._core.errors import UsageError
+from replicax._core.placement import is_spread, place, to_host
 from replicax._keras import _compat
 from replicax._keras.compressed import LeftOver, left_over_by
 from replicax._keras.module import Module
+from replicax.train._arrays import Arrays, box_of
+from replicax.train._files import Box, Piece, whole_box
 
 
 @dataclass(frozen=True)
@@ -158,29 +164,79 @@ def build_optimizers(parts: Sequence[Part]) -> None:
                 optimizer.build(candidates[0].trainable_variables)
 
 
-def values_of(part: Variables | LeftOvers, *, copy: bool) -> Iterator[tuple[str, np.ndarray, Any]]:
-    """Path, value, and the rows behind it, of each variable of a part.
+@dataclass(frozen=True)
+class Source:
+    """The value of a variable as it is saved: whole on the chief, or in boxes on all workers.
 
-    `copy` is for a next step that may run before the values are written.
+    A box comes with a function that copies it to the host, in one array or in several.
     """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    boxes: Sequence[tuple[Box, Callable[[], Iterable[np.ndarray]]]]
+    spread: Any = None  # the array, if no worker has all of it
+    behind: Mapping[str, np.ndarray] = field(default_factory=dict)  # the rows of a dynamic table
+
+    def pieces(self, name: str) -> list[Piece]:
+        """What this worker owns of the value."""
+        return [Piece(name, self.dtype, self.shape, box, chunks) for box, chunks in self.boxes]
+
+    def gathered(self) -> Source:
+        """The same, whole on the chief; all workers take its only chunk, at the same time."""
+        if self.spread is None:
+            return self
+        return replace(self, boxes=[(whole_box(self.shape), lambda: [_gathered(self.spread)])])
+
+
+def sources_of(part: Variables | LeftOvers) -> Iterator[Source]:
+    """The values of a part's variables, which are copied to the host when they are written."""
     if isinstance(part, LeftOvers):
         for path, value in part.owner.values().items():
-            yield path, value, {}
-    else:
-        for variable in part.variables:
-            yield variable.path, to_host(variable, copy=copy), rows_of(variable)
+            box = whole_box(value.shape), partial(_one, value)
+            yield Source(path, value.shape, value.dtype.name, [box])
+        return
+    for variable in part.variables:
+        shape = tuple(variable.shape)
+        if shards := getattr(variable, "variables", None):  # on parameter servers: one by one
+            box = whole_box(shape), partial(_read, shards)
+            yield Source(variable.path, shape, _stored_dtype(variable), [box])
+            continue
+        value = _compat.read(variable)
+        dtype = np.dtype(value.dtype).name
+        if is_divided(value):
+            own = [shard for shard in value.addressable_shards if shard.replica_id == 0]
+            boxes = [(box_of(shard.index, shape), partial(_host, shard.data)) for shard in own]
+            yield Source(variable.path, shape, dtype, boxes, spread=value)
+        else:
+            boxes = [(whole_box(shape), partial(_host, value))]
+            yield Source(variable.path, shape, dtype, boxes, behind=rows_of(variable))
 
 
-def to_host(variable: Any, *, copy: bool) -> np.ndarray:
-    """The value in host memory of a Keras variable that is whole on every device that has it.
+def is_divided(value: Any) -> bool:
+    """Whether a value is an array that no worker has whole."""
+    return is_spread(value) and not value.is_fully_replicated
 
-    `copy` is for a next step that may run before the value is written.
-    """
-    value = _compat.read(variable)
+
+def _one(value: np.ndarray) -> list[np.ndarray]:
+    return [value]
+
+
+def _read(shards: Sequence[Any]) -> Iterator[np.ndarray]:
+    return map(np.asarray, shards)
+
+
+def _host(value: Any) -> list[np.ndarray]:
+    """The value on the host, which the array itself does not keep: a model may not fit there."""
     if not value.is_fully_addressable:
         value = value.addressable_data(0)
-    # On the CPU, NumPy would share the array's memory, which a step may reuse.
-    return np.array(value) if copy else np.asarray(value)
+    datas = [shard.data for shard in value.addressable_shards]
+    make = jax.make_array_from_single_device_arrays
+    return [np.asarray(make(value.shape, value.sharding, datas))]
+
+
+def _gathered(value: Any) -> np.ndarray:
+    return to_host(place(value, NamedSharding(value.sharding.mesh, PartitionSpec())))
 
 
 def rows_of(variable: Any) -> dict[str, np.ndarray]:
@@ -190,11 +246,26 @@ def rows_of(variable: Any) -> dict[str, np.ndarray]:
 
 def assign(variable: Any, arrays: Mapping[str, np.ndarray], key: str) -> None:
     """Restore a variable from its key, and the rows behind it from keys with that prefix."""
-    variable.assign(arrays[key])
+    value = _compat.stored(variable)
+    if isinstance(arrays, Arrays) and is_divided(value):
+        piece: Any = partial(arrays.piece, key)
+        variable.assign(jax.make_array_from_callback(value.shape, value.sharding, piece))
+    else:
+        variable.assign(arrays[key])
     if getattr(variable, "is_dynamic", False):
         first = f"{key}/"
         behind = {name for name in arrays if name.startswith(first)}
         variable.table.load({name.removeprefix(first): arrays[name] for name in behind})
+
+
+def check(variable: Any, arrays: Arrays, key: str) -> None:
+    """Check what this worker will read to restore a variable."""
+    value = _compat.stored(variable)
+    if is_divided(value):
+        for index in value.sharding.addressable_devices_indices_map(value.shape).values():
+            arrays.check(key, index or ())
+    else:
+        arrays.check(key)
 
 
 def put(variable: Any, arrays: Mapping[str, np.ndarray], key: str) -> None:
@@ -232,7 +303,7 @@ def matched(name: str, saved: Sequence[dict[str, Any]], variables: Sequence[Any]
 
 def check_fits(variable: Any, entry: Mapping[str, Any]) -> None:
     """Refuse a saved value of another shape or type."""
-    mine = (list(variable.shape), _dtype(variable))
+    mine = (list(variable.shape), _stored_dtype(variable))
     if mine != (entry["shape"], entry["dtype"]):
         raise UsageError(
             "A variable is restored from a value of its shape and type. Received: "
@@ -242,8 +313,9 @@ def check_fits(variable: Any, entry: Mapping[str, Any]) -> None:
         )
 
 
-def _dtype(variable: Any) -> str:
-    return np.dtype(_compat.read(variable).dtype).name
+def _stored_dtype(variable: Any) -> str:
+    # Of a variable on parameter servers, without its value.
+    return np.dtype(_compat.stored_dtype(variable)).name
 
 
 def _unique(paths: Sequence[str]) -> list[str]:

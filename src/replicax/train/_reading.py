@@ -71,7 +71,7 @@ class CheckpointReader:
         path: The checkpoint; of TensorFlow's, the path without `.index`.
 
     Raises:
-        CheckpointError: If there is none, or it is damaged.
+        CheckpointError: If there is none, or it is damaged; a value is checked when it is read.
         UsageError: If it is one of TensorFlow's and google-crc32c is missing.
     """
 
@@ -85,10 +85,14 @@ class CheckpointReader:
                 name: (list(entry.shape), entry.dtype) for name, entry in bundle.entries.items()
             }
             return
-        content = _files.read(path)
-        arrays, self._paths = _arrays(content)
-        self._read = arrays.__getitem__
-        self._kinds = {name: (list(array.shape), array.dtype) for name, array in arrays.items()}
+        content = _files.opened(path)
+        keys, self._paths = _keys(content)
+        counter = np.asarray(content.body["save_counter"], np.int64)
+        arrays = content.arrays
+        self._read = lambda name: arrays[keys[name]] if name in keys else counter
+        kinds = {name: arrays.kind(key) for name, key in keys.items()}
+        kinds[_COUNTER] = counter.shape, counter.dtype
+        self._kinds = {name: (list(shape), dtype) for name, (shape, dtype) in kinds.items()}
 
     def get_variable_to_shape_map(self) -> dict[str, list[int]]:
         """The shapes by name."""
@@ -119,9 +123,9 @@ class CheckpointReader:
         return self._read(name)
 
 
-def _arrays(content: _files.Content) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """The arrays by TensorFlow's names, and those names by the older ones."""
-    arrays = {_COUNTER: np.asarray(content.body["save_counter"], np.int64)}
+def _keys(content: _files.Content) -> tuple[dict[str, str], dict[str, str]]:
+    """The arrays' own names by TensorFlow's, and TensorFlow's by the older ones."""
+    keys: dict[str, str] = {}
     names = {key: full + VALUE for full, key, _ in all_saved(content.body["parts"])}
     paths: dict[str, str] = {}
     for part, saved in content.body["parts"].items():
@@ -129,6 +133,6 @@ def _arrays(content: _files.Content) -> tuple[dict[str, np.ndarray], dict[str, s
             path = f"{part}/{entry['path']}"
             path = f"{path}#{index}" if path in paths else path
             name = names.get(f"{part}:{index}", path)
-            paths[path] = f"{name}#{index}" if name in arrays else name
-            arrays[paths[path]] = content.arrays[f"{part}:{index}"]
-    return arrays, paths
+            paths[path] = f"{name}#{index}" if name in keys or name == _COUNTER else name
+            keys[paths[path]] = f"{part}:{index}"
+    return keys, paths

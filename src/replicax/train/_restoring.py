@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from replicax._core.errors import CheckpointError, UsageError
 from replicax._input.iterator import DistributedIterator
-from replicax.train import _files
 from replicax.train._parts import (
     LeftOvers,
     Part,
@@ -25,14 +24,6 @@ if TYPE_CHECKING:
     from replicax._control import Channel
 
 
-def seen_alike(channel: Channel, path: str) -> bytes | None:
-    """None if all workers see the same checkpoint; else the chief's as bytes."""
-    seen = channel.exchange("checkpoint seen", _files.identity(path))
-    if seen[0] is None or all(one == seen[0] for one in seen):
-        return None
-    return channel.from_chief("checkpoint", _files.packed(path) if channel.is_chief else b"")
-
-
 def seen_by_all(channel: Channel, path: str, index: bytes) -> None:
     """Refuse, on all workers, a checkpoint of TensorFlow that differs between them."""
     if len(set(channel.exchange("checkpoint seen", zlib.crc32(index)))) > 1:
@@ -41,14 +32,6 @@ def seen_by_all(channel: Channel, path: str, index: bytes) -> None:
             f"workers, at {path!r}. They would go on from different values. Copy it "
             "to where all see it."
         )
-
-
-def stored_content(
-    path: str, payload: bytes | None
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Body and arrays, from the folder or from the chief's bytes."""
-    content = _files.read(path) if payload is None else _files.unpacked(payload, path)
-    return content.body, content.arrays
 
 
 def plan_of(

@@ -12,7 +12,7 @@ import numpy as np
 from replicax._core.errors import CheckpointError, UsageError
 from replicax._keras import _compat
 from replicax._keras.attributes import AGAIN, finish, weights_of
-from replicax.train._files import dtype_of
+from replicax.train._arrays import dtype_of
 from replicax.train._objects import GRAPH, Node, graph_of, match
 from replicax.train._parts import LeftOvers, Part, Stateful, Variables, is_optional, put
 from replicax.train._plain import Value

@@ -91,7 +91,7 @@ def test_the_model_can_be_looked_into_afterwards():
 
 @pytest.mark.parametrize("every", [0, -1])
 def test_the_number_of_batches_must_be_positive(every):
-    with pytest.raises(rx.errors.UsageError, match="after a positive number of batches"):
+    with pytest.raises(rx.errors.UsageError, match="`every`"):
         rx.callbacks.AssertFinite(every=every)
 
 

@@ -129,7 +129,7 @@ def test_mirrored_variables_train_as_those_of_workers_do(compression, divided):
 
 
 def test_gradients_are_summed_in_one_way():
-    with pytest.raises(UsageError, match=r"Gradients are summed in one way\. Received: .*'int8'"):
+    with pytest.raises(UsageError, match="`compression='int8'` and `cross_device_ops"):
         rx.MirroredStrategy(cross_device_ops=rx.CrossDeviceOps(), compression="int8")
 
 

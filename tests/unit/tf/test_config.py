@@ -74,7 +74,7 @@ def test_a_cluster_can_be_joined_after_devices_were_listed():
 def test_another_number_of_devices_comes_too_late():
     tf.config.set_logical_device_configuration(CPU, [tf.config.LogicalDeviceConfiguration()] * 8)
     assert len(tf.config.get_logical_device_configuration(CPU)) == 8
-    with pytest.raises(RuntimeError, match="What devices are is said before JAX is used"):
+    with pytest.raises(RuntimeError, match="JAX has started already"):
         tf.config.experimental.set_virtual_device_configuration(
             CPU, [tf.config.experimental.VirtualDeviceConfiguration()]
         )

@@ -184,8 +184,8 @@ def test_a_profile(tmp_path):
 
 def test_tensorboard_is_optional(monkeypatch):
     def missing(name):
-        raise ImportError(name)
+        raise ModuleNotFoundError(name)
 
     monkeypatch.setattr(event_files.importlib, "import_module", missing)
-    with pytest.raises(rx.errors.UsageError, match="Summaries are written with the `tensorboard`"):
+    with pytest.raises(rx.errors.UsageError, match=r"replicax\[tensorboard\]"):
         tf.summary.create_file_writer("logs")

@@ -134,13 +134,13 @@ class TestTensorShape:
         shape = tf.TensorShape(None)
         assert (shape.rank, shape.dims, bool(shape), str(shape)) == (None, None, False, "<unknown>")
         assert shape.is_compatible_with([1, 2]) and shape.merge_with([1]) == [1]
-        with pytest.raises(UsageError, match="Only a shape of known rank is a list"):
+        with pytest.raises(UsageError, match="`rank`"):
             shape.as_list()
 
     def test_shapes_that_cannot_be_one(self):
         shape = tf.TensorShape([None, 3])
         assert not shape.is_compatible_with([3]) and not shape.is_compatible_with([1, 4])
-        with pytest.raises(UsageError, match="Two shapes of one array must agree"):
+        with pytest.raises(UsageError, match="both shapes"):
             shape.assert_is_compatible_with([1, 4])
 
 

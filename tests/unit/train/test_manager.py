@@ -115,16 +115,16 @@ def test_no_checkpoints():
 
 
 def test_managers_in_one_folder_leave_each_other_what_they_write(tmp_path, monkeypatch):
-    begun, may_end, write_arrays = threading.Event(), threading.Event(), _files._write_arrays
+    begun, may_end, write_arrays = threading.Event(), threading.Event(), _files.write_arrays
 
-    def slow(path, arrays):
-        entries = write_arrays(path, arrays)
+    def slow(path, *pieces):
+        entries = write_arrays(path, *pieces)
         if "ckpt_best" in str(path):
             begun.set()
             assert may_end.wait(60)
         return entries
 
-    monkeypatch.setattr(_files, "_write_arrays", slow)
+    monkeypatch.setattr(_files, "write_arrays", slow)
     _, best = manager(tmp_path, checkpoint_name="ckpt_best", asynchronous=True)
     _, regular = manager(tmp_path, asynchronous=True)
     best.save()

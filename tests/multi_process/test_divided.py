@@ -1,0 +1,98 @@
+"""Checkpoints of arrays that no worker has whole, by real workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import replicax as rx
+from replicax.train import _files
+
+from . import divided
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def run(what, folder, workers, devices=1, victim=None, timeout=300):
+    size = ["--workers", str(workers), "--devices-per-worker", str(devices)]
+    command = [sys.executable, "-m", "replicax.launch", "run", *size, divided.__file__, what]
+    env = {**os.environ, "VICTIM": json.dumps(victim)}
+    return subprocess.run(
+        [*command, str(folder)], env=env, capture_output=True, text=True, timeout=timeout
+    )
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("divided")
+    for what, workers, devices in (("alone", 1, 2), ("begun", 2, 1)):
+        done = run(what, folder, workers, devices)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def found(folder, name, worker):
+    return json.loads((folder / f"{name}-{worker}.json").read_text())
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+def test_two_workers_save_and_restore(saved, worker):
+    told = found(saved, "begun", worker)
+    for name in ("divided", "alone", "shared", "thread", "gathered", "streamed", "kept"):
+        assert told[name] is True, name
+    assert told["whole"] is True
+    assert told["from whole"] is True
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+def test_a_full_disk_of_one_is_an_error_on_all(saved, worker):
+    told = found(saved, "begun", worker)
+    texts = [*told["refused"], told["full without a shared folder"], told["thread is full"]]
+    assert all("No space left" in text for text in texts)
+
+
+def test_each_worker_writes_what_it_owns(saved):
+    sizes = {name: _files.files_at(str(saved / name)).sizes() for name in ("shared", "gathered")}
+    half = sum(4 * np.prod(shape) for shape in divided.SHAPES[:4]) // 2
+    assert sizes["shared"]["arrays-1.bin"] == half
+    assert half <= sizes["shared"]["arrays.bin"] < 1.1 * half
+    assert set(sizes["gathered"]) == {"arrays.bin", "checkpoint.json"}
+
+
+@pytest.mark.parametrize(("workers", "devices"), [(1, 2), (3, 1), (2, 3)])
+def test_another_number_of_workers_restores(saved, workers, devices):
+    done = run("restored", saved, workers, devices)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for worker in range(workers):
+        assert all(found(saved, "restored", worker).values())
+
+
+def test_a_process_without_a_cluster_restores(saved):
+    made = [keras.Variable(np.zeros(shape, "float32")) for shape in divided.SHAPES]
+    for name in ("shared", "thread", "gathered"):
+        divided.fill(made, 0)
+        rx.train.Checkpoint(made=made).read(saved / name)
+        assert divided.is_right(made)
+    value = rx.train.load_variable(saved / "shared", "made/1/.ATTRIBUTES/VARIABLE_VALUE")
+    np.testing.assert_array_equal(value, divided.expected(1))
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_kill_9_in_a_save_leaves_a_whole_checkpoint(tmp_path, victim):
+    made = [keras.Variable(np.zeros(shape, "float32")) for shape in divided.SHAPES]
+    number = rx.train.Value(0)
+    for seed in range(3):
+        done = run("killed", tmp_path, 2, victim=(victim, seed))
+        assert done.returncode != 0
+        path = rx.train.latest_checkpoint(tmp_path / "kept")
+        assert path is not None, done.stdout + done.stderr
+        rx.train.Checkpoint(made=made, number=number).read(path)
+        assert number.value >= 1
+        assert divided.is_right(made, number.value)
+        assert len(rx.train.all_checkpoints(tmp_path / "kept")) <= 3
