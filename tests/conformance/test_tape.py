@@ -177,5 +177,5 @@ def test_values_of_replicas_are_no_targets(strategy):
     w = keras.Variable(3.0)
     with rx.GradientTape() as tape:
         losses = strategy.run(lambda: w * rx.get_replica_context().replica_id_in_sync_group)
-    with pytest.raises(rx.errors.PerReplicaMisuse, match="PerReplica value"):
+    with pytest.raises(rx.errors.PerReplicaMisuse, match="cannot differentiate a PerReplica"):
         tape.gradient(losses, w)

@@ -164,7 +164,7 @@ def test_writing_the_number_of_rows_needs_an_aggregation(mirrored):
         summed = keras.Variable(0.0, aggregation="sum", name="summed")
     mirrored.run(lambda x: [summed.assign(x.shape[0]), None][1], args=(batch,))
     assert float(summed.value) == 3
-    with pytest.raises(rx.errors.VariableNotReduced, match="'plain'.*aggregation='none'"):
+    with pytest.raises(rx.errors.VariableNotReduced, match="variable 'plain'"):
         mirrored.run(lambda x: [plain.assign(x.shape[0]), None][1], args=(batch,))
 
 

@@ -244,7 +244,7 @@ def test_synchronization_none_is_refused(strategy):
 
 def test_the_mean_of_integers_is_refused(strategy):
     # Pair 97.
-    with pytest.raises(ValueError, match="aggregation='mean' .* of int32"):
+    with pytest.raises(ValueError, match="aggregation='mean'"):
         variable_or_use(strategy, 1, dtype="int32", aggregation="mean")
 
 
@@ -302,7 +302,7 @@ def test_the_array_that_a_variable_was_given_is_left_alone(strategy, given):
 def test_a_variable_belongs_to_one_strategy(strategy):
     other = rx.MirroredStrategy(["CPU:6", "CPU:7"])
     v = variable(other, 1.0, name="theirs")
-    with pytest.raises(rx.errors.MixedStrategies, match="'theirs' belongs to another strategy"):
+    with pytest.raises(rx.errors.MixedStrategies, match="'theirs' belongs to another"):
         strategy.run(lambda: v.value * 1)
     assert float(v.value) == 1.0
 

@@ -285,7 +285,7 @@ class StatefulFunction(Generic[P, R]):
             except HostLoop as signal:
                 if signal.always:
                     traces.runs_as_python(once=signal.once)
-                text = "%s runs as plain Python, and what it calls is compiled: it %s"
+                text = "%s runs as plain Python, and functions that it calls are compiled: it %s"
                 logger.info(text, self.name, signal.what)
             except NeedsValues:
                 if not is_inside():

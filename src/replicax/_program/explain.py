@@ -32,8 +32,8 @@ _STATUS = re.compile(
 _NO_MEMORY = "RESOURCE_EXHAUSTED"
 WHAT_TO_TRY = (
     "The device has too little memory for this program. Make `batch_size` smaller, train in "
-    "`mixed_bfloat16`, or take CentralStorageStrategy, which keeps variables on the CPU. "
-    "`replicax plan` says what a step needs, `replicax doctor` which processes hold memory. "
+    "`mixed_bfloat16`, or use CentralStorageStrategy, which keeps variables on the CPU. "
+    "`replicax plan` shows what a step needs, `replicax doctor` which processes hold memory. "
     "See docs/gpu.md."
 )
 

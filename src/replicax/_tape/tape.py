@@ -114,7 +114,7 @@ class GradientTape:
             if is_differentiable(value):
                 self._log.watch(value)
             else:
-                logger.warning("A tape watches real and complex numbers, not %s.", value.dtype)
+                logger.warning("A tape cannot watch %s: convert it to floats.", value.dtype)
 
     @contextlib.contextmanager
     def stop_recording(self) -> Iterator[None]:
@@ -291,7 +291,7 @@ class GradientTape:
             return self._variables.copy_of(target, _compat.read(target))
         target = checked(target, "differentiate")
         if not is_differentiable(target):
-            logger.warning("A tape differentiates real and complex numbers, not %s.", target.dtype)
+            logger.warning("A tape cannot differentiate %s: convert it to floats.", target.dtype)
         return target
 
     def _values_of(self, source: Any) -> list[Any]:

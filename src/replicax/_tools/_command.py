@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from replicax._core.errors import ReplicaxError, UsageError
+from replicax._core.errors import ReplicaxError, UsageError, did_you_mean
 
 
 def answer(name: str, work: Callable[[dict[str, Any]], int], arguments: Sequence[str]) -> int:
@@ -24,3 +24,9 @@ def answer(name: str, work: Callable[[dict[str, Any]], int], arguments: Sequence
     except ReplicaxError as error:
         sys.stderr.write(f"replicax {name}: error: {error}\n")
         return 2 if isinstance(error, UsageError) else 1
+
+
+def unknown(what: str, name: str, known: Collection[str]) -> UsageError:
+    """The error of a name that is none of those known."""
+    meant = did_you_mean(name, known)
+    return UsageError(f"No {what} {name!r} here.{meant} Use any of {', '.join(known)}.")

@@ -191,5 +191,5 @@ def strategies(text: str, known: Sequence[str]) -> tuple[str, ...]:
     wrong = [name for name in names if not re.fullmatch(pattern, name)]
     if wrong:
         meant = did_you_mean(wrong[0], known)
-        raise argparse.ArgumentTypeError(f"no strategy {wrong[0]!r}.{meant} There are {listed}")
+        raise argparse.ArgumentTypeError(f"no strategy {wrong[0]!r}.{meant} Use any of {listed}.")
     return names

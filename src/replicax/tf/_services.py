@@ -79,7 +79,7 @@ def device(device_name: Any) -> contextlib.AbstractContextManager[Any]:
             raise
     if named not in _missed:
         _missed.add(named)
-        logger.warning("There is no device %s: the default device computes instead.", named)
+        logger.warning("No device %s here: the default device computes instead.", named)
     return contextlib.nullcontext()
 
 

@@ -354,7 +354,7 @@ def test_integers_are_not_followed(caplog):
         tape.watch(jnp.arange(3))
         y = jnp.arange(3) * 2
     assert tape.gradient(y, jnp.arange(3)) is None
-    assert [record.getMessage().split(", not ")[1] for record in caplog.records] == ["int32."] * 2
+    assert ["int32" in record.getMessage() for record in caplog.records] == [True] * 2
 
 
 def test_a_variable_that_only_a_compiled_part_reads():

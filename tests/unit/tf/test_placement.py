@@ -32,7 +32,7 @@ def test_the_default_device_computes_and_a_warning_says_so_once(caplog):
             with tf.device("/TPU:5"):
                 assert (tf.constant(1) + 1).numpy() == 2
     assert [record.getMessage() for record in caplog.records] == [
-        "There is no device /TPU:5: the default device computes instead."
+        "No device /TPU:5 here: the default device computes instead."
     ]
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 import replicax as rx
-from replicax._core.errors import did_you_mean, needs
+from replicax._core.errors import needs
+from replicax._tools._command import unknown
 
 if TYPE_CHECKING:
     from replicax._tools.compare._settings import Settings
@@ -36,10 +37,7 @@ def load(settings: Settings) -> Dataset:
     Every strategy then sees the same batches in the same order, because nobody shuffles again.
     """
     if settings.dataset not in _LOADERS:
-        raise rx.errors.UsageError(
-            f"No data set {settings.dataset!r} here.{did_you_mean(settings.dataset, _LOADERS)} "
-            f"Use one of {', '.join(_LOADERS)}."
-        )
+        raise unknown("data set", settings.dataset, _LOADERS)
     data = _LOADERS[settings.dataset](settings)
     if settings.examples is None:
         return data

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 import keras
 from keras import layers
 
-import replicax as rx
-from replicax._core.errors import did_you_mean
+from replicax._tools._command import unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,10 +30,7 @@ _BATCHNORM_MOMENTUM = 0.9
 def build(name: str, shape: tuple[int, ...]) -> keras.Model:
     """Build the model of that name, which gives one logit for each of ten classes."""
     if name not in _RECIPES:
-        raise rx.errors.UsageError(
-            f"No model {name!r} here.{did_you_mean(name, _RECIPES)} Use one of "
-            f"{', '.join(_RECIPES)}."
-        )
+        raise unknown("model", name, _RECIPES)
     inputs = keras.Input(shape, name="inputs")
     logits = layers.Dense(10, name="logits")(_RECIPES[name].features(_centred(inputs)))
     return keras.Model(inputs, logits, name=name)

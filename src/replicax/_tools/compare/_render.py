@@ -86,11 +86,10 @@ def verdict(comparison: Comparison) -> str:
         for m in comparison.deviating
     )
     return (
-        "Every strategy must end with the weights of one device. "
-        f"Received: {worst}; the limit is {WEIGHT_LIMIT:.0e}. "
-        "All had the same initial weights and batches, so only rounding may differ. "
-        "Over a long training rounding grows: try fewer epochs. If the difference stays, this is "
-        "a bug of Replicax; please report it with compare.json."
+        f"Not every strategy ended with the weights of one device: {worst}; the limit is "
+        f"{WEIGHT_LIMIT:.0e}. All had the same initial weights and batches, so only rounding may "
+        "differ. Rounding grows over a long training: try fewer epochs. If the difference stays, "
+        "this is a bug of Replicax; please report it with compare.json."
     )
 
 

@@ -10,7 +10,7 @@ import jax
 import keras
 
 import replicax as rx
-from replicax._core.errors import did_you_mean
+from replicax._tools._command import unknown
 from replicax._tools.compare._machine import device_name
 from replicax._tools.compare._places import places, places_of_servers
 from replicax._tools.compare._settings import LOCAL, OF_WORKERS, PARAMETER_SERVER
@@ -82,10 +82,7 @@ def make(name: str, devices: Sequence[jax.Device]) -> rx.Strategy:
         case "central_storage":
             return rx.CentralStorageStrategy(devices, _home(devices))
         case _:
-            raise rx.errors.UsageError(
-                f"No strategy {name!r} here.{did_you_mean(name, NAMES)} Use any of "
-                f"{', '.join(NAMES)}."
-            )
+            raise unknown("strategy", name, NAMES)
 
 
 def call(name: str, devices: Sequence[jax.Device]) -> str:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from replicax._core.errors import UsageError, did_you_mean
 from replicax._core.topology import Topology
 from replicax._mesh.store import Placement, by_layout, replicated, zero
+from replicax._tools._command import unknown
 from replicax._tools.plan._compiled import described_strategy
 
 if TYPE_CHECKING:
@@ -46,8 +46,5 @@ def strategy_for(name: str, target: Target) -> Any:
         topology = Topology.of(target.devices, int(divided[1]))
         return _on(topology, by_layout(topology, "auto"))
     if name not in _MAKERS:
-        raise UsageError(
-            f"No strategy {name!r} here.{did_you_mean(name, NAMES)} Use any of {', '.join(NAMES)} "
-            "(or another number)."
-        )
+        raise unknown("strategy", name, (*_MAKERS, "model_parallel:M"))
     return _MAKERS[name](target)

@@ -201,16 +201,16 @@ def _metric(evidence: Evidence) -> Cause | None:
     if first.kind == RESULT and abs(first.ratio * replicas - 1) <= NEAR:
         return Cause(
             "mean of sums",
-            f"weights are equal, and {first.name} is 1/{replicas} of one device's: each replica "
-            "returns a sum over its own rows, or a loss already divided by the global batch "
-            'size, and reduce("MEAN") divides it once more, by the number of replicas. Use '
+            f"weights are equal, and the reported number is 1/{replicas} of one device's: each "
+            "replica returns a sum over its own rows, or a loss already divided by the global "
+            'batch size, and reduce("MEAN") divides it once more, by the number of replicas. Use '
             'reduce("SUM").',
         )
     if first.kind == RESULT and abs(first.ratio - replicas) <= NEAR * replicas:
         return Cause(
             "sum of means",
-            f"weights are equal, and {first.name} is {replicas} times one device's: each replica "
-            'returns a mean of its own rows, and reduce("SUM") adds the means up. Use '
+            f"weights are equal, and the reported number is {replicas} times one device's: each "
+            'replica returns a mean of its own rows, and reduce("SUM") adds the means up. Use '
             'reduce("MEAN"), or divide by the global batch size in each replica.',
         )
     return Cause(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from replicax._core.errors import UsageError, did_you_mean
+from replicax._core.errors import UsageError
 from replicax._core.topology import default_devices
+from replicax._tools._command import unknown
 from replicax.strategies import (
     CentralStorageStrategy,
     MirroredStrategy,
@@ -33,10 +34,7 @@ def one_device(devices: Sequence[Any]) -> Any:
 def make(name: str, devices: Sequence[Any]) -> Any:
     """Make the strategy of that name."""
     if name not in _MAKERS:
-        raise UsageError(
-            f"No strategy {name!r} here.{did_you_mean(name, _MAKERS)} Use any of "
-            f"{', '.join(_MAKERS)}."
-        )
+        raise unknown("strategy", name, _MAKERS)
     return _MAKERS[name](devices)
 
 

@@ -103,5 +103,5 @@ def test_a_failed_download_says_what_to_do(monkeypatch):
 
 
 def test_an_unknown_dataset_is_refused():
-    with pytest.raises(rx.errors.UsageError, match="one of digits, cifar10"):
+    with pytest.raises(rx.errors.UsageError, match="any of digits, cifar10"):
         _data.load(Settings(dataset="mnist"))

@@ -83,6 +83,6 @@ def test_optimizers_are_not_shared():
 def test_an_unknown_model_is_refused():
     with pytest.raises(
         rx.errors.UsageError,
-        match="one of cnn, mlp, resnet20",
+        match="any of cnn, mlp, resnet20",
     ):
         _models.build("vgg", (8, 8, 1))
