@@ -71,7 +71,11 @@ def assigned(name):
 
 def names_for_type_checkers():
     """The names that the TYPE_CHECKING block imports, with their modules."""
-    (block,) = (node for node in TREE.body if isinstance(node, ast.If))
+    (block,) = (
+        node
+        for node in TREE.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
     return {
         alias.asname: ".".join(filter(None, [getattr(node, "module", None), alias.name]))
         for node in block.body
@@ -100,7 +104,7 @@ def test_every_name_of_the_list_of_homes_is_defined_there():
 
 
 def test_an_unknown_name_is_explained():
-    with pytest.raises(AttributeError, match="A public name of Replicax is one that.*'Mirr'"):
+    with pytest.raises(AttributeError, match="'Mirr'"):
         _ = rx.Mirr
 
 
@@ -165,6 +169,17 @@ def test_no_name_starts_a_backend():
         assert run_python(TOUCH_EVERY_NAME + join, JAX_NUM_CPU_DEVICES="3") == "3\n"
 
 
+def test_another_backend_is_refused_before_keras_is_imported():
+    program = """
+        import replicax as rx
+        try:
+            rx.MirroredStrategy
+        except rx.errors.WrongBackend as error:
+            print(error)
+    """
+    assert "KERAS_BACKEND=jax" in run_python(program, KERAS_BACKEND="torch")
+
+
 def test_another_backend_is_refused_at_the_first_use():
     program = """
         import keras
@@ -177,5 +192,5 @@ def test_another_backend_is_refused_at_the_first_use():
                 print(error)
     """
     said = run_python(program, KERAS_BACKEND="numpy")
-    assert said.count("Received: Keras with the 'numpy' backend") == 2
-    assert "Put `import replicax` before `import keras`" in said
+    assert said.count("'numpy' backend") == 2
+    assert said.count("`import replicax` before `import keras`") == 2

@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from replicax._core import seams
-from replicax._core.env import prefer_jax_backend
+from replicax._core.env import prefer_jax_backend, require_jax_backend
 
 if TYPE_CHECKING:
     import replicax as distribute  # noqa: F401
@@ -156,19 +156,19 @@ prefer_jax_backend()
 seams.provide(lambda: importlib.import_module("replicax._fit.hooks").install_hooks())
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        found: Any = importlib.import_module(_MODULES[name])
-    elif name in _HOME_OF:
-        found = getattr(importlib.import_module(_HOME_OF[name]), name)
-    else:
-        raise AttributeError(
-            f"A public name of Replicax is one that `dir(replicax)` lists. Received: {name!r}. "
-            "It may be spelled otherwise or not exist here. See docs/migration.md for the names "
-            "of tf.distribute."
-        )
-    globals()[name] = found
-    return found
+if not TYPE_CHECKING:  # to a type checker, every name would exist
+
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            found = importlib.import_module(_MODULES[name])
+        elif name in _HOME_OF:
+            require_jax_backend()
+            found = getattr(importlib.import_module(_HOME_OF[name]), name)
+        else:
+            # Python adds ". Did you mean: …?" to it.
+            raise AttributeError(f"replicax has no {name!r}; docs/migration.md lists its names")
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:

@@ -32,13 +32,12 @@ _HOME_OF = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(
-            f"A public name of a report is one that `dir({__name__})` lists. Received: {name!r}. "
-            "It may be spelled otherwise. See docs/compare.md."
-        )
-    return getattr(importlib.import_module(f"replicax._tools.compare.{_HOME_OF[name]}"), name)
+if not TYPE_CHECKING:  # to a type checker, every name would exist
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME_OF:
+            raise AttributeError(f"{__name__} has no {name!r}; docs/compare.md lists its names")
+        return getattr(importlib.import_module(f"replicax._tools.compare.{_HOME_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -111,7 +111,7 @@ def test_a_cross_replica_method_inside_run_names_the_one_to_use(strategy, name, 
             return strategy.reduce("SUM", value, axis=None)
         return strategy.gather(value, axis=0)
 
-    with pytest.raises(rx.errors.NotInCrossReplicaContext, match=rf"\.{instead}\(\) instead"):
+    with pytest.raises(rx.errors.NotInCrossReplicaContext, match=rf"\.{instead}\(\)"):
         strategy.run(replica_fn)
 
 
@@ -127,7 +127,7 @@ def test_values_from_function_inside_run_is_an_error(strategy):
     def replica_fn():
         return strategy.experimental_distribute_values_from_function(lambda context: 1.0)
 
-    with pytest.raises(RuntimeError, match="_values_from_function` outside `run`"):
+    with pytest.raises(RuntimeError, match="_values_from_function` outside"):
         strategy.run(replica_fn)
 
 
@@ -150,7 +150,7 @@ def test_variables_of_a_globally_set_strategy_live_on_its_devices(strategy):
 
 
 def test_a_strategy_is_not_set_globally_in_a_scope(strategy):
-    with strategy.scope(), pytest.raises(RuntimeError, match="Must not be called inside a"):
+    with strategy.scope(), pytest.raises(RuntimeError, match="must not be called inside a"):
         rx.experimental_set_strategy(strategy)
 
 

@@ -72,7 +72,7 @@ def test_epochs_differ_as_the_shuffle_says(strategy):
 
 def test_a_data_set_of_single_rows_is_refused(strategy):
     dataset = strategy.experimental_distribute_dataset(Dataset.range(4))
-    with pytest.raises(rx.errors.UnbatchedInput, match="call its `batch` method"):
+    with pytest.raises(rx.errors.UnbatchedInput, match="`batch`"):
         next(iter(dataset))  # 61
 
 
@@ -88,7 +88,7 @@ def test_the_plan_can_be_asked_for(strategy):
     plan = strategy.experimental_distribute_dataset(Dataset.range(9).batch(5)).plan()
     assert (plan.policy, plan.rows) == (AutoShardPolicy.DATA, ((3, 2),))
     made = strategy.distribute_datasets_from_function(lambda _: Dataset.range(9).batch(2))
-    with pytest.raises(rx.errors.UsageError, match="A plan shows how a data set is shared"):
+    with pytest.raises(rx.errors.UsageError, match="InputContext"):
         made.plan()
 
 
@@ -186,14 +186,14 @@ def test_an_order_without_a_seed_goes_on_elsewhere():
 def test_a_position_of_another_pipeline_is_refused(mirrored):
     state = iter(mirrored.experimental_distribute_dataset(shuffled())).get_state()
     other = iter(mirrored.experimental_distribute_dataset(Dataset.range(9).batch(3)))
-    with pytest.raises(rx.errors.UsageError, match="A position belongs to a data set made by"):
+    with pytest.raises(rx.errors.UsageError, match="Build the pipeline as it was"):
         other.set_state(state)
 
 
 def test_what_is_no_position_is_refused(mirrored):
     iterator = iter(mirrored.experimental_distribute_dataset(shuffled()))
     for wrong in ({}, {"epoch": 1}, [3], []):
-        with pytest.raises(rx.errors.UsageError, match="A position of a distributed data set is"):
+        with pytest.raises(rx.errors.UsageError, match="`state`"):
             iterator.set_state(wrong)
 
 
@@ -213,7 +213,7 @@ def test_a_position_of_pipelines_per_replica_is_for_as_many_replicas():
     again = iter(dataset)
     again.set_state(states[3])
     assert pieces(strategy, next(again)) == [[2, 3], [12, 13], [22, 23]]
-    with pytest.raises(rx.errors.UsageError, match="A position belongs to a data set made by"):
+    with pytest.raises(rx.errors.UsageError, match="Build the pipeline as it was"):
         again.set_state(states[2])
 
 
@@ -311,7 +311,7 @@ def test_fit_says_that_single_rows_are_no_batches(mirrored):
     x, y = rows()
     model = made(mirrored, dense_net)
     labels = Dataset.from_tensor_slices((x, y[:, 0]))
-    with pytest.raises(rx.errors.UsageError, match="as many as the others"):
+    with pytest.raises(rx.errors.UsageError, match="shapes"):
         model.fit(labels, verbose=0)
     model.fit(labels.batch(9), verbose=0)  # and the model is usable
 

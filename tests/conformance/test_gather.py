@@ -84,9 +84,9 @@ def test_the_rows_of_any_batch_come_back_in_order(strategy):
 def test_sizes_may_not_differ_along_another_axis(strategy):
     # Pair 74: (1, 1) and (1, 2) on axis 0.
     value = per_replica(strategy, np.ones((1, 1)), np.ones((1, 2)))
-    with pytest.raises(rx.errors.UnevenBatch, match="may differ in size along the gathered axis"):
+    with pytest.raises(rx.errors.UnevenBatch, match="Shape mismatch"):
         strategy.gather(value, axis=0)
-    with pytest.raises(ValueError, match="All replicas must combine values of one shape"):
+    with pytest.raises(ValueError, match="Reduce a value over the batch first"):
         strategy.run(lambda v: context().all_gather(v, 0), args=(value,))
 
 
@@ -94,7 +94,7 @@ def test_sizes_may_not_differ_along_another_axis(strategy):
 def test_ranks_may_not_differ(strategy):
     # Pair 74.
     value = per_replica(strategy, np.ones(2), np.ones((2, 2)))
-    with pytest.raises(ValueError, match="Shape mismatch: they do not fit together"):
+    with pytest.raises(ValueError, match="Shape mismatch"):
         strategy.gather(value, axis=0)
 
 
@@ -102,12 +102,12 @@ def test_ranks_may_not_differ(strategy):
 def test_scalars_cannot_be_gathered(strategy):
     # Pair 74.
     value = strategy.run(lambda: context().replica_id_in_sync_group)
-    with pytest.raises(ValueError, match="There is nothing to concatenate along"):
+    with pytest.raises(ValueError, match="Cannot `gather` a scalar"):
         strategy.gather(value, axis=0)
 
 
 def test_scalars_cannot_be_gathered_inside(strategy):
-    with pytest.raises(rx.errors.UsageError, match="`all_gather` concatenates along an axis"):
+    with pytest.raises(rx.errors.UsageError, match="Cannot `all_gather` a scalar"):
         strategy.run(lambda: context().all_gather(jnp.float32(1.0), 0))
 
 
@@ -174,7 +174,7 @@ def test_gathers_may_not_depend_on_each_other_endlessly(strategy):
         return x
 
     batch = batch_of(strategy, np.zeros(3, "float32"))
-    with pytest.raises(rx.errors.UnevenBatch, match="The sizes of gathered values must settle"):
+    with pytest.raises(rx.errors.UnevenBatch, match="sizes of gathered values"):
         strategy.run(replica_fn, args=(batch,))
 
 
@@ -184,7 +184,7 @@ def test_replicas_must_gather_equally_often(strategy):
         return context().all_gather(x, 0) if x.shape[0] > 1 else x
 
     batch = batch_of(strategy, np.zeros(3, "float32"))
-    with pytest.raises(rx.errors.UnevenBatch, match="All replicas must gather equally often"):
+    with pytest.raises(rx.errors.UnevenBatch, match="Gather on every replica"):
         strategy.run(replica_fn, args=(batch,))
 
 

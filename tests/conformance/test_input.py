@@ -287,7 +287,9 @@ def test_a_callable_may_return_any_iterable(mirrored):
 def test_a_generator_gives_one_epoch(two):
     dataset = two.experimental_distribute_dataset(batch for batch in chunks(4, 2))
     assert epoch(two, dataset) == [[[0], [1]], [[2], [3]]]
-    with pytest.raises(rx.errors.ExhaustedInput, match="A generator can be iterated once"):
+    with pytest.raises(
+        rx.errors.ExhaustedInput, match="Pass the function that makes the generator"
+    ):
         next(iter(dataset))
 
 
@@ -296,7 +298,7 @@ def test_no_batches_make_an_empty_epoch(strategy):
 
 
 def test_what_cannot_be_iterated_is_refused(strategy):
-    with pytest.raises(rx.errors.UsageError, match="A data set yields batches.*type int"):
+    with pytest.raises(rx.errors.UsageError, match=r"`dataset`.* 3\."):
         strategy.experimental_distribute_dataset(3)
 
 
@@ -335,7 +337,7 @@ def test_get_next_as_optional_says_whether_there_is_one(strategy):
     first, end = iterator.get_next_as_optional(), iterator.get_next_as_optional()
     assert (first.has_value(), end.has_value()) == (True, False)
     assert sum(pieces(strategy, first.get_value()), []) == [0, 1]
-    with pytest.raises(rx.errors.UsageError, match="an optional with a value"):
+    with pytest.raises(rx.errors.UsageError, match="has_value"):
         end.get_value()
 
 
@@ -476,7 +478,7 @@ def test_a_function_may_return_any_data_set(two):
 def test_the_batch_size_must_be_divisible():
     context = rx.InputContext(2, 1, 6)
     assert context.get_per_replica_batch_size(12) == 2  # 49
-    with pytest.raises(ValueError, match="must be divisible by the number of replicas"):
+    with pytest.raises(ValueError, match="must be divisible by"):
         context.get_per_replica_batch_size(13)
     assert str(context) == "tf.distribute.InputContext(input pipeline id 1, total: 2)"
 
@@ -567,7 +569,7 @@ def test_a_pipeline_per_replica_needs_a_function(strategy):
 
 def test_a_data_set_is_distributed_once(strategy):
     dataset = strategy.experimental_distribute_dataset([np.arange(4)])
-    with pytest.raises(rx.errors.UsageError, match="A data set is distributed once"):
+    with pytest.raises(rx.errors.UsageError, match="distributed already"):
         strategy.experimental_distribute_dataset(dataset)
 
 
@@ -593,7 +595,7 @@ def test_placing_the_pipeline_on_a_device_needs_two_more_options(mirrored, other
 
 def test_scalars_are_refused(strategy):
     dataset = strategy.experimental_distribute_dataset([5.0, 6.0, 7.0])
-    with pytest.raises(rx.errors.UnbatchedInput, match="an element with a scalar leaf"):  # 61
+    with pytest.raises(rx.errors.UnbatchedInput, match="scalars"):  # 61
         next(iter(dataset))
 
 
@@ -619,7 +621,7 @@ def test_single_elements_that_do_not_fill_a_step_are_refused(mirrored):
 
 def test_arrays_of_different_lengths_are_refused(strategy):
     dataset = strategy.experimental_distribute_dataset([(np.ones((4, 2)), np.ones(3))])
-    with pytest.raises(rx.errors.UnbatchedInput, match="have the same number of rows"):
+    with pytest.raises(rx.errors.UnbatchedInput, match="number of rows"):
         next(iter(dataset))
 
 
@@ -628,7 +630,7 @@ def test_a_batch_of_another_structure_is_refused(strategy):
     options = rx.InputOptions(experimental_per_replica_buffer_size=0)
     iterator = iter(strategy.experimental_distribute_dataset(batches, options))
     next(iterator)
-    with pytest.raises(rx.errors.BatchStructureChanged, match="have one structure.*batch 1"):
+    with pytest.raises(rx.errors.BatchStructureChanged, match="Batch 1"):
         next(iterator)
 
 

@@ -304,5 +304,5 @@ def test_regularization_counts_once(strategy):
 @pytest.mark.parametrize("name", ["compute_average_loss", "scale_regularization_loss"])
 def test_losses_are_not_averaged_in_cross_replica_context(strategy, name):
     # Pair 125.
-    with strategy.scope(), pytest.raises(RuntimeError, match="divides one replica's share by"):
+    with strategy.scope(), pytest.raises(RuntimeError, match="outside `strategy.run`"):
         getattr(rx.nn, name)(np.ones(2))

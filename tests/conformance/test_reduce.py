@@ -86,7 +86,7 @@ def test_the_mean_over_an_axis_counts_the_true_rows_of_all_replicas(strategy):
 @several_replicas
 def test_uneven_components_cannot_be_combined_element_by_element(strategy):
     # Pair 64.
-    with pytest.raises(ValueError, match="element by element needs components of one shape"):
+    with pytest.raises(ValueError, match="axis=0"):
         strategy.reduce("SUM", grown(strategy), axis=None)
 
 
@@ -117,7 +117,7 @@ def test_axes_may_be_negative_and_several(strategy):
 @pytest.mark.parametrize("axis", [2, -3, (0, 2)])
 def test_an_axis_must_exist(strategy, axis):
     value = strategy.run(lambda: jnp.ones((2, 3)))
-    with pytest.raises(ValueError, match="axis of a reduction must exist in every component"):
+    with pytest.raises(ValueError, match="`axis` must be"):
         strategy.reduce("MEAN", value, axis=axis)
 
 
@@ -131,7 +131,7 @@ def test_operations_are_names_in_any_case(strategy, op):
 @pytest.mark.parametrize("where", ["reduce", "all_reduce"])
 def test_there_are_no_other_operations(strategy, where):
     # Pair 67.
-    with pytest.raises(ValueError, match="'MAX' is not a valid ReduceOp"):
+    with pytest.raises(ValueError, match="'max' is not a valid ReduceOp"):
         if where == "reduce":
             strategy.reduce("max", strategy.run(lambda: jnp.ones(1)), axis=0)
         else:
@@ -290,7 +290,7 @@ def test_all_reduce_works_in_a_loop(strategy):
 
 @several_replicas
 def test_uneven_values_cannot_be_all_reduced(strategy):
-    with pytest.raises(rx.errors.UnevenBatch, match="values of one shape, in the same order"):
+    with pytest.raises(rx.errors.UnevenBatch, match="Reduce a value over the batch first"):
         strategy.run(lambda x: context().all_reduce("SUM", x), args=(grown(strategy),))
 
 
@@ -302,7 +302,7 @@ def test_uneven_replicas_cannot_combine_inside_a_loop(strategy):
 
         return jax.lax.fori_loop(0, 3, body, jnp.float32(0.0))
 
-    with pytest.raises(rx.errors.UnevenBatch, match="combine values outside loops only"):
+    with pytest.raises(rx.errors.UnevenBatch, match="out of the loop"):
         strategy.run(replica_fn, args=(grown(strategy),))
 
 
@@ -316,3 +316,10 @@ def test_uneven_replicas_can_all_reduce_their_sums(strategy):
     rows = np.concatenate([np.full(n, n) for n in range(1, strategy.num_replicas_in_sync + 1)])
     expected = [np.float32(rows.mean())] * strategy.num_replicas_in_sync
     assert_trees_close(local(strategy, result), expected)
+
+
+@pytest.mark.parametrize(("axis", "fact"), [("0", "got '0'"), (0, "axis=None"), (0.5, "got 0.5")])
+def test_an_axis_that_makes_no_sense_is_explained(axis, fact):
+    strategy = rx.MirroredStrategy(2)
+    with pytest.raises(rx.errors.UsageError, match=fact):
+        strategy.reduce("SUM", strategy.run(lambda: 1.0), axis=axis)

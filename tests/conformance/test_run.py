@@ -79,7 +79,7 @@ def test_equal_results_act_as_one_number(strategy):
 @several_replicas
 def test_different_results_do_not_act_as_one_number(strategy):
     result = strategy.run(replica_id)
-    with pytest.raises(TypeError, match="is not one array"):
+    with pytest.raises(TypeError, match="`strategy.reduce`"):
         float(result)
 
 
@@ -148,7 +148,7 @@ def test_a_dict_of_arrays_is_split_like_an_array(strategy):
 
 @pytest.mark.parametrize("args", [np.ones(2), 3, "ab", {"x": 1}])
 def test_arguments_must_be_a_list_or_tuple(strategy, args):
-    with pytest.raises(ValueError, match="A batch alone would be taken apart"):
+    with pytest.raises(ValueError, match=r"args=\(batch,\)"):
         strategy.run(lambda *_: None, args=args)
 
 
@@ -337,7 +337,7 @@ def test_after_an_exception_everything_works(strategy):
 
 @pytest.mark.parametrize("look", [float, int, bool, np.asarray])
 def test_looking_at_a_traced_number_is_explained(strategy, look):
-    with pytest.raises(rx.errors.LeakedTracer, match="cannot look at the value of an array"):
+    with pytest.raises(rx.errors.LeakedTracer, match="needs the value of an array"):
         strategy.run(lambda x: look(x), args=(np.float32(1.0),))
 
 
@@ -349,7 +349,7 @@ def test_a_leaked_tracer_is_explained(strategy):
         return x
 
     strategy.run(leak, args=(np.float32(1.0),))
-    with pytest.raises(rx.errors.LeakedTracer, match="must not outlive the function that made it"):
+    with pytest.raises(rx.errors.LeakedTracer, match="earlier trace that made it"):
         strategy.run(lambda x: x + kept[0], args=(np.float32(1.0),))
 
 
@@ -361,7 +361,7 @@ def test_a_leaked_tracer_of_an_earlier_call_is_explained_on_retracing(strategy):
         return x + (kept[0] if n else 0)
 
     strategy.run(leak, args=(np.float32(1.0), 0))
-    with pytest.raises(rx.errors.LeakedTracer, match="Return the value instead"):
+    with pytest.raises(rx.errors.LeakedTracer, match="return the value"):
         strategy.run(leak, args=(np.float32(1.0), 1))
 
 

@@ -97,15 +97,13 @@ def test_collective_inside_a_loop_over_uneven_rows_is_refused():
     def fn(x):
         return lax.scan(lambda c, _: (c + lax.psum(x.sum(), "replica"), None), 0.0, None, length=2)
 
-    with pytest.raises(rx.errors.UnevenBatch, match="can combine values outside loops only"):
+    with pytest.raises(rx.errors.UnevenBatch, match="out of the loop"):
         strategy.run(fn, args=(batch,))
 
 
 def test_all_reduce_of_different_shapes_is_refused():
     strategy, batch = pieces_of("mirrored_3", [1, 2, 3, 4, 5])
-    with pytest.raises(
-        rx.errors.UnevenBatch, match="All replicas must combine values of one shape"
-    ):
+    with pytest.raises(rx.errors.UnevenBatch, match="Reduce a value over the batch first"):
         strategy.run(lambda x: rx.get_replica_context().all_reduce("SUM", x), args=(batch,))
 
 
@@ -173,9 +171,9 @@ def test_writing_the_number_of_rows_needs_an_aggregation(mirrored):
 def test_branching_on_the_number_of_rows_is_refused_where_replicas_would_part(mirrored):
     (batch,) = mirrored.experimental_distribute_dataset([np.zeros(3, "float32")])
     context = rx.get_replica_context
-    with pytest.raises(rx.errors.UnevenBatch, match="All replicas must return one structure"):
+    with pytest.raises(rx.errors.UnevenBatch, match="return or write different things"):
         mirrored.run(lambda x: x.sum() if x.shape[0] == 1 else (x.sum(), 1.0), args=(batch,))
-    with pytest.raises(rx.errors.UnevenBatch, match="All replicas must gather equally often"):
+    with pytest.raises(rx.errors.UnevenBatch, match="Gather on every replica"):
         mirrored.run(lambda x: context().all_gather(x, 0) if x.shape[0] == 1 else x, args=(batch,))
 
 
@@ -187,5 +185,5 @@ def test_gathers_whose_sizes_never_settle_are_refused(mirrored):
         calls.append(x)
         return rx.get_replica_context().all_gather(jnp.zeros(len(calls)), 0)
 
-    with pytest.raises(rx.errors.UnevenBatch, match="sizes of gathered values must settle"):
+    with pytest.raises(rx.errors.UnevenBatch, match="sizes of gathered values"):
         mirrored.run(fn, args=(batch,))

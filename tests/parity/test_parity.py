@@ -414,7 +414,7 @@ def test_unequal_write_without_aggregation_is_an_error(mirrored):
     assert difference("write_without_aggregation") == {"components": [1.0, 2.0]}
     with mirrored.scope():
         variable = keras.Variable(0.0)
-    with pytest.raises(rx.errors.VariableNotReduced, match="different value on each replica"):
+    with pytest.raises(rx.errors.VariableNotReduced, match="different values to variable"):
         mirrored.run(variable.assign, args=(distributed(mirrored, [1.0, 2.0]),))
 
 

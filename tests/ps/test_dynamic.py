@@ -226,9 +226,9 @@ def test_what_a_dynamic_table_cannot_do(strategy, trained):
     ids, _ = data()
     with pytest.raises(UsageError, match="What is looked up in a dynamic table is an integer"):
         trained.get_layer("table")(ids.astype("float32"))
-    with pytest.raises(UsageError, match="Several ids per example are padded to one length"):
+    with pytest.raises(UsageError, match="`padding_value`"):
         rx.layers.DynamicTable(WIDTH, combiner="sum", padding_value=None)
-    with pytest.raises(UsageError, match="The ids of a plain model have 32 bits"):
+    with pytest.raises(UsageError, match="32 bits"):
         rx.layers.to_plain(trained)
     with strategy.scope(), pytest.raises(UsageError, match="has a row on each server at least"):
         rx.layers.DynamicTable(WIDTH, max_rows=1).build(None)
@@ -279,8 +279,8 @@ def test_only_a_model_that_can_be_taken_apart_becomes_plain():
         def call(self, inputs):
             return inputs
 
-    with pytest.raises(UsageError, match="Only a functional or sequential model can be copied"):
+    with pytest.raises(UsageError, match="functional or sequential model"):
         rx.layers.to_plain(Own())
     ids = keras.Input((3,), dtype="int32")
-    with pytest.raises(UsageError, match="A table is replaced if it is a layer of the model"):
+    with pytest.raises(UsageError, match="Make it a layer"):
         rx.layers.to_plain(keras.Model(ids, Inside()(ids)))

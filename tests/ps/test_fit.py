@@ -341,7 +341,7 @@ def test_workers_read_their_own_data(strategy, pair):
     local.set_weights(ours.get_weights())
     scores = local.evaluate(X, Y, batch_size=8, verbose=0)
     assert_trees_close(ours.evaluate(shared, verbose=0), scores, rtol=1e-6)
-    with pytest.raises(UsageError, match="is read by the workers of a ParameterServerStrategy"):
+    with pytest.raises(UsageError, match="scope of a ParameterServerStrategy"):
         local.fit(shared, **QUIET)
 
 
@@ -390,8 +390,8 @@ def test_a_data_set_creator_makes_the_data_of_each_worker(strategy, pair):
     assert_trees_close(ours.get_weights(), local.get_weights(), rtol=1e-6)
     uneven = rx.DatasetCreator(lambda context: Dataset.from_tensor_slices((X, Y)).batch(9).repeat())
     assert ours.evaluate(uneven, steps=12, verbose=0)  # each worker meets a batch of four rows
-    needed = "Data that each worker makes and reads by itself has no end"
-    steps, validation = "`steps_per_epoch` (or `steps`)", "`validation_steps` beside it"
+    needed = "number of batches"
+    steps, validation = "`steps_per_epoch` (or `steps`)", "`validation_steps`"
     for call, missing in (
         (lambda: ours.fit(creator, **QUIET), steps),
         (
@@ -402,7 +402,7 @@ def test_a_data_set_creator_makes_the_data_of_each_worker(strategy, pair):
     ):
         with pytest.raises(UsageError, match=needed) as caught:
             call()
-        assert f"such data without {missing}." in str(caught.value)
+        assert f"Pass {missing}" in str(caught.value)
     with pytest.raises(
         UsageError, match="takes a function that makes a data set. Received: a list"
     ):
@@ -431,5 +431,5 @@ def test_the_staleness_of_an_epoch_is_in_the_logs(strategy, pair):
     assert staleness.histograms == [{0: 10}, {0: 10}]
     assert history["staleness_mean"] == history["staleness_max"] == [0.0, 0.0]
     assert coordinator.staleness()[0] == before + 20
-    with pytest.raises(UsageError, match="Staleness needs a ParameterServerStrategy"):
+    with pytest.raises(UsageError, match="ParameterServerStrategy"):
         local.fit(X, Y, **how)

@@ -89,10 +89,9 @@ def compression_of(chosen: Compression | str | None) -> Compression | None:
     if not isinstance(chosen, str):
         return chosen
     if chosen not in _NAMES:
-        raise UsageError(
-            "A compression is one of those that there are. Received: "
-            f"compression={chosen!r}. Both sides must know how to read what is sent. Use "
-            f"{', '.join(map(repr, _NAMES))}, or an object of `rx.experimental.compression`."
+        names = ", ".join(map(repr, _NAMES))
+        raise UsageError.of(
+            "compression", f"{names}, or an object of `rx.experimental.compression`", chosen
         )
     return _NAMES[chosen]
 

@@ -38,9 +38,8 @@ class CrossDeviceOps:
         hooks = (name for name in vars(cls) if name.endswith("_implementation"))
         for name in hooks:  # TensorFlow's, which nobody calls here
             raise UsageError(
-                "How values of replicas are combined is `combine(self, op, leaves, group)`. "
-                f"Received: {cls.__name__}.{name}, which nobody calls: {cls.__name__} would "
-                "combine as what it inherits. Override `combine`. See docs/communication.md."
+                f"{cls.__name__}.{name} would never be called. Override "
+                "`combine(self, op, leaves, group)` instead. See docs/communication.md."
             )
 
     def combine(self, op: ReduceOp, leaves: list[Any], group: SyncGroup) -> list[Any]:
@@ -81,9 +80,8 @@ class CrossDeviceOps:
         del options
         if not isinstance(per_replica_value, DistributedValues):
             raise UsageError(
-                "Cross-device operations combine distributed values. "
-                f"Received: {type(per_replica_value).__name__}. It has no components. "
-                "Pass what `strategy.run` returned."
+                f"Cannot reduce {type(per_replica_value).__name__}: it is not a distributed "
+                "value. Pass what `strategy.run` returned."
             )
         replicas = _count(per_replica_value)
         value = reduce_value(ReduceOp.parse(reduce_op), per_replica_value, None, replicas)
@@ -212,13 +210,35 @@ class CollectiveAllReduce(CrossDeviceOps):
         return sum_leaves(op, leaves, group, self.bytes_per_pack)
 
 
+def cross_device_ops_of(choice: Any) -> CrossDeviceOps:
+    """Return the operations that an argument means: an object, one of `_NAMED`, or the default."""
+    if choice is None:
+        return CrossDeviceOps()
+    if isinstance(choice, CrossDeviceOps):
+        return choice
+    kind = _NAMED.get(choice.lower()) if isinstance(choice, str) else None
+    if kind is None:
+        names = ", ".join(map(repr, _NAMED))
+        raise UsageError.of(
+            "cross_device_ops",
+            f"{names}, or an object such as rx.NcclAllReduce()",
+            choice,
+            "See docs/communication.md.",
+        )
+    return kind()
+
+
+_NAMED: dict[str, type[CrossDeviceOps]] = {
+    "nccl": NcclAllReduce,
+    "hierarchical_copy": HierarchicalCopyAllReduce,
+    "reduction_to_one_device": ReductionToOneDevice,
+}
+
+
 def check_num_packs(num_packs: int) -> int:
     """Refuse a negative number of packs."""
     if num_packs < 0:
-        raise UsageError(
-            f"The number of packs cannot be negative. Received: num_packs={num_packs}. "
-            "A pack is a buffer that is reduced at once. Use 0 for no packing."
-        )
+        raise UsageError.of("num_packs", "at least 0", num_packs, "Use 0 for no packing.")
     return num_packs
 
 

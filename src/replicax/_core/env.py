@@ -45,7 +45,7 @@ import sys
 from collections.abc import Collection, Generator, Mapping, Sequence
 from pathlib import Path
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, WrongBackend
 
 KERAS_BACKEND = "KERAS_BACKEND"
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -90,10 +90,20 @@ def prefer_jax_backend() -> None:
     """Choose JAX as Keras' backend if the choice is still open.
 
     Keras reads `KERAS_BACKEND` once, when it is first imported, so this must happen at
-    `import replicax`. A user's own setting is left alone: `_keras._compat` reports it.
+    `import replicax`. A user's own setting is left alone: `require_jax_backend` reports it.
     """
     if "keras" not in sys.modules:
         os.environ.setdefault(KERAS_BACKEND, "jax")
+
+
+def require_jax_backend() -> None:
+    """Refuse another backend before Keras is imported, which may fail without that backend."""
+    chosen = os.environ.get(KERAS_BACKEND, "jax")
+    if chosen != "jax" and "keras" not in sys.modules:
+        raise WrongBackend(
+            f"KERAS_BACKEND={chosen}, but Replicax runs Keras on JAX. Set KERAS_BACKEND=jax, or "
+            "leave it unset."
+        )
 
 
 def prefer_nccl_ring() -> None:
@@ -250,10 +260,8 @@ def cpu_tuning_parts(environ: Mapping[str, str] | None = None) -> frozenset[str]
         return frozenset(CPU_TUNING_PARTS)
     names = frozenset() if text == "0" else frozenset(name.strip() for name in text.split(","))
     if not names <= set(CPU_TUNING_PARTS):
-        raise UsageError(
-            f"{RX_CPU_TUNING} is 0, 1, or names of parts of the tuning with commas between them. "
-            f"Received: {text!r}. The parts are {', '.join(CPU_TUNING_PARTS)}."
-        )
+        parts = ", ".join(CPU_TUNING_PARTS)
+        raise UsageError.of(RX_CPU_TUNING, f"0, 1, or some of {parts} with commas between", text)
     return names
 
 

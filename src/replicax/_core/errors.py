@@ -1,4 +1,4 @@
-"""Every exception Replicax raises; each message says the rule, what was received, why, and the fix.
+"""Every exception Replicax raises. A message says what is wrong, what to do and where to read.
 
 ReplicaxError
   x UsageError (also ValueError or RuntimeError)
@@ -21,12 +21,30 @@ ReplicaxError
 from __future__ import annotations
 
 import contextlib
+import difflib
 import signal
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from typing import Self
+
+_LONGEST_VALUE = 120  # characters of a wrong value that a message shows
 
 
 class ReplicaxError(Exception):
     """Base class of every error that Replicax raises on purpose."""
+
+    @classmethod
+    def of(cls, argument: str, must_be: str, got: object, then: str = "") -> Self:
+        """Return the error of an argument with a wrong value: "`size` must be positive, got 0".
+
+        Args:
+            argument: The name of the argument, without quotes.
+            must_be: What values are allowed, as in "`size` must be …".
+            got: The value, shown by its `repr`, cut where it is long.
+            then: What to do and where to read, as whole sentences.
+        """
+        text = repr(got)
+        shown = text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
+        return cls(f"`{argument}` must be {must_be}, got {shown}. {then}".rstrip())
 
 
 class UsageError(ReplicaxError, ValueError):
@@ -189,12 +207,8 @@ class ProcessFailed(ClusterError, RuntimeError):
 
     def __str__(self) -> str:
         said = "\n".join(f"    {line}" for line in self.tail.splitlines())
-        needed = "one of its workers" if self.job == "worker" else f"its {self.job}"
-        return (
-            f"A {self.job} process failed. "
-            f"Received: {describe_exit(self.returncode)} from {self.who}. "
-            f"A cluster cannot go on without {needed}, so this ends all. "
-            + (f"Its last lines say what to mend:\n{said}" if said else _SEE_ABOVE)
+        return f"{self.who} failed with {describe_exit(self.returncode)}, so all were ended. " + (
+            f"Its last lines:\n{said}" if said else "Its output, if any, is above."
         )
 
 
@@ -217,10 +231,9 @@ class WorkersDiffer(ClusterError, RuntimeError):
 
     def __str__(self) -> str:
         return (
-            f"All workers must have the same {self.what}. "
-            f"Received: workers that differ in {_listed(self.differing)}:\n{self.table}\n"
-            "They would wait for each other without end, or compute wrong numbers without an "
-            f"error. {self.fix}"
+            f"The workers differ in {_listed(self.differing)}:\n{self.table}\n"
+            f"All must have the same {self.what}; otherwise they wait for each other forever or "
+            f"compute wrong numbers. {self.fix}"
         )
 
 
@@ -305,7 +318,6 @@ _SAME_EVERYWHERE = (
     "Start the same code with the same arguments, data and versions on every worker, and do not "
     "branch on the worker's number around anything that all must do."
 )
-_SEE_ABOVE = "What it has printed, if anything, says what to mend."
 _SIGNAL_HINTS = {
     "SIGABRT": "native code gave up",
     "SIGBUS": "native code touched memory it does not have; /dev/shm may be full",
@@ -315,13 +327,20 @@ _SIGNAL_HINTS = {
 }
 
 
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """Return " Did you mean 'fit'?" with the known name closest to `name`, or an empty text."""
+    by_folded = {one.casefold(): one for one in known}
+    close = difflib.get_close_matches(str(name).casefold(), by_folded, n=1)
+    return f" Did you mean {by_folded[close[0]]!r}?" if close else ""
+
+
 @contextlib.contextmanager
-def needs(rule: str, *, extra: str) -> Generator[None]:
+def needs(what: str, *, extra: str) -> Generator[None]:
     """Say which extra to install if the imports of this block fail.
 
     Args:
-        rule: What the package is for, as the first sentence of the message, without its full stop.
-        extra: Who brings it.
+        what: What needs the package, such as "Reading TFRecords".
+        extra: The extra of Replicax that brings the package.
 
     Raises:
         UsageError: If a module is missing.
@@ -330,6 +349,5 @@ def needs(rule: str, *, extra: str) -> Generator[None]:
         yield
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"{rule}. Received: {error}. It comes with an extra of Replicax. "
-            f"Run `pip install 'replicax[{extra}]'`."
+            f"{what} needs an optional package ({error}). Run `pip install 'replicax[{extra}]'`."
         ) from error

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from replicax._core import host_calls
-from replicax._core.errors import UsageError
+from replicax._core.errors import needs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,10 +124,5 @@ def png(image: np.ndarray) -> bytes:
 
 def part(name: str) -> Any:
     """A module of the `tensorboard` package."""
-    try:
+    with needs("Writing summaries", extra="tensorboard"):
         return importlib.import_module(f"tensorboard.{name}")
-    except ImportError as error:
-        raise UsageError(
-            "Summaries are written with the `tensorboard` package. Received: an environment "
-            "without it. It is an optional dependency. Run `pip install 'replicax[tensorboard]'`."
-        ) from error

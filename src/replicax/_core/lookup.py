@@ -51,8 +51,7 @@ def embedding_lookup(params: Any, ids: Any, max_norm: float | None = None) -> An
     ids = ids if isinstance(ids, jax.Array) else np.asarray(ids)
     if not jnp.issubdtype(ids.dtype, jnp.integer):
         raise UsageError(
-            f"An id is the number of a row. Received: ids of type {ids.dtype}. Rounding them would "
-            "look up other rows than were meant. Convert them to integers."
+            f"Ids must be integers, the numbers of rows; got dtype {ids.dtype}. Convert them."
         )
     rows = lookup(params, ids)
     return rows if max_norm is None else _clip_norm(rows, max_norm, ids.ndim)
@@ -97,10 +96,7 @@ def embedding_lookup_sparse(
     """
     combiner = combiner or "mean"
     if combiner not in ("mean", "sum", "sqrtn"):
-        raise UsageError(
-            f"A combiner is 'mean', 'sum' or 'sqrtn'. Received: {combiner!r}. It says how the rows "
-            "of one example become one. Choose one of them, or None for the mean."
-        )
+        raise UsageError.of("combiner", "'mean', 'sum', 'sqrtn' or None for the mean", combiner)
     sparse = _SparseIds.read(sp_ids, padding_value)
     rows = embedding_lookup(params, jnp.where(sparse.there, sparse.ids, NO_ID), max_norm)
     # Sums of half precision are made in single precision, as in TensorFlow.
@@ -148,8 +144,7 @@ def _lookup_in_shards(shards: list[Any], ids: Any) -> Any:
     """Ask every shard for its ids; each computes as many rows as there are ids."""
     if not shards:
         raise UsageError(
-            "A table has at least one shard. Received: an empty list. There are no rows to look "
-            "up. Pass the variable, or the list of all its shards."
+            "Cannot look up rows in an empty list. Pass the variable, or all its shards."
         )
     starts = list(accumulate((shard.shape[0] for shard in shards), initial=0))
     result = None
@@ -228,9 +223,8 @@ class _SparseIds:
         weights = jnp.asarray(sp_weights)
         if weights.shape != self.ids.shape:
             raise UsageError(
-                f"There must be one weight for each id. Received: weights of shape {weights.shape} "
-                f"for ids of shape {self.ids.shape}. A weight belongs to the id at its place. "
-                "Give the weights in the form of the ids."
+                f"Weights of shape {weights.shape} do not match ids of shape {self.ids.shape}. "
+                "Pass one weight for each id."
             )
         return weights
 
@@ -247,7 +241,6 @@ def _is_triple(value: Any) -> bool:
 
 def _not_a_matrix(received: str) -> UsageError:
     return UsageError(
-        "Sparse ids are a matrix with an example in each row: a BCOO matrix, a triple (indices, "
-        f"values, dense_shape), or an array (examples, most ids of one). Received: {received}. "
-        "What one example is could not be told. Flatten the ids of each example."
+        f"Sparse ids must have one row for each example, got {received}. Pass a BCOO matrix, a "
+        "triple (indices, values, dense_shape), or an array of shape (examples, ids)."
     )

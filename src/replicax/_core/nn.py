@@ -6,11 +6,12 @@ Published as `replicax.nn`; the counterparts are `tf.nn.compute_average_loss`,
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import jax.numpy as jnp
 
-from replicax._core.context import current_frame
+from replicax._core.context import current_frame, current_group
 from replicax._core.errors import NotInReplicaContext, UsageError
 from replicax._core.lookup import embedding_lookup as embedding_lookup
 from replicax._core.lookup import embedding_lookup_sparse as embedding_lookup_sparse
@@ -27,7 +28,7 @@ def compute_average_loss(
         per_example_loss: This replica's losses, shape `(rows, …)`.
         sample_weight: Weights that broadcast against the losses.
         global_batch_size: Rows over all replicas. Defaults to this replica's rows times the
-            number of replicas; pass it when the last batch may be uneven.
+            number of replicas, with a warning if the replicas hold different numbers.
 
     Returns:
         A scalar: Σ loss·weight / global_batch_size, and 0 for an empty batch.
@@ -45,14 +46,23 @@ def compute_average_loss(
     losses = jnp.asarray(per_example_loss)
     if losses.ndim == 0:
         raise UsageError(
-            "The average needs one loss per example. Received: a scalar loss. It was averaged "
-            "already. Compute the loss with reduction='none'."
+            "`per_example_loss` must have one loss for each example, got a scalar. Create the loss "
+            "with reduction='none'."
         )
     if sample_weight is not None:
         weights = jnp.asarray(sample_weight, losses.dtype)
         losses = losses * weights.reshape(weights.shape + (1,) * (losses.ndim - weights.ndim))
     if global_batch_size is None:
         global_batch_size = losses.shape[0] * _num_replicas("compute_average_loss")
+        group = current_group()
+        rows = group.uneven_rows if group else None
+        if rows not in (None, global_batch_size):
+            warnings.warn(
+                f"`compute_average_loss` divides by {global_batch_size} on a replica with "
+                f"{losses.shape[0]} rows, but the whole batch has {rows}. Pass "
+                f"global_batch_size={rows}. See docs/custom_loops.md.",
+                stacklevel=2,
+            )
     # 0 for an empty batch, by a division that is defined everywhere.
     count = jnp.asarray(global_batch_size)
     return jnp.where(count == 0, 0.0, jnp.sum(losses) / jnp.maximum(count, 1))
@@ -84,8 +94,7 @@ def _num_replicas(what: str) -> int:
         return 1
     if frame.replica is None:
         raise NotInReplicaContext(
-            f"`{what}` must be called inside `strategy.run`. Received: a call in cross-replica "
-            "context. It divides one replica's share by the number of replicas. Move the call "
-            "into the function that `strategy.run` executes, or pass global_batch_size."
+            f"`{what}` was called outside `strategy.run`. Call it in the function that "
+            "`strategy.run` executes, or pass global_batch_size."
         )
     return frame.replica.num_replicas_in_sync

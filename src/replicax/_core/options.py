@@ -71,16 +71,12 @@ class CommunicationOptions:
     def __post_init__(self) -> None:
         compression_of(self.compression)
         if self.bytes_per_pack < 0:
-            raise UsageError(
-                "A pack has a size in bytes. "
-                f"Received: bytes_per_pack={self.bytes_per_pack}. "
-                "It is full when it is larger. Use 0 to leave the size open."
+            raise UsageError.of(
+                "bytes_per_pack", "at least 0", self.bytes_per_pack, "0 leaves the size open."
             )
         if self.timeout_seconds is not None and self.timeout_seconds <= 0:
-            raise UsageError(
-                "A time-out is a positive number of seconds. "
-                f"Received: timeout_seconds={self.timeout_seconds}. "
-                "Every worker keeps the others waiting a little. Use None for no time-out."
+            raise UsageError.of(
+                "timeout_seconds", "positive, or None for no limit", self.timeout_seconds
             )
 
 

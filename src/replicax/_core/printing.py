@@ -180,10 +180,11 @@ def _writer(stream: Any) -> Callable[[str], Any]:
         return functools.partial(_written, stream)
     if callable(stream):
         return lambda text: stream(text.removesuffix("\n"))
-    raise UsageError(
-        "What is printed goes to a stream, a file or a function. Received: "
-        f"output_stream={stream!r}. It cannot take text. Use sys.stderr, sys.stdout, a path as "
-        "in 'file:///tmp/log', or a function such as logging.info."
+    raise UsageError.of(
+        "output_stream",
+        "sys.stderr, sys.stdout, a path such as 'file:///tmp/log', or a function such as "
+        "logging.info",
+        stream,
     )
 
 

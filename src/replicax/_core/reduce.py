@@ -13,6 +13,7 @@ from typing import Any, Protocol, final
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, use_abstract_mesh
@@ -35,9 +36,8 @@ class ReduceOp(enum.Enum):
         name = op.value if isinstance(op, ReduceOp) else str(op).upper()
         if name not in cls.__members__:
             raise UsageError(
-                f"A reduce operation is 'SUM' or 'MEAN'. Received: {name!r} is not a valid "
-                "ReduceOp. tf.distribute has no others. For a maximum, gather the values with "
-                "`all_gather` and take `jnp.max`."
+                f"{op!r} is not a valid ReduceOp: use 'SUM' or 'MEAN'. For a maximum, gather the "
+                "values with `all_gather` and take `jnp.max`."
             )
         return cls[name]
 
@@ -55,8 +55,9 @@ class GatherLog:
     `known[k][r]` is the size that call k meets on replica r, as found by the trace before.
     """
 
-    def __init__(self, known: Sequence[tuple[int, ...]] = ()) -> None:
+    def __init__(self, known: Sequence[tuple[int, ...]] = (), rows: int | None = None) -> None:
         self.known = known
+        self.rows = rows  # of the whole batch
         self.seen: list[int] = []
 
     def sizes(self, own: int, replicas: int) -> tuple[int, ...]:
@@ -89,6 +90,11 @@ class SyncGroup:
         self._mesh, self._packs_up_to = mesh, packs_up_to
         self.share = 1.0 / size if share is None else share
         self._combine, self._gathers = combine, gathers
+
+    @property
+    def uneven_rows(self) -> int | None:
+        """The rows of the whole batch if replicas hold different numbers of them, else None."""
+        return self._gathers.rows if self._gathers is not None else None
 
     def replica_id(self) -> Any:
         """The number of this replica; int32."""
@@ -165,9 +171,8 @@ class SyncGroup:
         if value.is_even:
             return lax.dynamic_index_in_dim(value.stacked, self.replica_id(), keepdims=False)
         raise UnevenBatch(
-            "A value handed back from `merge_call` must have one shape. Received: components "
-            f"of shapes {[part.shape for part in value.components]}. A compiled replica cannot "
-            "choose its component by shape. Reduce the value inside `merge_fn` instead."
+            "Cannot return replicas' values of different shapes from `merge_call`: "
+            f"{[part.shape for part in value.components]}. Reduce the value inside `merge_fn`."
         )
 
     def _parts(self, array: Any, axis: int) -> list[Any]:
@@ -192,9 +197,8 @@ def require_rank(ndim: int, what: str) -> None:
     """Refuse to gather scalars, which have no axis to concatenate along."""
     if ndim == 0:
         raise UsageError(
-            f"`{what}` concatenates along an axis. Received: a scalar, which has none. "
-            "There is nothing to concatenate along. Give it an axis, as in `value[None]`, or "
-            "use a reduction."
+            f"Cannot `{what}` a scalar: it has no axis to concatenate along. Give it one, as in "
+            "`value[None]`, or use a reduction."
         )
 
 
@@ -228,9 +232,9 @@ def _reduce_elements(op: ReduceOp, value: Any, replicas: int) -> Any:
         shapes = [component.shape for component in value.components]
         if len(set(shapes)) > 1:
             raise UnevenBatch(
-                "Combining element by element needs components of one shape. "
-                f"Received: shapes {shapes}. The last batch was uneven. Reduce over the batch "
-                "axis as well: `strategy.reduce(op, value, axis=0)`."
+                f"Cannot combine values of shapes {shapes} element by element. After an uneven "
+                "batch, reduce over the batch axis as well: "
+                "`strategy.reduce(op, value, axis=0)`."
             )
         total = sum(value.components)
         return total / replicas if op is ReduceOp.MEAN else total
@@ -239,10 +243,8 @@ def _reduce_elements(op: ReduceOp, value: Any, replicas: int) -> Any:
     if op is ReduceOp.MEAN or replicas == 1 or _is_zero(value):
         return value
     raise UsageError(
-        "Only a value made by `strategy.run` can be summed over replicas. Received: a "
-        f"non-DistributedValues value of type {type(value).__name__}; it cannot be reduced with "
-        "the given reduce op ReduceOp.SUM. Whether it counts once or once per replica is not "
-        "known. Return it from `run`, or use MEAN."
+        f"A non-DistributedValues value of type {type(value).__name__} cannot be reduced with the "
+        "given reduce op ReduceOp.SUM. Return it from `strategy.run`, or use MEAN."
     )
 
 
@@ -251,16 +253,23 @@ def _is_zero(value: Any) -> bool:
 
 
 def _check_axes(axis: int | Sequence[int], ndim: int) -> tuple[int, ...]:
-    axes = tuple(axis) if isinstance(axis, Sequence) else (axis,)
+    axes = tuple(axis) if isinstance(axis, Sequence) and not isinstance(axis, str) else (axis,)
     for one in axes:
-        if not -ndim <= one < ndim:
+        if not isinstance(one, int | np.integer):
+            raise UsageError.of("axis", "an integer, several, or None", one)
+        if not ndim:
             raise UsageError(
-                "The axis of a reduction must exist in every component. "
-                f"Received: axis={one} for components of rank {ndim}. "
-                "There is no such axis to sum over. Use an axis from "
-                f"{-ndim} to {ndim - 1}, or None to combine element by element."
+                f"Cannot reduce a scalar over axis={axis}. Pass axis=None to combine the replicas' "
+                "values."
             )
-    return tuple(one % ndim for one in axes)
+        if not -ndim <= one < ndim:
+            raise UsageError.of(
+                "axis",
+                f"from {-ndim} to {ndim - 1} for values with {ndim} axes",
+                one,
+                "Pass axis=None to combine the replicas' values element by element.",
+            )
+    return tuple(int(one) % ndim for one in axes)
 
 
 def gather_value(value: Any, axis: int, replicas: int) -> Any:
@@ -270,10 +279,8 @@ def gather_value(value: Any, axis: int, replicas: int) -> Any:
     shapes = {_without(component.shape, axis) for component in components}
     if len(shapes) > 1:
         raise UnevenBatch(
-            "Components to gather may differ in size along the gathered axis only. Received: "
-            f"shapes {[component.shape for component in components]} for axis={axis}. Shape "
-            "mismatch: they do not fit together. Gather along the axis in which they differ, or "
-            "pad them first."
+            f"Shape mismatch: cannot gather {[component.shape for component in components]} along "
+            f"axis={axis}; they differ along another axis. Gather along that one, or pad them."
         )
     return jnp.concatenate(list(components), axis)
 

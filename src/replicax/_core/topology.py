@@ -24,6 +24,12 @@ AXIS = "replica"
 # The second axis, where several devices hold one replica.
 MODEL = "model"
 
+# Devices as people write them: how many, a name or platform, one device, or a list.
+Devices = int | str | jax.Device | Sequence[str | jax.Device]
+
+_VIRTUAL_DEVICES = (
+    "For virtual CPU devices call `replicax.testing.virtual_devices(n)` at the top of the program."
+)
 # Bytes: up to here, an array is copied faster than the devices of a CPU meet for it.
 _SMALL = 1 << 18
 _DEVICE_NAME = re.compile(
@@ -50,23 +56,18 @@ class Topology:
         return cls.of([default_device() if device is None else parse_device(device)])
 
     @classmethod
-    def local(
-        cls, devices: Sequence[str | jax.Device] | None = None, *, model_parallel: int = 1
-    ) -> Topology:
+    def local(cls, devices: Devices | None = None, *, model_parallel: int = 1) -> Topology:
         """One replica per device of this process; by default every accelerator, else every CPU.
 
         `model_parallel` of them, in this order, hold one replica together.
         """
         begin()
-        chosen = [parse_device(device) for device in devices or ()] or default_devices()
+        chosen = _chosen(devices)
         repeated = sorted({device_name(device) for device in chosen if chosen.count(device) > 1})
         if repeated:
             raise UnknownDevice(
-                "Each device can hold one replica. "
-                f"Received: {', '.join(repeated)} more than once. "
-                "Two replicas on one device would take turns, not run together. "
-                "Name every device once; on a CPU, make more virtual devices with "
-                "`replicax.testing.virtual_devices(n)`."
+                f"{', '.join(repeated)} is named more than once; a device holds one replica. "
+                f"{_VIRTUAL_DEVICES}"
             )
         return cls.of(chosen, model_parallel)
 
@@ -88,9 +89,8 @@ class Topology:
         found = np.array(devices, dtype=object).reshape(-1)
         if model_parallel < 1 or len(found) % model_parallel:
             raise UsageError(
-                "The devices are divided into replicas of as many devices each. Received: "
-                f"model_parallel={model_parallel} for {len(found)} devices. Some would be left "
-                f"over. Use one of {_divisors(len(found))}, or other devices."
+                f"`model_parallel` must divide the number of devices, {len(found)}, got "
+                f"{model_parallel}. Use one of {_divisors(len(found))}, or pass other devices."
             )
         if model_parallel == 1:
             return cls(Mesh(found, (AXIS,)))
@@ -210,21 +210,59 @@ def parse_device(device: str | jax.Device) -> jax.Device:
     """
     if isinstance(device, jax.Device):
         return device
-    match = _DEVICE_NAME.match(str(device).strip().lower())
-    if match:
-        platform, index = match.group(1), int(match.group(2) or 0)
-        # Not by `id`, which counts the devices of all processes.
-        own = _devices_of(platform)
-        if index < len(own):
-            return own[index]
-    known = ", ".join(device_name(d) for d in _all_devices())
-    raise UnknownDevice(
-        "A device must be one that this machine has. "
-        f"Received: {device!r}. This process sees {known}. "
-        "Use one of these names; for several virtual CPU devices, call "
-        "`replicax.testing.virtual_devices(n)` at the top of the program or set "
-        "JAX_NUM_CPU_DEVICES=n."
-    )
+    platform, index = _platform_and_index(device)
+    # Not by `id`, which counts the devices of all processes.
+    own = _devices_of(platform)
+    if index is None or index < len(own):
+        return own[index or 0]
+    raise _unknown(device, platform)
+
+
+def _chosen(devices: Devices | None) -> list[jax.Device]:
+    """Return the devices that an argument means: a number, a name, a platform, or a list."""
+    if isinstance(devices, int):
+        found = default_devices()
+        if not 0 < devices <= len(found):
+            raise UnknownDevice(f"Cannot use {devices} devices: {_here()} {_VIRTUAL_DEVICES}")
+        return found[:devices]
+    if isinstance(devices, str):
+        names = [name.strip() for name in devices.split(",")]
+        platform, index = _platform_and_index(names[0])
+        if len(names) == 1 and index is None:
+            return _devices_of(platform)
+        return list(map(parse_device, names))
+    if isinstance(devices, jax.Device):
+        return [devices]
+    return [parse_device(device) for device in devices or ()] or default_devices()
+
+
+def _platform_and_index(name: str) -> tuple[str, int | None]:
+    """Read a name of a device; the platform has devices here."""
+    match = _DEVICE_NAME.match(str(name).strip().lower())
+    platform = match.group(1) if match else ""
+    if match is None or not _devices_of(platform):
+        raise _unknown(name, platform)
+    return platform, None if match.group(2) is None else int(match.group(2))
+
+
+def _unknown(device: object, platform: str) -> UnknownDevice:
+    hints = {
+        "gpu": "For NVIDIA GPUs run `pip install 'replicax[cuda]'`.",
+        "tpu": "For TPUs run `pip install 'replicax[tpu]'` on a TPU VM.",
+        "cpu": _VIRTUAL_DEVICES,
+    }
+    hint = hints.get("gpu" if platform == "cuda" else platform, "Use one of these names.")
+    return UnknownDevice(f"No device {device!r} here; {_here()} {hint} See docs/install.md.")
+
+
+def _here() -> str:
+    """Name the devices of this process: "JAX sees GPU:0-1, CPU:0."."""
+    counts = Counter(device.platform.upper() for device in _all_devices())
+    return f"JAX sees {', '.join(_range(kind, counts[kind]) for kind in counts)}."
+
+
+def _range(kind: str, count: int) -> str:
+    return f"{kind}:0" if count == 1 else f"{kind}:0-{count - 1}"
 
 
 def _devices_of(platform: str) -> list[jax.Device]:

@@ -155,11 +155,10 @@ def refuse_inside_a_trace(home: Any = None) -> None:
         around = _around(trace)
         if around is None or type(trace) is _staging():
             raise UsageError(
-                "A function that JAX traces gets data by its arguments. Received: one that takes "
-                "an element of an iterator, in `tf.map_fn`, `tf.scan`, `tf.while_loop`, `tf.cond`, "
-                "`jax.jit` or the like. It is traced once: each round and each call would compute "
-                "with the same element. Take the element before it and pass it, or write a Python "
-                "loop, `for batch in dataset`."
+                "Cannot take an element of an iterator in a function that JAX traces once "
+                "(`tf.map_fn`, `tf.scan`, `tf.while_loop`, `tf.cond`, `jax.jit`): every call would "
+                "compute with the same element. Take it outside and pass it, or write "
+                "`for batch in dataset`."
             )
         trace = around
 

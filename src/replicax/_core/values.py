@@ -107,10 +107,9 @@ class PerReplica(DistributedValues):
 
     def _misuse(self, *_: Any, **__: Any) -> NoReturn:
         raise PerReplicaMisuse(
-            "A PerReplica value has a different value on each replica and is not one array. "
-            f"Received: {self.num_replicas} components used as an array or number. "
-            "Which one is meant cannot be known. Use it inside `strategy.run`, combine it with "
-            "`strategy.reduce`, or list it with `strategy.experimental_local_results`."
+            f"Cannot use a PerReplica value as one array: it holds {self.num_replicas}, one for "
+            "each replica. Combine them with `strategy.reduce`, list them with "
+            "`strategy.experimental_local_results`, or pass the value to `strategy.run`."
         )
 
     __array__ = __jax_array__ = __float__ = __int__ = __bool__ = __len__ = __iter__ = _misuse
@@ -208,8 +207,7 @@ def refuse_text(leaf: Any) -> None:
     """Devices compute with numbers: refuse an array of anything else before it goes there."""
     if is_text(leaf):
         raise UsageError(
-            "A batch that goes to devices holds numbers. Received: an array of shape "
-            f"{np.shape(leaf)} with text, bytes or other objects. JAX has no such type. Turn it "
-            "into numbers with `map`, drop it, or leave batches on the host by "
-            "`InputOptions(experimental_fetch_to_device=False)`."
+            f"Cannot send text to devices: the batch has an array of shape {np.shape(leaf)} with "
+            "text, bytes or other objects. Map it to numbers, drop it, or keep batches on the host "
+            "with `InputOptions(experimental_fetch_to_device=False)`."
         )

@@ -81,7 +81,7 @@ def fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
 def crc32c_function() -> Callable[[bytes], int]:
     """The function that computes a CRC-32C."""
-    with needs("This file format is read and written by the package google-crc32c", extra="data"):
+    with needs("This file format", extra="data"):
         import google_crc32c
     return google_crc32c.value
 

@@ -121,9 +121,8 @@ class HostAdapter(DatasetAdapter):
             yield batch if self._class_weight is None else _weighted(batch, self._class_weight)
         if is_empty:
             raise UsageError(
-                "`fit`, `evaluate` and `predict` need at least one batch. Received: a data set "
-                "without batches. There would be no loss to report. Check the pipeline: files or "
-                "arrays may be empty, or a `filter` may drop everything."
+                "The data set given to `fit`, `evaluate` or `predict` has no batches. Check its "
+                "files, arrays and filters."
             )
 
 
@@ -200,9 +199,8 @@ def _weighted(batch: Any, class_weight: Mapping[int, float]) -> Any:
     if not isinstance(batch, tuple) or len(batch) != 2 or len(jax.tree.leaves(batch[1])) != 1:
         parts = f"{len(batch)} parts" if isinstance(batch, tuple) else type(batch).__name__
         raise UsageError(
-            "`class_weight` is for batches of inputs and one target. Received: a batch of "
-            f"{parts}. With weights of its own, or with several targets, it is not clear what "
-            "to weigh. Put the weights into the data set, as the third part of each batch."
+            f"Cannot use `class_weight` with a batch of {parts}: it needs inputs and one target. "
+            "Put the weights into the data set, as the third part of each batch."
         )
     x, y = batch
     return x, y, _compat.weights_of_classes(jax.tree.leaves(y)[0], class_weight)
@@ -221,9 +219,9 @@ def adapted(original: Callable[..., Any]) -> Callable[..., Any]:
         for name in ("y", "sample_weight", "batch_size"):
             if given.get(name) is not None:
                 raise UsageError(
-                    "A data set has inputs, targets, weights and batches in it. Received: "
-                    f"`{name}` beside a {type(x).__name__}. It would have no effect. Make the "
-                    "data set yield `(inputs, targets, weights)` in batches, and leave it out."
+                    f"Cannot pass `{name}` beside a {type(x).__name__}, which has targets, "
+                    "weights and batches of its own. Make it yield `(inputs, targets, weights)` "
+                    f"in batches, and leave `{name}` out."
                 )
         closures = ours.engine.closures if ours else None
         if is_creator(x):
@@ -255,10 +253,8 @@ def _strategy() -> Any:
 def _of_workers(dataset: Any, ours: StoreDistribution | None, given: Mapping[str, Any]) -> Any:
     if ours is None or ours.engine.closures is None:
         raise UsageError(
-            "A per-worker data set is read by the workers of a ParameterServerStrategy. Received: "
-            f"a {type(dataset).__name__} for a model that was not made in the scope of one. Nobody "
-            "would read it. Make the model in the scope of the strategy, or pass the data set "
-            "itself."
+            f"Cannot read a {type(dataset).__name__} for a model made outside the scope of a "
+            "ParameterServerStrategy. Make the model in that scope, or pass the data set itself."
         )
     weights = given.get("class_weight")
     if weights is not None:
@@ -292,9 +288,8 @@ def refuse_endless_validation(arguments: dict[str, Any]) -> None:
 
 def no_length(*, of_validation: bool) -> UsageError:
     """The error of data of workers for which nobody says how many steps there are."""
-    argument = "`validation_steps` beside it" if of_validation else "`steps_per_epoch` (or `steps`)"
+    argument = "`validation_steps`" if of_validation else "`steps_per_epoch` (or `steps`)"
     return UsageError(
-        "Data that each worker makes and reads by itself has no end that all would agree on. "
-        f"Received: such data without {argument}. An epoch would never be over. Say how many "
-        'batches it has, for all workers together; or share the data with shard="dynamic".'
+        "The number of batches of this data is not known, because each worker makes its own. "
+        f'Pass {argument}, for all workers together, or share the data with shard="dynamic".'
     )

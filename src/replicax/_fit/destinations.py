@@ -79,8 +79,8 @@ def refuse_unwritable(callbacks: Sequence[Any], channel: Channel) -> None:
         if texts:
             where = f" on worker {worker}" if len(found) > 1 else ""
             raise UsageError(
-                f"Callbacks write files during `fit`. Received{where}: {texts[0]}. What was "
-                "trained until then would be lost. Name a path that can be written."
+                f"Cannot write the file of a callback{where}: {texts[0]}. Pass a path that can be "
+                "written."
             )
 
 

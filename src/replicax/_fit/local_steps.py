@@ -35,10 +35,11 @@ class LocalSteps:
 
     def __post_init__(self) -> None:
         if not isinstance(self.every, int) or self.every < 1:
-            raise UsageError(
-                "Replicas meet after a whole number of steps. "
-                f"Received: sync_every={self.every!r}. Between meetings each trains by itself. "
-                "Pass 1 to combine every gradient, or for example 16."
+            raise UsageError.of(
+                "sync_every",
+                "a whole number of at least 1",
+                self.every,
+                "Pass 1 to combine every gradient.",
             )
 
     @contextlib.contextmanager
@@ -47,10 +48,8 @@ class LocalSteps:
         before = model.steps_per_execution
         if before > 1 and before % self.every:
             raise UsageError(
-                "What is one execution ends with a meeting of the replicas. "
-                f"Received: steps_per_execution={before} and sync_every={self.every}. Between "
-                "executions variables are equal everywhere. Leave `steps_per_execution` out, or "
-                "pass a multiple."
+                f"`steps_per_execution` must be a multiple of sync_every={self.every}, got "
+                f"{before}. Leave it out, or pass a multiple."
             )
         model.steps_per_execution = max(before, self.every)
         try:
@@ -92,9 +91,8 @@ def local_steps(every: int, options: CommunicationOptions) -> LocalSteps | None:
         return None
     if options.compression is not None:
         raise UsageError(
-            "Gradients are either compressed on their way or stay where they are. "
-            f"Received: compression={options.compression!r} and sync_every={every}. Between "
-            "meetings no gradient travels. Leave one of them out."
+            f"Cannot use compression={options.compression!r} with sync_every={every}: no gradient "
+            "travels between meetings. Leave one of them out."
         )
     return wanted
 

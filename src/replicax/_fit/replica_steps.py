@@ -105,9 +105,8 @@ def _refuse_python(model: Any) -> None:
     if model.run_eagerly or not model.jit_compile:
         wanted = "run_eagerly=True" if model.run_eagerly else "jit_compile=False"
         raise UsageError(
-            "A step whose gradients are compressed, or stay where they are, is a compiled one. "
-            f"Received: a model compiled with {wanted}. Each batch is a `run`, which all replicas "
-            "compute at once. Leave it out; to debug, leave out `compression=` and `sync_every=`."
+            f"Cannot use `compression=` or `sync_every=` with a model compiled with {wanted}. "
+            "Leave that out; to debug, leave out the others."
         )
 
 

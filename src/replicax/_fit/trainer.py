@@ -76,10 +76,8 @@ def _checked_compile(original: Callable[..., Any]) -> Callable[..., Any]:
         if frame is not None and in_scope and frame.strategy is not owner:
             whose = "no strategy" if owner is None else repr(owner)
             raise MixedStrategies(
-                "A model is compiled in the scope it was made in, or outside every scope. "
-                f"Received: a model of {whose}, compiled in the scope of {frame.strategy!r}. Its "
-                "variables live on other devices. Create the model inside the same "
-                "`with strategy.scope():` block."
+                f"Cannot compile a model of {whose} in the scope of {frame.strategy!r}. Make the "
+                "model inside the same `with strategy.scope():` block."
             )
         if owner is None or owner.extended.distribution is _compat.distribution():
             return original(self, *args, **kwargs)

@@ -127,8 +127,8 @@ class ConcreteFunction:
         missing = [n for n, value in self._given.items() if given[n] is value and _has_specs(value)]
         if missing:
             raise SignatureMismatch(
-                "A concrete function gets the arrays that it was made for. Received: a call "
-                f"without {missing}. Only their shapes are known. Pass them as well."
+                f"The call of {self.name!r} lacks {missing}: only their shapes are known. Pass "
+                "them as well."
             )
         known = self._given
         return {n: fitted(known[n], v, n) if n in known else v for n, v in given.items()}
@@ -232,9 +232,8 @@ class ConcreteFunction:
             return traced("rows")
         except HostLoop as signal:
             raise UsageError(
-                "A function is written down as one program, without the data that go through it. "
-                f"Received: {self.name!r}, which runs as plain Python: it {signal.what}. "
-                "Pass it a batch as an array."
+                f"Cannot make one program of {self.name!r}, which runs as plain Python: it "
+                f"{signal.what}. Pass it a batch as an array."
             ) from None
 
     def _check_is_known(self, specs: Sequence[Spec]) -> None:
@@ -242,9 +241,8 @@ class ConcreteFunction:
             if spec.shape is None or spec.is_text:
                 lacking = "computes text" if spec.is_text else "has any number of axes"
                 raise UsageError(
-                    "A program is for arrays of numbers, of a known number of axes. Received: "
-                    f"{spec} in {self.name!r}, which {lacking}. It has no program before it is "
-                    "called. Call it, or pass a spec like `tf.TensorSpec([None, 3], tf.float32)`."
+                    f"Cannot make one program of {self.name!r} for {spec}, which {lacking}. Call "
+                    "the function, or pass a spec such as `tf.TensorSpec([None, 3], tf.float32)`."
                 )
 
     def with_axes(self, count: int) -> ConcreteFunction:

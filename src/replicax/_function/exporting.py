@@ -170,9 +170,8 @@ def save(obj: Any, path: str, signatures: Any = None, options: Any = None) -> No
         entries = {SERVING: serve["function"]}
     if not (writer.functions or writer.variables or isinstance(obj, _compat.Trainer)):
         raise UsageError(
-            "A saved model has functions or variables. Received: a "
-            f"{type(obj).__name__} without any. There is nothing to write. Save a Keras model, or "
-            "an `rx.Module` with `@tf.function(input_signature=…)` methods."
+            f"Cannot save a {type(obj).__name__} without functions and variables. Pass a Keras "
+            "model, or an `rx.Module` with `@tf.function(input_signature=…)` methods."
         )
     manifest = {
         "format": FORMAT,
@@ -216,9 +215,8 @@ def _call_of(model: Any) -> ConcreteFunction | None:
     def serve_several(*inputs: Any) -> Any:
         return model(*inputs, training=False)
 
-    return ConcreteFunction(
-        StatefulFunction(serve if len(specs) == 1 else serve_several), specs, {}, None
-    )
+    served: Callable[..., Any] = serve if len(specs) == 1 else serve_several
+    return ConcreteFunction(StatefulFunction(served), specs, {}, None)
 
 
 def _attributes(obj: Any) -> list[tuple[str, Any]]:
@@ -257,9 +255,8 @@ def _of_known_axes(concrete: ConcreteFunction) -> list[ConcreteFunction]:
             found.append(one)
     if not found:
         raise UsageError(
-            "A function of arrays of any number of axes is saved for axes of any size. Received: "
-            f"{concrete!r}, which cannot be traced for any: {errors[-1]}. Say more of the shapes, "
-            "as in `tf.TensorSpec([None, 3], tf.float32)`."
+            f"Cannot save {concrete!r} for any number of axes: {errors[-1]}. Give it a shape, as "
+            "in `tf.TensorSpec([None, 3], tf.float32)`."
         ) from errors[-1]
     return found
 
@@ -272,11 +269,11 @@ def _signatures(signatures: Any) -> dict[str, ConcreteFunction]:
     for name, concretes in found.items():
         if len(concretes) != 1:
             raise UsageError(
-                "A signature is a compiled function whose arguments are known. Received: "
-                f"{given[name]!r} for {name!r}, which was called with "
+                f"Cannot save signature {name!r}: {given[name]!r} was called with "
+                f"{len(concretes)} signatures, "
                 f"{[one.structured_input_signature for one in concretes]}. Pass "
-                "`fn.get_concrete_function(tf.TensorSpec([None, 3], tf.float32))`, or decorate it "
-                "with an `input_signature`."
+                "`fn.get_concrete_function(tf.TensorSpec([None, 3], tf.float32))`, or decorate "
+                "it with an `input_signature`."
             )
     return {name: concrete for name, (concrete,) in found.items()}
 
@@ -323,9 +320,8 @@ def to_json(nest: Any) -> Any:
     if nest is None or isinstance(nest, bool | int | float | str):
         return {"value": nest}
     raise UsageError(
-        "Arguments and results of a saved function are arrays, numbers, text, lists and dicts. "
-        f"Received: a {type(nest).__name__}, which JSON cannot hold. Keep it as an "
-        "attribute, or pass its parts."
+        f"Cannot save a function that takes or returns a {type(nest).__name__}. Use arrays, "
+        "numbers, text, lists and dicts; keep it as an attribute, or pass its parts."
     )
 
 

@@ -6,7 +6,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, final, overload
 
 import jax
 
@@ -24,10 +24,19 @@ from replicax._program.identity import agree_on_shared
 if TYPE_CHECKING:
     from replicax._function.function_programs import FunctionProgram
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 logger = logging.getLogger("replicax")
 _runs_eagerly = [False]
 
 
+@overload
+def function(func: Callable[P, R], *more: Any, **options: Any) -> StatefulFunction[P, R]: ...
+@overload
+def function(
+    func: None = None, *more: Any, **options: Any
+) -> Callable[[Callable[P, R]], StatefulFunction[P, R]]: ...
 def function(
     func: Callable[..., Any] | None = None,
     input_signature: Sequence[Any] | None = None,
@@ -109,11 +118,11 @@ def functions_run_eagerly() -> bool:
 
 
 @final
-class StatefulFunction:
+class StatefulFunction(Generic[P, R]):
     """The result of `function`: it compiles one program per signature."""
 
     def __init__(
-        self, fn: Callable[..., Any], input_signature: Any = None, autograph: bool = True
+        self, fn: Callable[P, R], input_signature: Any = None, autograph: bool = True
     ) -> None:
         functools.update_wrapper(self, fn)
         self._fn = fn
@@ -232,7 +241,7 @@ class StatefulFunction:
         """
         return self.warm_up_for(*self._owned(args), kwargs)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.call(*self._owned(args), kwargs)
 
     def _owned(self, args: Sequence[Any]) -> tuple[Any, Sequence[Any]]:

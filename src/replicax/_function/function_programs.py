@@ -73,9 +73,9 @@ class Traces:
         """Run the function as plain Python, this `once` or always."""
         if once and self._has_begun:
             raise UsageError(
-                "A function makes its variables once, at its first call. Received: a later call "
-                "that makes a variable from a computed value. Each step would make a new one. "
-                "Make it outside, or write `if self.v is None: self.v = tf.Variable(…)`."
+                "Cannot make a variable from a computed value in a later call of a function: each "
+                "step would make a new one. Make it outside, or write `if self.v is None: self.v "
+                "= tf.Variable(…)`."
             )
         self._has_begun = True
         self.is_host_loop = not once

@@ -16,12 +16,11 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from replicax._core.errors import CheckpointError, SignatureMismatch, UsageError
+from replicax._core.errors import CheckpointError, SignatureMismatch, UsageError, did_you_mean
 from replicax._function.concrete import Spec
 from replicax._function.exporting import (
     FORMAT,
     MANIFEST,
-    SERVING,
     WEIGHTS,
     filled,
     from_json,
@@ -64,14 +63,13 @@ def load(export_dir: str, tags: Any = None, options: Any = None) -> LoadedModel:
         }
     except (OSError, KeyError, ValueError) as error:
         raise CheckpointError(
-            "A saved model is a folder that `tf.saved_model.save` wrote. Received: "
-            f"{str(export_dir)!r}: {error}. SavedModel file does not exist, or is TensorFlow's, "
-            "which cannot be read. Save the model again with Replicax' `tf.saved_model.save`."
+            f"Cannot load {str(export_dir)!r}: {error}. SavedModel file does not exist, or "
+            "TensorFlow wrote it. Save the model with Replicax' `tf.saved_model.save`."
         ) from error
     if manifest["format"] != FORMAT:
         raise CheckpointError(
-            f"A saved model is read if its format is {FORMAT}. Received: {manifest['format']}. "
-            "Another version of Replicax wrote it. Load it with that version."
+            f"Cannot load {str(export_dir)!r}: its format is {manifest['format']}, and this "
+            f"version of Replicax reads {FORMAT}. Load it with the version that saved it."
         )
     variables = [
         _variable(about, data) for about, data in zip(manifest["variables"], raw, strict=True)
@@ -138,9 +136,9 @@ class LoadedModel:
         call = self._call or getattr(self, "serve", None)
         if call is None:
             raise TypeError(
-                "A loaded module is called if its `__call__` was saved. Received: one that has "
-                f"{sorted(self.signatures)}, but is not callable. It had no input signature, and "
-                "was not called. Call `loaded.signatures[…]`, or call it before it is saved."
+                "This loaded module is not callable: its `__call__` was saved without an input "
+                "signature, before any call. Call one of its signatures, "
+                f"{sorted(self.signatures)}, or call the module before you save it."
             )
         return call(*args, **kwargs)
 
@@ -180,9 +178,8 @@ class LoadedFunction:
             raise errors[-1]
         kinds = [program.structured_input_signature for program in self._programs]
         raise SignatureMismatch(
-            f"A loaded function is called as it was before it was saved. Received: a call of "
-            f"{self.name!r} that fits none of {kinds}. There is no program for it. Pass arrays of "
-            "these types, or save it with an `input_signature`."
+            f"The arguments of {self.name!r} fit none of the saved signatures: {kinds}. Pass "
+            "arrays of these types, or save it with an `input_signature`."
         ) from errors[-1]
 
     @property
@@ -221,9 +218,8 @@ class LoadedProgram:
         given = {**own, **signature.bind_partial(*args, **kwargs).arguments}
         if unknown := given.keys() - own.keys():
             raise SignatureMismatch(
-                f"A saved function takes the arguments of the call it was saved for. Received: "
-                f"{sorted(unknown)} for {self.name!r}, which the program does not have. Leave them "
-                "out, or save the function for a call with them."
+                f"{self.name!r} has no argument {', '.join(map(repr, sorted(unknown)))}: it was "
+                "saved for calls without. Leave it out, or save the function for a call with it."
             )
         arrays: list[Any] = []
         for name, spec in own.items():
@@ -236,7 +232,9 @@ class LoadedProgram:
         specs = specs_of(self.structured_input_signature)
         pairs = [*zip(specs, arrays, strict=True)]
         if exact and any(getattr(array, "dtype", None) != spec.dtype for spec, array in pairs):
-            raise SignatureMismatch("An array has another type.")
+            raise SignatureMismatch(
+                f"The arrays of {self.name!r} have other types than its signature."
+            )
         return [fitted(spec, array, spec.name or "") for spec, array in pairs]
 
     def _compute(self, arrays: list[Any]) -> Any:
@@ -269,9 +267,8 @@ class LoadedProgram:
                     and found.setdefault(str(symbol), size) != size
                 ):
                     raise SignatureMismatch(
-                        f"The arguments of {self.name!r} have equally many rows. Received: {size} "
-                        f"and {found[str(symbol)]}. The function combines them row by row. Pass "
-                        "the same number of rows in each."
+                        f"Arguments of {self.name!r} have {size} and {found[str(symbol)]} rows. "
+                        "Pass the same number of rows in each."
                     )
         return found
 
@@ -314,8 +311,8 @@ class SignatureFunction:
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         if set(given) != set(names) or len(args) > len(names):
             raise UsageError(
-                f"A signature gets its arrays by name: {names}. Received: {len(args)} in order "
-                f"and {sorted(kwargs)} by name. Call "
+                f"The signature needs the arrays {names}, got {len(args)} by position and "
+                f"{sorted(kwargs)} by name. Call "
                 f"`signature({', '.join(f'{name}=…' for name in names)})`."
             )
         result = self._loaded.on([given[name] for name in names])
@@ -353,10 +350,8 @@ def _without_it(result: Any, shape: Sequence[Any], empty: set[str]) -> Any:
             result = jnp.take(result, jnp.arange(0), axis)
         elif empty.intersection(re.findall(r"\w+", str(size))):
             raise UsageError(
-                "A saved function may be called without rows if its results then have none. "
-                f"Received: a function whose result has {size} rows. Saved programs need at least "
-                "one row, and which rows of the result to drop is not known. Pass a row, or call "
-                "the original function."
+                f"Cannot call this saved function without rows: its result has {size} rows. Pass "
+                "at least one row, or call the original function."
             )
     return result
 
@@ -412,9 +407,9 @@ class TFSMLayer(keras.layers.Layer):
         found = self._loaded.signatures.get(name) or getattr(self._loaded, name, None)
         if not callable(found):
             raise UsageError(
-                "A TFSMLayer calls an endpoint of its folder. Received: "
-                f"{name!r}, which was not saved. Saved are {sorted(self._loaded.signatures)}. "
-                f"Pass `call_endpoint={SERVING!r}`, or another of them."
+                f"No endpoint {name!r} in this "
+                f"folder.{did_you_mean(name, self._loaded.signatures)} Pass `call_endpoint=` one "
+                f"of {sorted(self._loaded.signatures)}."
             )
         return found
 

@@ -56,9 +56,9 @@ class InputSignature:
         several = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         if not isinstance(specs, list | tuple) or (len(specs) > len(parameters) and not several):
             raise SignatureMismatch(
-                "An input signature is a list with a spec for each argument. Received: "
-                f"input_signature={specs!r} for {[p.name for p in parameters]}. "
-                "Write `input_signature=[tf.TensorSpec(shape, dtype)]`."
+                "`input_signature` must be a list with one spec for each of "
+                f"{[p.name for p in parameters]}, got {specs!r}. Write "
+                "`input_signature=[tf.TensorSpec(shape, dtype)]`."
             )
         return cls(parameters, specs)
 
@@ -72,9 +72,8 @@ class InputSignature:
             given.append(rest.pop(names[len(given)]))
         if len(given) < len(self.specs):
             raise SignatureMismatch(
-                "A function with an input signature gets an argument for each of its specs. "
-                f"Received: {len(given)} for {len(self.specs)}. "
-                f"Pass {names[len(given) : len(self.specs)]} as well."
+                f"`input_signature` has {len(self.specs)} specs, got {len(given)} arguments. Pass "
+                f"{names[len(given) : len(self.specs)]} as well."
             )
         for number, spec in enumerate(self.specs):
             name = names[number] if number < len(names) else str(number)
@@ -89,9 +88,8 @@ def fitted(spec: Any, value: Any, name: str) -> Any:
         parts = tree.flatten_up_to(value)
     except ValueError as error:
         raise SignatureMismatch(
-            "An argument has the structure of its spec. Received: for "
-            f"'{name}' {jax.tree.structure(value)}, not {tree}. Binding inputs to the function "
-            "failed: its parts cannot be matched. Pass the same nest of lists and dicts."
+            f"Binding inputs to the function failed: '{name}' must be {tree}, got "
+            f"{jax.tree.structure(value)}. Pass the same nest of lists and dicts."
         ) from error
     fitting = [_fitted_leaf(s, part, name) for s, part in zip(leaves, parts, strict=True)]
     return tree.unflatten(fitting)
@@ -104,8 +102,7 @@ def _fitted_leaf(spec: Any, value: Any, name: str) -> Any:
         ):
             return value
         raise SignatureMismatch(
-            "A constant of a compiled function cannot change. Received: for "
-            f"'{name}' {value!r} instead of {spec!r}, which is compiled into the program. Leave "
+            f"'{name}' must be {spec!r}, which is compiled into the program, got {value!r}. Leave "
             "it out, or make a function for this value."
         )
     if spec.dtype is None:
@@ -123,19 +120,16 @@ def _fitted_leaf(spec: Any, value: Any, name: str) -> Any:
         fraction = given.dtype.kind in "fc" and not hasattr(value, "dtype")
         if text or (fraction and np.issubdtype(dtype, np.integer)):
             raise SignatureMismatch(
-                "An argument can be converted to the dtype of its spec. Received: for "
-                f"'{name}' {value!r} instead of {spec}. "
-                f"{'Text is not a number' if text else 'Its fraction would be lost'}. Cast it."
+                f"Cannot convert '{name}' to {spec}: {value!r} is "
+                f"{'text' if text else 'a fraction'}. Cast it."
             )
         value = given.astype(dtype)
     for part in _parts(value):
         shape = None if spec.shape is None else tuple(spec.shape)
         if part.dtype != dtype or not _fits(shape, part.shape):
             raise SignatureMismatch(
-                "An argument has the shape and type of its spec. Received: for "
-                f"'{name}' {part.dtype}{list(part.shape)} instead of {spec}. "
-                "Cast or reshape it, or change `input_signature`; "
-                "None stands for an axis of any size."
+                f"'{name}' must be {spec}, got {part.dtype}{list(part.shape)}. Cast or reshape "
+                "it, or change `input_signature`; None stands for an axis of any size."
             )
     return value
 
@@ -143,9 +137,8 @@ def _fitted_leaf(spec: Any, value: Any, name: str) -> Any:
 def _fitted_composite(spec: Any, own: Any, value: Any, name: str) -> Any:
     if own is None or not getattr(spec, "is_compatible_with", spec.__eq__)(own):
         raise SignatureMismatch(
-            "An argument has the kind, shape and type of its spec. Received: for "
-            f"'{name}' {own or value!r}, where {spec} is wanted. The function was promised other "
-            "arguments. Convert it, or change `input_signature`."
+            f"'{name}' must be {spec}, got {own or value!r}. Convert it, or change "
+            "`input_signature`."
         )
     return value
 
@@ -154,8 +147,7 @@ def _fitted_text(spec: Any, value: Any, name: str) -> Any:
     kind = np.asarray(value).dtype.kind
     if kind not in "OSU" or not _fits(spec.shape, np.shape(value)):
         raise SignatureMismatch(
-            f"An argument has the shape and type of its spec. Received: for '{name}' {value!r}, "
-            f"instead of {spec}, which is text. Pass text, or change the spec."
+            f"'{name}' must be text, {spec}, got {value!r}. Pass text, or change the spec."
         )
     return value
 

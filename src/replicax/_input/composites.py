@@ -24,7 +24,7 @@ class PerReplicaComposite(ReplicaNests):
     Args:
         number: An array without elements for each replica, with a row more than its number.
         arrays: The arrays of the tensors, each with an axis more.
-        kinds: What makes a tensor of its arrays, for each replica.
+        kinds: For each replica the structure that makes a tensor of its arrays.
     """
 
     def __init__(self, number: Any, arrays: Sequence[Any], kinds: tuple[Any, ...]) -> None:
@@ -38,16 +38,16 @@ class PerReplicaComposite(ReplicaNests):
 
     @property
     def spec(self) -> Any:
-        """What describes the tensor of a replica; how many rows it has may differ."""
+        """The spec of a replica's tensor, whose number of rows may differ."""
         return self.values[0].spec.unbatched().batched(None)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """The arrays, and what makes tensors of them."""
+        """The arrays, and the structures that make tensors of them."""
         return self._parts, self._kinds
 
     @classmethod
     def tree_unflatten(cls, kinds: tuple[Any, ...], parts: Sequence[Any]) -> Any:
-        """The tensor of a replica, of its arrays; of anything else what stands for all."""
+        """The tensor of a replica from its arrays; from other leaves this class again."""
         number, *arrays = parts
         if not isinstance(number, jax.Array | np.ndarray):
             return cls(number, arrays, kinds)
@@ -76,9 +76,9 @@ def placed(put: Callable[..., Any], pieces: Sequence[Any], sizes: Any = None) ->
 
 
 def _apart(tensors: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
-    """For each replica the arrays of its tensor, and what makes it of them.
+    """For each replica the arrays of its tensor, and the structure that makes it of them.
 
-    One whose tensor has no rows has none of an array, so that it does not count in means.
+    A tensor without rows becomes arrays without rows, so that it does not count in means.
     """
     arrays, kinds = zip(*map(jax.tree.flatten, tensors), strict=True)
     rows = [min(1, tensor.shape[0]) for tensor in tensors]

@@ -44,9 +44,8 @@ class InputContext:
             above = (global_batch_size // n + 1) * n
             fitting = f"{above - n} or {above}" if above > n else f"{above}"
             raise UsageError(
-                "The global batch size must be divisible by the number of replicas. Received: "
-                f"batch size {global_batch_size}, {n} replicas. The data sets of all replicas "
-                f"have one batch size. Use {fitting}."
+                f"`global_batch_size` must be divisible by the {n} replicas, got "
+                f"{global_batch_size}. Use {fitting}."
             )
         return global_batch_size // self.num_replicas_in_sync
 

@@ -86,10 +86,10 @@ class DistributedDataset:
         refuse_to_loop("loops over a distributed data set")
         if self._is_for_workers:
             raise UsageError(
-                "With parameter servers, batches are for closures on workers. Received: a loop "
-                "over a distributed data set on the coordinator. To use this dataset, you need to "
-                "pass this dataset to ClusterCoordinator.create_per_worker_dataset. Its iterator "
-                "is an argument of `schedule`; or pass the data set to `fit`."
+                "Cannot loop over a distributed data set on the coordinator of parameter servers. "
+                "To use this dataset, you need to pass this dataset to "
+                "ClusterCoordinator.create_per_worker_dataset and its iterator to `schedule`; or "
+                "pass the data set to `fit`."
             )
         return self.begin()
 
@@ -168,9 +168,8 @@ class DistributedDataset:
         full = self._shares.full
         if full is None:
             raise UsageError(
-                "The shape of a batch is known before it is read if all batches have one size. "
-                "Received: a data set of unknown batch size, or with another size for each "
-                "replica. Make the batches by `batch(n)`."
+                "The batches of this data set have no known size, or another one for each "
+                "replica, so their shape is unknown before one is read. Make them with `batch(n)`."
             )
         mine, sizes = full
         with known_before():
@@ -235,9 +234,8 @@ class DistributedDataset:
         """
         if self._plan is None:
             raise UsageError(
-                "A plan shows how a data set is shared between workers. Received: data sets of "
-                "`distribute_datasets_from_function`, where your function decides. "
-                "Look at its use of the InputContext."
+                "No plan of a data set of `distribute_datasets_from_function`: your function "
+                "decides what each worker reads, from its InputContext."
             )
         return self._plan
 
@@ -256,10 +254,11 @@ class DistributedDataset:
             position = single_worker_position(states[0]["position"])
             states = [{**states[0], "workers": 1, "position": position}]
         if not all(isinstance(one, dict) and "workers" in one for one in states) or not states:
-            raise UsageError(
-                "A position of a distributed data set is the result of its iterator's `get_state`. "
-                f"Received: {[type(one).__name__ for one in states]}, not all with `workers`. "
-                "Pass that state, or a list of the states of all workers."
+            raise UsageError.of(
+                "state",
+                "what `get_state` of a distributed iterator returned, or a list of these from all "
+                "workers",
+                list(states),
             )
         if not isinstance(self._shares, ShardedSource):
             return states[0]["position"]
@@ -270,9 +269,8 @@ class DistributedDataset:
             return states[worker if len(states) == now else 0]["position"]
         if len(states) != before and was_divided:
             raise UsageError(
-                "Data that workers read in parts is resumed on another number of workers from "
-                f"the positions of all. Received: {len(states)} of {before}, for {now} workers. "
-                "Pass a list of the states of all workers."
+                f"Cannot resume on {now} workers from {len(states)} of the positions of {before}, "
+                "because each worker read other parts. Pass a list of the states of all workers."
             )
         return redistributed([state["position"] for state in states], self._shares)
 

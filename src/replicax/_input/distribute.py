@@ -57,14 +57,11 @@ def distribute_dataset(dataset: Any, target: Target, options: InputOptions) -> D
     if options.experimental_replication_mode is InputReplicationMode.PER_REPLICA:
         raise UsageError(
             "InputReplicationMode.PER_REPLICA is only supported in "
-            "distribute_datasets_from_function. Received: a data set, whose batches are split. "
-            "Pass a function that makes each replica's data set."
+            "distribute_datasets_from_function, because the batches of a data set are split. Pass "
+            "a function that makes each replica's data set."
         )
     if isinstance(dataset, DistributedDataset):
-        raise UsageError(
-            "A data set is distributed once. Received: a DistributedDataset, whose batches are "
-            "already split. Iterate over it directly."
-        )
+        raise UsageError("The data set is distributed already. Iterate over it directly.")
     source, topology = as_dataset(dataset), target.topology
     workers = topology.num_processes
     in_step = _offer_and_name(target)
@@ -104,16 +101,16 @@ def distribute_from_function(
 
 def _check_placed(options: InputOptions, *, per_replica: bool) -> None:
     if options.experimental_fetch_to_device:
-        raise UsageError(
-            "A pipeline placed on a device delivers there itself. Received: "
-            "experimental_place_dataset_on_device=True with experimental_fetch_to_device=True. "
-            "Fetching again would copy twice. Set experimental_fetch_to_device=False."
+        raise UsageError.of(
+            "experimental_fetch_to_device",
+            "False with experimental_place_dataset_on_device=True",
+            True,
         )
     if not per_replica:
         raise UsageError(
-            "Only a pipeline per replica can be placed on its replica's device. Received: "
-            "experimental_place_dataset_on_device=True with PER_WORKER. One pipeline feeds "
-            "many devices. Set experimental_replication_mode=InputReplicationMode.PER_REPLICA."
+            "Cannot place one pipeline for many replicas on a device. With "
+            "experimental_place_dataset_on_device=True set "
+            "experimental_replication_mode=InputReplicationMode.PER_REPLICA."
         )
 
 

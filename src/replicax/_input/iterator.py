@@ -196,7 +196,6 @@ def _check_outside() -> None:
     frame = current_frame()
     if frame is not None and frame.replica is not None:
         raise NotInCrossReplicaContext(
-            "next(iterator) should be called from outside of replica_fn. Received: a call "
-            "inside `strategy.run`. One batch serves all replicas. Take it "
-            "outside and pass it: `strategy.run(fn, args=(next(iterator),))`."
+            "next(iterator) should be called from outside of replica_fn. Pass the batch: "
+            "`strategy.run(fn, args=(next(iterator),))`."
         )

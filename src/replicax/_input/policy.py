@@ -87,15 +87,13 @@ def _decided(
     enough = len(files) >= workers
     if asked is AutoShardPolicy.FILE and not files:
         raise UsageError(
-            "FILE sharding divides the files of a data set between the workers. Received: a data "
-            "set that reads no files. Read files with `list_files` or a "
-            "reader such as `TFRecordDataset`, or choose AutoShardPolicy.DATA or AUTO."
+            "AutoShardPolicy.FILE has no files to divide: the data set reads none. Use "
+            "`list_files` or a reader such as `TFRecordDataset`, or AutoShardPolicy.DATA or AUTO."
         )
     if asked is AutoShardPolicy.FILE and not enough:
         raise UsageError(
-            "FILE sharding gives every worker at least one file. Received: "
-            f"{len(files)} file(s), {workers} worker(s). Some workers would have nothing to "
-            "read. Split the data into more files, or choose AutoShardPolicy.DATA or AUTO."
+            f"AutoShardPolicy.FILE has {len(files)} file(s) for {workers} workers. Split the data "
+            "into more files, or use AutoShardPolicy.DATA or AUTO."
         )
     if asked is not AutoShardPolicy.AUTO:
         return asked, "as the options say"

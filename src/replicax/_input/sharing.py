@@ -363,9 +363,8 @@ def _without_rows(batch: Any, given: int, replicas: int) -> Any:
     """An equal batch without rows, for a replica whose data has ended."""
     if has_scalars(batch):
         raise UnbatchedInput(
-            "Every replica gets one element of a data set that is not batched. Received: a last "
-            f"step of {given} for {replicas} replicas. "
-            "Batch the data set, or `take` a multiple of the replicas."
+            f"The last step has {given} single elements for {replicas} replicas. Call `batch`, or "
+            "`take` a multiple of the replicas."
         )
     return rows_of(batch, 0, 0)
 
@@ -375,9 +374,8 @@ def zero_batch(node: Any, sizes: Sequence[int]) -> WorkerBatch:
     specs = jax.tree.leaves(node.spec)
     if any(type(spec) is not ArraySpec or None in (spec.shape or ())[1:] for spec in specs):
         raise UsageError(
-            "The shape of a batch is known before it is read if all rows have one shape. "
-            f"Received: a data set of shapes {[spec.shape for spec in specs]}, where None varies "
-            "between batches. Pad to one length, as `padded_batch` with `padded_shapes` does."
+            f"The shapes {[spec.shape for spec in specs]} may vary between batches, so no batch is "
+            "known before it is read. Pad rows to one length with `padded_batch(padded_shapes=…)`."
         )
     batch = jax.tree.map(
         lambda spec: np.zeros((sum(sizes), *(spec.shape or (0,))[1:]), spec.dtype), node.spec

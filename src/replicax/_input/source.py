@@ -49,11 +49,12 @@ def _foreign(value: Any) -> Foreign:
         return Foreign(lambda _: iter(batches), _length(value))
     if callable(value):
         return Foreign(lambda _: iter(batches()), UNKNOWN_CARDINALITY)
-    raise UsageError(
-        "A data set yields batches. Received: an object of type "
-        f"{type(value).__name__}, which is not iterable. Pass a "
-        "`Dataset`, a list of batches, a PyDataset, a Grain data set, a DataLoader, or a "
-        "function that returns an iterator."
+    raise UsageError.of(
+        "dataset",
+        "an iterable of batches",
+        value,
+        "Pass a `Dataset`, a list of batches, a PyDataset, a Grain data set, a DataLoader, or a "
+        "function that returns an iterator.",
     )
 
 
@@ -131,9 +132,8 @@ class _Stream:
         """All batches; `ExhaustedInput` at a second call."""
         if self._batches is None:
             raise ExhaustedInput(
-                "A generator can be iterated once. Received: a second pass over a generator, "
-                "whose batches are consumed. Pass the function that makes the generator, not the "
-                "generator."
+                "A generator cannot be iterated twice: its batches are consumed. Pass the "
+                "function that makes the generator, not the generator."
             )
         batches, self._batches = self._batches, None
         return batches
@@ -162,8 +162,7 @@ def _spec_of_first(batches: Sequence[Any]) -> Any:
     for batch in batches:
         return spec_of(batch)
     raise UsageError(
-        "The element spec of a data set is read from its first batch. Received: a "
-        "data set without batches. Check the pipeline."
+        "The data set is empty, so the shapes of its batches are unknown. Check the pipeline."
     )
 
 
@@ -176,15 +175,14 @@ def check_batch(batch: Any, number: int, structure: Any) -> Any:
     leaves = parts_of(batch)
     if has_scalars(batch):
         raise UnbatchedInput(
-            "A distributed data set yields batches. Received: an element with a scalar leaf. "
-            "Its first axis, the one to split over replicas, is missing. Batch the data set: "
-            "call its `batch` method before distributing it."
+            "The data set yields scalars, which cannot be divided over replicas. Call its `batch` "
+            "before you distribute it."
         )
     if len({leaf.shape[0] for leaf in leaves}) > 1:
         raise UnbatchedInput(
-            "All arrays of a batch have the same number of rows. Received: shapes "
-            f"{[leaf.shape for leaf in leaves]}, which cannot be split alike. Check the elements "
-            "of the pipeline, and pass arrays without a batch axis in another way."
+            "The arrays of a batch differ in their number of rows: "
+            f"{[leaf.shape for leaf in leaves]}. Check the pipeline, and pass arrays without a "
+            "batch axis another way."
         )
     return tree
 
@@ -199,9 +197,8 @@ def check_structure(batch: Any, number: int, structure: Any) -> Any:
     tree = jax.tree.structure(batch, is_leaf=is_composite)
     if structure is not None and tree != structure:
         raise BatchStructureChanged(
-            "All batches of a data set have one structure. "
-            f"Received: batch {number} of structure {tree}, after {structure}. A step is "
-            "compiled for one structure. Make the pipeline yield the same nest each time."
+            f"Batch {number} has structure {tree}, but the batches before have {structure}. Yield "
+            "the same nest each time."
         )
     return tree
 

@@ -29,10 +29,9 @@ def check_backend(backend: str) -> None:
     """Refuse a Keras that was imported with another backend than JAX."""
     if backend != "jax":
         raise WrongBackend(
-            f"Replicax runs Keras on JAX. Received: Keras with the {backend!r} backend. Keras "
-            "chooses its backend once, when it is first imported. Put `import replicax` before "
-            "`import keras`, or add `import os; os.environ['KERAS_BACKEND'] = 'jax'` as the "
-            "program's first line."
+            f"Keras was imported with the {backend!r} backend; Replicax needs JAX. Put `import "
+            "replicax` before `import keras`, or begin the program with `import os; "
+            "os.environ['KERAS_BACKEND'] = 'jax'`."
         )
 
 
@@ -42,8 +41,8 @@ def check_version(version: str) -> None:
     if not LOWEST <= found < BELOW:
         wanted = f">={LOWEST[0]}.{LOWEST[1]},<{BELOW[0]}.{BELOW[1]}"
         raise UnsupportedVersion(
-            f"Replicax supports keras{wanted}. Received: keras {version}. It relies on a few "
-            f"internals of Keras that were tested in this range. Run `pip install 'keras{wanted}'`."
+            f"Replicax supports keras{wanted}, got keras {version}. Run `pip install "
+            f"'keras{wanted}'`."
         )
 
 

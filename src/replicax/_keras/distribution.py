@@ -97,10 +97,9 @@ def adopt(store: Store, variables: Iterable[Any]) -> None:
             continue
         if owner is not None:
             raise MixedStrategies(
-                "A variable belongs to the strategy in whose scope it was made. "
-                f"Received: variable '{variable.path}' of another strategy. Its value lives "
-                "on that strategy's devices. Make the model, optimizer and metrics in this "
-                "strategy's scope, or load the weights into a model made there."
+                f"Variable '{variable.path}' belongs to another strategy. Make the model, "
+                "optimizer and metrics in this strategy's scope, or load the weights into a "
+                "model made there."
             )
         layout = _layout_by(store, variable)
         if layout is not None:
@@ -163,16 +162,14 @@ def check_variable(spec: VariableSpec) -> None:
     """Refuse synchronization 'none', and the mean of a variable of integers."""
     if spec.synchronization == "none":
         raise UsageError(
-            "A variable of a strategy is synchronized on write or on read. Received: variable "
-            f"'{spec.path}' with synchronization='none'. `NONE` variable synchronization mode is "
-            "not supported: its replicas could differ. Use 'auto', 'on_write' or 'on_read'."
+            "`NONE` variable synchronization mode is not supported, got synchronization='none' "
+            f"for variable '{spec.path}'. Use 'auto', 'on_write' or 'on_read'."
         )
     is_number = "float" in spec.dtype or "complex" in spec.dtype
     if spec.aggregation == "mean" and not is_number:
         raise UsageError(
-            "Only a variable of floating-point numbers has a mean. Received: variable "
-            f"'{spec.path}' of {spec.dtype} with aggregation='mean'. The mean of integers is no "
-            "integer. Use 'sum' or 'only_first_replica', or a float variable."
+            f"Cannot use aggregation='mean' for variable '{spec.path}' of {spec.dtype}. Use 'sum' "
+            "or 'only_first_replica', or a float variable."
         )
 
 

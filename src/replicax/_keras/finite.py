@@ -48,9 +48,8 @@ def assert_finite(
     else:
         found = f"the first bad variable is '{bad}'"
     raise NonFinite(
-        f"A loss must be a finite number. Received: a NaN or infinite value at {where}; {found}. "
-        "Later steps would spread it to every weight. Lower the learning rate, clip the "
-        "gradients, or check the input for NaN."
+        f"NaN or infinite value at {where}; {found}. Lower the learning rate, clip the gradients, "
+        "or check the input for NaN."
     )
 
 

@@ -52,9 +52,8 @@ def value_and_grad(
             )  # the model is built now
         if not result[1] and _compat.pending_variables() <= before:
             raise UsageError(
-                "A gradient needs variables to differentiate by. Received: none. A model that "
-                "is not built has no variables yet. Pass the model itself, "
-                "`rx.value_and_grad(fn, model)`, or call the model once before."
+                "No variables to differentiate by: a model that is not built has none. Pass the "
+                "model, `rx.value_and_grad(fn, model)`, or call it once before."
             )
         value, gradients, updates = result
         for variable, new in updates:

@@ -46,9 +46,7 @@ class Module:
     def __init__(self, name: str | None = None) -> None:
         if name is not None and not name.isidentifier():
             raise UsageError(
-                "A module's name is a Python identifier. Received: "
-                f"{name!r} is not a valid module name. It is a part of its variables' paths. Use "
-                "letters, digits and underscores."
+                f"{name!r} is not a valid module name. Use letters, digits and underscores."
             )
         self._name = name or _snake(type(self).__name__)
 

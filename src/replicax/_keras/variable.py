@@ -81,8 +81,8 @@ class Variable(VariableMethods, keras.Variable, metaclass=_AnyVariable):
     ) -> None:
         if initial_value is None:
             raise UsageError(
-                "A variable begins with a value. Received: initial_value=None. Its shape and type "
-                "could not be known. Pass a number, an array or a function that makes one."
+                "`initial_value` of a variable must not be None. Pass a number, an array or a "
+                "function that makes one."
             )
         if trainable is None:
             trainable = synchronization != VariableSynchronization.ON_READ
@@ -154,19 +154,16 @@ def _on_host(value: Any) -> np.ndarray:
     value = _compat.read(value) if isinstance(value, _compat.KerasVariable) else value
     if isinstance(value, Tracer):
         raise UsageError(
-            "A variable that a compiled function makes begins with a value that is known when it "
-            "is traced. Received: one that the function computes. The variable is made before the "
-            "program runs. Pass a function, `tf.Variable(lambda: tf.zeros([3]))`, or make it "
-            "outside."
+            "Cannot make a variable from a value that compiled code computes. Pass a function, "
+            "`tf.Variable(lambda: tf.zeros([3]))`, or make the variable outside."
         )
     if isinstance(value, jax.Array):
         return np.asarray(value)
     host = np.asarray(value)
     if host.dtype.kind in "OUS":
         raise UsageError(
-            "A variable holds numbers. Received: an initial value of "
-            f"{type(value).__name__}, which is text or no array. JAX has no arrays of text. Keep "
-            "it in a Python object; `rx.train.Value` saves one in a checkpoint."
+            f"A variable cannot hold a {type(value).__name__}: it must be numbers. Keep it in a "
+            "Python object; `rx.train.Value` saves one in a checkpoint."
         )
     is_python = not hasattr(value, "dtype")
     if is_python and host.dtype.kind in "if":
@@ -186,7 +183,7 @@ def _check_fits(host: np.ndarray, kind: str) -> None:
     limits = np.iinfo(kind)
     if int(host.min()) < limits.min or int(host.max()) > limits.max:
         raise UsageError(
-            "A variable of integers begins with one that its type can hold. Received: "
-            f"{int(host.max())} for {kind}. JAX computes with 32 bits unless it is told otherwise. "
-            "Call `jax.config.update('jax_enable_x64', True)` first, or use a smaller number."
+            f"{int(host.max() if int(host.max()) > limits.max else host.min())} does not fit into "
+            f"{kind}. Use a smaller number, or call `jax.config.update('jax_enable_x64', True)` "
+            "first."
         )

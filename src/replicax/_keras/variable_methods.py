@@ -258,10 +258,9 @@ def _scale_rows(variable: Any, sparse_delta: Any, scale: Callable[[Any, Any, Any
 
 def _not_combined(variable: Any, what: str) -> VariableNotReduced:
     return VariableNotReduced(
-        f"Replicas cannot {what} parts of variable '{variable.path}' together. Received: "
-        f"aggregation='{variable.aggregation}', synchronization='{variable.synchronization}', "
-        "which would mix the new parts of one replica with the old ones of the others. Make the "
-        "variable without both, and combine what is written: see docs/custom_loops.md#variables."
+        f"Replicas cannot {what} parts of variable '{variable.path}' together, which has "
+        f"aggregation='{variable.aggregation}', synchronization='{variable.synchronization}'. "
+        "Make it without both, and combine the values. See docs/custom_loops.md#variables."
     )
 
 

@@ -330,6 +330,6 @@ def _refuse_nests(value: Any) -> None:
     leaves = jax.tree.leaves(value, is_leaf=lambda one: isinstance(one, ReplicaNests))
     if any(isinstance(leaf, ReplicaNests) for leaf in leaves):
         raise UsageError(
-            "Sparse and ragged tensors of several replicas cannot be reduced or gathered. "
-            "Reduce or gather dense results that `run` computes from them."
+            "Cannot reduce or gather sparse and ragged tensors of several replicas. Reduce or "
+            "gather dense results that `run` computes from them."
         )

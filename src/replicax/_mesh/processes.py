@@ -93,7 +93,7 @@ def start(resolver: ClusterResolver | None, options: CommunicationOptions) -> bo
 
 
 def training_process(resolver: ClusterResolver | None) -> JaxProcess | None:
-    """As which process of a JAX cluster this one trains; None if it works alone."""
+    """The process of a JAX cluster that this one is; None if it works alone."""
     return None if resolver is None else resolver.jax_process()
 
 
@@ -101,7 +101,8 @@ def _warn_of_nccl_without_gpus(options: CommunicationOptions) -> None:
     platform = jax.local_devices()[0].platform
     if options.implementation is CommunicationImplementation.NCCL and platform != "gpu":
         logger.warning(
-            "NCCL connects GPUs; these are devices of the kind %s, which have their own way.",
+            "NCCL connects GPUs only; the devices here are of kind %s. Leave `implementation` at "
+            "AUTO.",
             platform,
         )
 
@@ -151,10 +152,9 @@ def _join_jax(process: JaxProcess, line: ClusterChannel) -> None:
         if "before" not in str(error):
             raise
         raise BackendAlreadyInitialized(
-            "A strategy of several workers must be created before JAX is used in this process. "
-            "Received: a JAX backend that is already initialised. JAX can join a cluster only at "
-            "start-up. Create the strategy at the top of the program, or start it with "
-            "`replicax run train.py`, which joins the cluster before your code runs."
+            "JAX was used before this process could join its cluster. Create the strategy at the "
+            "top of the program, or start it with `replicax run train.py`, which joins the "
+            "cluster before your code runs."
         ) from error
 
 
@@ -200,9 +200,8 @@ def _open(
     second = second_port()
     if second == first:
         raise ClusterSpecError(
-            "The chief listens at two ports. "
-            f"Received: {RX_SECOND_PORT}={second}, and the chief's address {address}, whose port "
-            f"JAX's service has. Set {RX_SECOND_PORT} to another one."
+            f"{RX_SECOND_PORT}={second} is the port of the chief's address {address}, which JAX's "
+            f"service has. Set {RX_SECOND_PORT} to another port."
         )
     return open_channel(
         index, size, host=host, announce=announce, limits=limits, secret=secret, port=second
@@ -235,8 +234,7 @@ def _check_same(process: JaxProcess) -> None:
     found = (jax.process_count(), jax.process_index())
     if found != process[1:]:
         raise ClusterError(
-            "A process belongs to one cluster. "
-            f"Received: worker {process.process_id} of {process.num_processes}, in a JAX that is "
-            f"process {found[1]} of {found[0]}. It joined before, by another description. "
-            "Describe one cluster, or leave the joining to the strategy."
+            f"Worker {process.process_id} of {process.num_processes} has joined another cluster "
+            f"before: JAX is process {found[1]} of {found[0]}. Describe one cluster, or leave the "
+            "joining to the strategy."
         )

@@ -94,7 +94,7 @@ def build(
 
 
 def stack_of(array: Any) -> Any:
-    """What a program is given of an array: of even values of replicas, their stack."""
+    """The array that a program gets for a leaf; for even values of replicas, their stack."""
     return array.stacked if isinstance(array, PerReplica) and array.is_even else array
 
 

@@ -41,7 +41,7 @@ def anywhere() -> Placement:
 
 
 def zero(topology: Topology, *, parameters: bool, base: Placement | None = None) -> Placement:
-    """What optimizers keep, divided over the replicas; with `parameters` all other variables, too.
+    """The variables of optimizers divided over the replicas; with `parameters` all others, too.
 
     A variable is divided along its largest axis among those that the replicas divide. Where
     there is none, or the variable has fewer than `SMALL` elements, it lives as `base` says: whole
@@ -99,9 +99,9 @@ def _looked_up(layout_map: Any, path: str) -> Sequence[str | None]:
     matching = [pattern for pattern in layout_map if re.fullmatch(pattern, path)]
     if len(matching) > 1:
         raise UsageError(
-            "One pattern of a layout map says where a variable lives. Received: variable "
-            f"'{path}', which matches {' and '.join(map(repr, matching))}. They may differ. Make "
-            "the patterns narrower; the whole path as a pattern goes before all others."
+            f"Variable '{path}' matches several patterns of the layout map: "
+            f"{' and '.join(map(repr, matching))}. Make them narrower, or use the whole path, "
+            "which goes before all others."
         )
     return layout_map[matching[0]] if matching else ()
 
@@ -111,20 +111,18 @@ def _checked(axes: Sequence[str | None], spec: VariableSpec, topology: Topology)
     unknown = sorted({str(axis) for axis in axes if axis is not None and axis not in AXES})
     if unknown or len(axes) > len(spec.shape):
         raise UsageError(
-            "A layout names an axis of the mesh, or None, for each axis of a variable. Received: "
-            f"{tuple(axes)} for variable '{spec.path}' of shape {spec.shape}. The axes of the "
-            f"mesh are {AXIS!r} (also 'batch' and 'data') and {MODEL!r}. Write as many names as "
-            "the variable has axes, or fewer."
+            f"Layout {tuple(axes)} does not fit variable '{spec.path}' of shape {spec.shape}. "
+            "Write for each of its axes, or the first of them, None or an axis of the mesh: "
+            f"{AXIS!r} (also 'batch' and 'data') or {MODEL!r}."
         )
     names = [AXES[axis] if axis else None for axis in axes]
     there = [name if name in topology.mesh.axis_names else None for name in names]
     for length, name in zip(spec.shape, there, strict=False):
         if name and length % topology.mesh.shape[name]:
             raise UsageError(
-                "A variable is divided into equal parts. Received: a layout that divides an axis "
-                f"of {length} of variable '{spec.path}', of shape {spec.shape}, over "
-                f"{topology.mesh.shape[name]} devices. They cannot hold the same share. Choose "
-                "another axis of the variable, or None, or another size of the layer."
+                f"Cannot divide an axis of {length} of variable '{spec.path}', of shape "
+                f"{spec.shape}, over {topology.mesh.shape[name]} devices. Divide another axis, or "
+                "none, or choose another size of the layer."
             )
     return PartitionSpec(*there)
 

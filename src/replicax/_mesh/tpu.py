@@ -1,9 +1,9 @@
-"""What `TPUStrategy` alone asks for: a TPU's devices, and tensors divided over a replica's.
+"""For `TPUStrategy` alone: a TPU's devices, and tensors divided over those of a replica.
 
 A program for a TPU computes on the devices of all its hosts, or on its fallback. A tensor is
-divided over the devices of one replica, the mesh axis `model`, by functions that give its own
-numbers and only say where they are. In `run` the tensor is that of a replica; in `fit` it is the
-whole batch's, whose first axis is divided over replicas too.
+divided over the devices of one replica, the mesh axis `model`, by functions that return the same
+values and only place them. In `run` the tensor belongs to a replica; in `fit` it is the
+whole batch, whose first axis is divided over replicas too.
 """
 
 from __future__ import annotations
@@ -48,11 +48,10 @@ def devices_of(resolver: ClusterResolver) -> list[jax.Device]:
         return sorted(found, key=lambda device: (device.process_index, device.id))
     looked = "\n".join(noted)
     raise UnknownDevice(
-        "A strategy for a TPU computes on the devices that JAX has of it, or on those of its "
-        f"fallback. Received: none of them. Looked for:\n{looked}\n"
-        "Without a device nothing can be trained. Install the driver with "
-        "`pip install 'replicax[tpu]'`, see that JAX_PLATFORMS leaves it room and that no other "
-        'process has the chips, or fall back: TPUClusterResolver(fallback=("gpu", "cpu")).'
+        f"JAX has no device of the TPU or of its fallback. Looked for:\n{looked}\n"
+        "Install the driver with `pip install 'replicax[tpu]'`, and see that JAX_PLATFORMS allows "
+        "it and no other process has the chips; or fall back: "
+        'TPUClusterResolver(fallback=("gpu", "cpu")).'
     )
 
 
@@ -68,26 +67,23 @@ def split_over_model(tensor: Any, dims: Sequence[int], topology: Topology) -> An
     parts, devices = list(dims), topology.model_parallel
     if len(parts) != tensor.ndim or any(part < 1 for part in parts) or math.prod(parts) != devices:
         raise UsageError(
-            "A split has one number of parts for each axis of the tensor, and as many parts in "
-            f"all as a replica has logical devices. Received: {parts} for a tensor of shape "
-            f"{tuple(tensor.shape)} on {devices} logical device(s) per replica. Each device gets "
-            "one part. Write 1 for axes that stay whole; a device assignment with "
-            "computation_shape says how many devices a replica has."
+            f"Cannot split a tensor of shape {tuple(tensor.shape)} into {parts} parts on {devices} "
+            "logical device(s) per replica. Write one number for each axis, 1 for axes that stay "
+            f"whole, whose product is {devices}; computation_shape of a device assignment says how "
+            "many devices a replica has."
         )
     if devices == 1 or _compat.in_symbolic_scope():
         return tensor
     uneven = [axis for axis, part in enumerate(parts) if tensor.shape[axis] % part]
     if uneven:
         raise UsageError(
-            "A tensor is split into parts of one shape, which is known when the program is "
-            f"compiled. Received: {parts} parts of a tensor of shape {tuple(tensor.shape)}: axis "
-            f"{uneven[0]} is not divisible. A compiled program has fixed shapes, and all devices "
-            "run the same one. Pad the axis, choose another number of parts, or leave the batch "
-            "axis whole: the replicas divide it already."
+            f"Axis {uneven[0]} of a tensor of shape {tuple(tensor.shape)} is not divisible into "
+            f"{parts[uneven[0]]} parts. Pad the axis, choose another number of parts, or leave the "
+            "batch axis whole: the replicas divide it already."
         )
-    # The mesh has one axis for all logical devices. So the parts are brought to one axis, that is
-    # divided, and everything goes back to where it was: XLA sees through it and moves nothing but
-    # what the division asks for.
+    # The mesh has one axis for all logical devices. So the parts are brought to one axis, which is
+    # divided, and the axes are put back: XLA removes these steps, and moves only what the
+    # division needs.
     rank = tensor.ndim
     inner = [size // part for size, part in zip(tensor.shape, parts, strict=True)]
     paired = [size for pair in zip(parts, inner, strict=True) for size in pair]
@@ -108,11 +104,11 @@ def whole_over_model(tensor: Any, topology: Topology) -> Any:
 def assigned_over_model(tensor: Any, logical_device_id: int, topology: Topology) -> Any:
     """See that there is such a device; one program for all devices computes it on each of them."""
     if not 0 <= logical_device_id < topology.model_parallel:
-        raise UsageError(
-            "A tensor is assigned to one of the logical devices of a replica. "
-            f"Received: logical_device_id={logical_device_id}, of {topology.model_parallel} "
-            "per replica. The others of its replica would wait for it. Count from 0; a device "
-            "assignment with computation_shape says how many devices a replica has."
+        raise UsageError.of(
+            "logical_device_id",
+            f"from 0 to {topology.model_parallel - 1}",
+            logical_device_id,
+            "computation_shape of a device assignment says how many devices a replica has.",
         )
     return whole_over_model(tensor, topology)
 

@@ -113,7 +113,7 @@ def _trace_each(
     for _ in range(MAX_GATHER_ROUNDS):
         groups, captures, logs = [], [], []
         for leaves, has_rows in zip(inputs, full, strict=True):
-            log = GatherLog(known)
+            log = GatherLog(known, _rows(inputs))
             share = 1.0 / sum(full) if has_rows else 0.0
             group = SyncGroup(replicas, combine, share=share, gathers=log)
 
@@ -132,19 +132,17 @@ def _trace_each(
             return groups, captures
         known = sizes
     raise UnevenBatch(
-        "The sizes of gathered values must settle. Received: sizes that changed in each of "
-        f"{MAX_GATHER_ROUNDS} traces. What one `all_gather` receives decides the size of the "
-        "next, without end. Use a batch size that the replicas divide."
+        f"Cannot find the sizes of gathered values: they changed in each of {MAX_GATHER_ROUNDS} "
+        "traces. Use a batch size that the replicas divide."
     )
 
 
 def _by_call(logs: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
     if len({len(log) for log in logs}) > 1:
         raise UnevenBatch(
-            "All replicas must gather equally often. Received: "
-            f"{' and '.join(str(len(log)) for log in logs)} calls of `all_gather`. The function "
-            "branches on the number of its rows. Gather on every replica, or use a batch size "
-            "that the replicas divide."
+            f"Replicas gather {' and '.join(str(len(log)) for log in logs)} times, because the "
+            "function branches on the number of its rows. Gather on every replica, or use a batch "
+            "size that the replicas divide."
         )
     return tuple(zip(*logs, strict=True))
 
@@ -154,9 +152,10 @@ def _common_outputs(captures: Sequence[Captured]) -> tuple[Static | None, ...]:
     first = captures[0]
     kinds = {(str(c.tree), tuple(o is None for o in c.outputs), c.written) for c in captures}
     if len(kinds) > 1:
+        trees = sorted({str(captured.tree) for captured in captures})
+        shown = f" ({' and '.join(trees)})" if len(trees) > 1 else ""
         raise UnevenBatch(
-            "All replicas must return one structure and write the same variables. Received: "
-            f"{' and '.join(sorted({str(c.tree) for c in captures}))}. The function branches on "
+            f"Replicas return or write different things{shown}, because the function branches on "
             "the number of its rows. Return and write the same on every replica, or use a batch "
             "size that the replicas divide."
         )
@@ -174,6 +173,15 @@ def _common_value(column: Sequence[Static | None]) -> Static | None:
 
 def _component(array: Any, replica: int) -> Any:
     return array.components[replica] if isinstance(array, PerReplica) else array
+
+
+def _rows(inputs: Sequence[Sequence[Any]]) -> int | None:
+    """Return the rows of the whole batch if replicas hold different numbers of them."""
+    for column in zip(*inputs, strict=True):
+        sizes = [leaf.shape[0] for leaf in column if leaf.ndim]
+        if len(set(sizes)) > 1:
+            return sum(sizes)
+    return None
 
 
 def _have_rows(arrays: Sequence[Any], replicas: int) -> list[bool]:
@@ -242,10 +250,9 @@ def _equation(equation: Any, operands: list[Any], index: int) -> Replica:
         return (yield from _replica(inner.jaxpr, inner.consts, operands, index))
     if communicates:
         raise UnevenBatch(
-            "Replicas with different numbers of rows can combine values outside loops only. "
-            f"Received: a collective inside `{equation.primitive.name}`. The replicas' loops "
-            "are compiled apart and cannot meet. Use a batch size that the replicas divide, or "
-            "move the all-reduce out of the loop."
+            f"Cannot combine values inside `{equation.primitive.name}` while replicas have "
+            "different numbers of rows. Use a batch size that the replicas divide, or move the "
+            "all-reduce out of the loop."
         )
     return _bind_on_replica(equation, operands, index)
 
@@ -265,10 +272,9 @@ def _collective(
     shapes = {tuple(jnp.shape(operand) for operand in operands) for _, operands in requests}
     if ended or len(names) > 1 or len(shapes) > 1:
         raise UnevenBatch(
-            "All replicas must combine values of one shape, in the same order. "
-            f"Received: {' and '.join(sorted(names))} of shapes {sorted(shapes)}. The batch is "
-            "uneven, so a value as long as the batch differs. Reduce it over the batch first, "
-            "or use `all_gather`, which may differ along its axis."
+            "Replicas combine different values of an uneven batch, or not equally often: "
+            f"{' and '.join(sorted(names))} of shapes {sorted(shapes)}. Reduce a value over the "
+            "batch first, or use `all_gather`, which may differ along its axis."
         )
     equation = requests[0][0]
     columns = [

@@ -56,10 +56,9 @@ def decide(aggregation: str, *, varies: bool, from_old: bool, path: str) -> Sett
     if aggregation == "only_first_replica":
         return Settlement.FIRST
     raise VariableNotReduced(
-        f"Variable '{path}' received a different value on each replica. "
-        "Received: aggregation='none'. A variable must stay equal on all replicas. "
-        "Either reduce the value first, `ctx.all_reduce('MEAN', value)`, or create the variable "
-        "with aggregation='mean' ('sum', 'only_first_replica')."
+        f"Replicas write different values to variable '{path}', which has aggregation='none'. "
+        "Combine them first, `ctx.all_reduce('MEAN', value)`, or create the variable with "
+        "aggregation='mean', 'sum' or 'only_first_replica'."
     )
 
 

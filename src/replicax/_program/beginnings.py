@@ -35,8 +35,8 @@ class Beginning:
         value = self.traced if self._value is None else self._value
         if value is None:
             raise UsageError(
-                "A variable that a compiled function makes has a value once the function was "
-                "traced. Received: a variable of a call that failed. Make another one."
+                "This variable has no value: the call of the compiled function that made it "
+                "failed. Make another one."
             )
         return jnp.asarray(value, dtype)
 

@@ -29,16 +29,14 @@ MAX_TRACES = 6
 ARRAYS = (jax.Array, Tracer, np.ndarray, np.generic)
 
 _MADE_OF_ARGUMENTS = (
-    "A variable that a compiled function makes begins with a value that can be computed before it "
-    "runs. Received: one that is made of the function's arguments, which are not at hand here: in "
-    "a closure, with several workers, or with replicas of different sizes. Pass a function, "
-    "`tf.Variable(lambda: tf.zeros([3]))`, or make the variable outside."
+    "Cannot make a variable from a function's arguments in a closure, with several workers, or "
+    "with replicas of different sizes. Pass a function, `tf.Variable(lambda: tf.zeros([3]))`, or "
+    "make the variable outside."
 )
 _MADE_IN_EACH_CALL = (
-    "A function makes its variables once, when it is first called. Received: one that creates "
-    f"variables on a non-first call: in each of {MAX_TRACES} traces it touched others. "
-    "There would be new ones in every step, and none would be kept. Make variables, layers and "
-    "optimizers outside; or in it, `if self.v is None: self.v = tf.Variable(…)`."
+    f"This function creates variables on a non-first call: each of {MAX_TRACES} traces made "
+    "others. Make variables, layers and optimizers outside, or write `if self.v is None: self.v "
+    "= tf.Variable(…)`."
 )
 
 

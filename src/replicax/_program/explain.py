@@ -63,26 +63,22 @@ def explain(error: Exception) -> Exception:
         error = root
     if isinstance(error, jax.errors.UnexpectedTracerError):
         return LeakedTracer(
-            "A traced array must not outlive the function that made it. Received: an array "
-            "that an earlier trace stored outside. The function runs once, to be compiled; "
-            "what it appends to a list or keeps on `self` is a placeholder, not a number. "
-            "Return the value instead, or keep it in a `keras.Variable`."
+            "This array belongs to an earlier trace, which stored it outside. A function that is "
+            "compiled runs once, with placeholders: return the value, or keep it in a "
+            "`keras.Variable`. See docs/custom_loops.md#what-must-not-escape."
         )
     if isinstance(error, _NEEDS_A_NUMBER):
         return LeakedTracer(
-            "Compiled code cannot look at the value of an array. Received: "
-            f"{type(error).__name__} {user_line(error)}. The function is traced once, before there "
-            f"are numbers, and {why_not_converted(error)}. Instead "
-            "of `if` use `tf.cond`, `tf.where` or `keras.ops.cond`; of `while`, `tf.while_loop`; "
-            "of `int`, `float` or NumPy, arrays. Or return the value and look at it outside."
+            f"Compiled code needs the value of an array {user_line(error)} "
+            f"({type(error).__name__}); {why_not_converted(error)}. Use `tf.cond`, `tf.where` or "
+            "`tf.while_loop`, and arrays in place of `int`, `float` and NumPy; or return the "
+            "value and look at it outside."
         )
     if isinstance(error, ValueError) and str(error).startswith(_NO_REVERSE):
         return UsageError(
-            "Gradients flow through a loop whose number of rounds has a known limit. Received: "
-            f"{user_line(error)}, gradients of a `while`, or of a `for` up to an array. XLA lays "
-            "out memory for all rounds before it knows how many there are. Write in the loop "
-            "`tf.autograph.experimental.set_loop_options(maximum_iterations=n)`, or pass "
-            "`maximum_iterations` to `tf.while_loop`."
+            f"No gradient through this loop, {user_line(error)}: its number of rounds is not "
+            "known. Write `tf.autograph.experimental.set_loop_options(maximum_iterations=n)` in "
+            "the loop, or pass `maximum_iterations` to `tf.while_loop`."
         )
     return of_the_layer(error)
 
@@ -90,18 +86,17 @@ def explain(error: Exception) -> Exception:
 def variable_in_jax(path: str) -> UsageError:
     """The error of a step with variables in a program of JAX alone."""
     return UsageError(
-        "A step with variables is no part of what JAX compiles on its own. Received: variable "
-        f"'{path}' in `jax.jit`, `jax.lax.scan` or the like. Its value would be a constant there, "
-        "and what is written would be lost. Compile with `rx.function` in place of `jax.jit`."
+        f"Cannot use variable '{path}' of a step inside `jax.jit`, `jax.lax.scan` or the like: it "
+        "would be a constant, and writes would be lost. Compile with `rx.function` instead."
     )
 
 
 def tracer_for_variable(path: str) -> UsageError:
     """The error of a step that gives a variable what `jax.grad` or `jax.vmap` computes with."""
     return UsageError(
-        f"A variable gets a number. Received: for variable '{path}' a value of `jax.grad`, "
-        "`jax.vmap` or the like around the step, which has none outside of it. Transform the "
-        "function inside the step, or take a gradient with `rx.value_and_grad` or a `GradientTape`."
+        f"Cannot assign to variable '{path}' a value of a `jax.grad` or `jax.vmap` around the "
+        "step. Transform the function inside the step, or use `rx.value_and_grad` or a "
+        "`GradientTape`."
     )
 
 

@@ -155,11 +155,9 @@ class Refusal:
     def loop(self, what: str) -> NoReturn:
         """Refuse."""
         raise UsageError(
-            "A function that runs on replicas or on a worker is one program, and data comes to it "
-            f"by its arguments. Received: one that {what}. It is traced once: the data would be "
-            "a constant of it, the same in every step. Take the data outside, "
-            "`strategy.run(fn, args=(next(iterator),))`, and loop there; loop over numbers with "
-            "`range` (written out), `tf.while_loop` or `tf.map_fn`."
+            f"A function that runs on replicas or on a worker cannot read data: it {what}. Take "
+            "the data outside, `strategy.run(fn, args=(next(iterator),))`, and loop there; loop "
+            "over numbers with `range`, `tf.while_loop` or `tf.map_fn`."
         )
 
     def begin(self, what: str) -> None:
@@ -199,9 +197,9 @@ def blank_of(source: Any) -> Any:
     """Zeros such as the next element of a data set, or of an iterator; nothing is taken."""
     if not hasattr(source, "blank"):
         raise UsageError(
-            "A function is warmed up for batches of a distributed data set. Received: an iterator "
-            f"of type {type(source).__name__}. What comes from it is not known before it is there. "
-            "Distribute its data set, `strategy.experimental_distribute_dataset(dataset)`."
+            f"Cannot warm up with an iterator of type {type(source).__name__}: its batches are "
+            "not known. Distribute its data set, "
+            "`strategy.experimental_distribute_dataset(dataset)`."
         )
     return source.blank()
 
@@ -220,7 +218,6 @@ def an_end_is_an_error() -> Generator[None]:
         yield
     except StopIteration as end:
         raise OutOfRangeError(
-            "An iterator gives as many elements as its data set has. Received: a call of a "
-            "compiled function at the end of the data set. There is no next element. Catch this "
-            "error, count the steps, or `repeat()` the data set."
+            "A compiled function read past the end of its data set. Catch this error, count the "
+            "steps, or `repeat()` the data set."
         ) from end

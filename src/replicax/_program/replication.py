@@ -107,10 +107,9 @@ def _while_labels(params: Any, inputs: list[Labels]) -> list[Labels]:
 def _refuse_parting(condition: Labels, programs: Sequence[Any], kind: str) -> None:
     if VARIES in condition and any(has_collective(program.jaxpr) for program in programs):
         raise UsageError(
-            "All replicas must reach every collective. Received: an all-reduce or gather inside "
-            f"a {kind} whose condition differs per replica. Some replicas would wait for ever "
-            "for the others. Combine the values outside, or decide by a value that is equal on "
-            "all replicas, such as an all-reduced one."
+            f"Cannot all-reduce or gather inside a {kind} whose condition differs per replica: "
+            "some replicas would wait forever. Combine the values outside, or decide by a value "
+            "that is equal on all replicas, such as an all-reduced one."
         )
 
 

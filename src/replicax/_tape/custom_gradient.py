@@ -184,9 +184,9 @@ class _Arguments(NamedTuple):
         ]
         if len(gradients) != len(counted):
             raise UsageError(
-                "The gradient function of `custom_gradient` returns a gradient for each argument. "
-                f"Received: {len(gradients)} for {len(self.arrays)} arrays. "
-                "Return None for an argument without influence."
+                f"The gradient function returned {len(gradients)} gradients for "
+                f"{len(self.arrays)} arrays. Return one for each argument, None for one without "
+                "influence."
             )
         by_place = dict(zip(counted, gradients, strict=True))
         return [by_place[place] for place in self.places]
@@ -195,8 +195,8 @@ class _Arguments(NamedTuple):
 def _result_and_rule(returned: Any) -> tuple[Any, Callable[..., Any]]:
     if not (isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1])):
         raise UsageError(
-            "A function with `custom_gradient` returns its result and a gradient function. "
-            f"Received: {type(returned).__name__}. Return `(result, grad_fn)`."
+            "A function with `custom_gradient` must return `(result, grad_fn)`, got "
+            f"{type(returned).__name__}."
         )
     return jax.tree.map(jnp.asarray, returned[0]), returned[1]
 
@@ -211,17 +211,15 @@ def _gradients(
     parameters = inspect.signature(rule).parameters.values()
     if not any(p.name == "variables" or p.kind is p.VAR_KEYWORD for p in parameters):
         raise UsageError(
-            "The gradient function of a function that reads trainable variables takes `variables`. "
-            f"Received: a gradient function without it, though {trainable[0].path!r} is read. "
-            "Let it take `variables=None` and return the gradients of the arguments and a list "
-            "of the variables' gradients."
+            "The gradient function has no argument `variables`, but the function reads "
+            f"{trainable[0].path!r}. Add `variables=None`, and return the gradients of the "
+            "arguments and a list of the variables' gradients."
         )
     of_arguments, of_variables = rule(*weights, variables=trainable)
     if len(of_variables) != len(trainable):
         raise UsageError(
-            "The gradient function returns a gradient for each variable. Received: "
-            f"{len(of_variables)} for {len(trainable)} variables. "
-            "Return them in the order of `variables`."
+            f"The gradient function returned {len(of_variables)} gradients for {len(trainable)} "
+            "variables. Return one for each, in the order of `variables`."
         )
     by_variable = dict(zip(map(id, trainable), of_variables, strict=True))
     mine = [by_variable.get(id(variable)) for variable in variables]

@@ -89,10 +89,9 @@ class RecordingTrace(jax.core.Trace):
         places = self._watched_places(constants)
         if not is_jit(primitive) or len(places) < len(self._watched_places(closed_over(params))):
             raise TapeMisuse(
-                "A function that closes over an array hides it from a tape. Received: a "
-                f"`{primitive.name}` of a function in which a `jax.jit` closes over an array that "
-                "a tape watches. There it is a constant, and its gradient would be missing. Pass "
-                "the array to the inner function as an argument."
+                f"Cannot record this `{primitive.name}`: a `jax.jit` inside closes over an array "
+                "that the tape watches, and its gradient would be missing. Pass the array to the "
+                "inner function as an argument."
             )
         call = with_arguments(closed, tuple(places), tuple(params["out_shardings"]))
         with _core.set_current_trace(self):

@@ -77,8 +77,7 @@ class GradientTape:
     def __enter__(self) -> GradientTape:
         if self._block is not None:
             raise TapeMisuse(
-                "A tape has one open block at a time. Received: a tape whose block is already "
-                "open. Make another `GradientTape()`."
+                "The block of this tape is already open. Make another `GradientTape()`."
             )
         if self._state == "spent":
             self._variables.clear()
@@ -265,9 +264,8 @@ class GradientTape:
         """Compute gradients in a `with` block; yields whether they are recorded in turn."""
         if self._state == "spent":
             raise TapeMisuse(
-                "A tape computes gradients once. Received: a second call of `gradient` or "
-                "`jacobian`, after which its records are deleted. Compute all gradients in one "
-                "call, or use `GradientTape(persistent=True)`."
+                "This tape has already computed its gradients, and deleted its records. Compute "
+                "all gradients in one call, or use `GradientTape(persistent=True)`."
             )
         if self._persistent:
             yield self._log.recording
@@ -280,8 +278,8 @@ class GradientTape:
     def _check_open(self, what: str) -> None:
         if self._block is None:
             raise TapeMisuse(
-                f"`{what}` works in the block of a tape. Received: a call outside of the block. "
-                "Call it inside `with rx.GradientTape() as tape:`."
+                f"Cannot call `{what}` outside the tape's block. Call it inside `with "
+                "rx.GradientTape() as tape:`."
             )
 
     def _target(self, target: Any) -> Any:
@@ -347,10 +345,9 @@ class TapeVariables:
         copy = self.copy_of(variable, value)
         if self._trace.is_eager and not self._trace.records(copy):
             raise TapeMisuse(
-                "A tape outside compiled code records only eager operations. Received: variable "
-                f"'{variable.path}', read while JAX compiles a part of the block: a `jax.jit`, a "
-                "scan, a loop, or a recurrent layer. There the variable is a constant, and its "
-                "gradient would be missing. Put the whole step into an `rx.function`."
+                f"Cannot record variable '{variable.path}': JAX compiles a part of the tape's "
+                "block (a `jax.jit`, a scan, a loop or a recurrent layer), and its gradient "
+                "would be missing. Put the whole step into an `rx.function`."
             )
         return copy
 

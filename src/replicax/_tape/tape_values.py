@@ -34,14 +34,13 @@ def checked(value: Any, what: str) -> Any:
     """Refuse anything but a JAX array, because a tape identifies arrays by object identity."""
     if is_distributed(value):
         raise PerReplicaMisuse(
-            f"A tape can {what} an array. Received: a {type(value).__name__} value, which has a "
-            "component for each replica. Use the tape inside the function that you pass to "
-            "`strategy.run`, or combine the value with `strategy.reduce` in the tape's block."
+            f"A tape cannot {what} a {type(value).__name__} value. Use the tape inside the "
+            "function that you pass to `strategy.run`, or combine the value with "
+            "`strategy.reduce` in the tape's block."
         )
     if not isinstance(value, jax.Array):
         raise UsageError(
-            f"A tape can {what} an array or a variable. Received: a {type(value).__name__}, which "
-            "JAX converts to a new array in each operation. Convert it once before, with "
+            f"A tape cannot {what} a {type(value).__name__}. Convert it to an array first, with "
             "`jnp.asarray` or `tf.convert_to_tensor`."
         )
     return value
@@ -52,9 +51,8 @@ def seeds_for(targets: Sequence[Any], output_gradients: Any) -> list[tuple[Any, 
     given = [None] * len(targets) if output_gradients is None else leaves_of(output_gradients)
     if len(given) != len(targets):
         raise UsageError(
-            "There is one output gradient for each target. Received: "
-            f"{len(given)} for {len(targets)} targets. Pass a nest "
-            "with the targets' structure, with None for a gradient of ones."
+            f"`output_gradients` has {len(given)} gradients for {len(targets)} targets. Pass a "
+            "nest with the targets' structure, None for a gradient of ones."
         )
     return [(t, _seed(t, gradient)) for t, gradient in zip(targets, given, strict=True)]
 
@@ -65,9 +63,8 @@ def _seed(target: Any, gradient: Any) -> Any:
     gradient = jnp.asarray(gradient, target.dtype)
     if gradient.shape != target.shape:
         raise UsageError(
-            "An output gradient has the shape of its target. Received: shape "
-            f"{gradient.shape} for a target of shape {target.shape}. "
-            "Broadcast it with `jnp.broadcast_to`."
+            f"An output gradient of shape {gradient.shape} does not fit its target of shape "
+            f"{target.shape}. Use `jnp.broadcast_to`."
         )
     return gradient
 
@@ -96,8 +93,8 @@ def basis_of_rows(target: Any, source: Any) -> Any:
     """
     if not target.shape or target.shape[:1] != tuple(source.shape)[:1]:
         raise UsageError(
-            "A batch Jacobian needs a target and a source with the same number of rows. Received: "
-            f"shapes {target.shape} and {tuple(source.shape)}. Use `jacobian`."
+            f"No batch Jacobian of shapes {target.shape} and {tuple(source.shape)}: target and "
+            "source need the same number of rows. Use `jacobian`."
         )
     elements = math.prod(target.shape[1:])
     basis = jnp.eye(elements, dtype=target.dtype).reshape(-1, 1, *target.shape[1:])

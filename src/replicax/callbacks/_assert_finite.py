@@ -30,10 +30,7 @@ class AssertFinite(keras.callbacks.Callback):
     def __init__(self, every: int = 1) -> None:
         super().__init__()
         if every < 1:
-            raise UsageError(
-                "The loss is checked after a positive number of batches. Received: "
-                f"every={every}. Use 1 for every batch."
-            )
+            raise UsageError.of("every", "at least 1", every)
         self.every = every
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:

@@ -73,9 +73,11 @@ class BackupAndRestore(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         if every_batches is not None and every_batches < 1:
-            raise UsageError(
-                "`every_batches` is a positive number of batches between two backups. Received: "
-                f"{every_batches}. Leave it out to save after each epoch only."
+            raise UsageError.of(
+                "every_batches",
+                "at least 1",
+                every_batches,
+                "Leave it out to save after each epoch only.",
             )
         install_hooks()
         self.directory = os.fspath(directory)
@@ -357,7 +359,6 @@ def _drop(iterator: Any, count: int) -> None:
     for _ in range(count):
         if next(iterator, None) is None:
             raise UsageError(
-                "Training resumes after the batches that it has seen. Received: data that ends "
-                f"within the next {count} of these batches. Use "
-                "the data of the run before, or another folder for the backup."
+                f"The data ends within the next {count} batches, which training has seen before. "
+                "Use the data of the run before, or another folder for the backup."
             )

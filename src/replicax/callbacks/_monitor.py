@@ -71,10 +71,7 @@ class ReplicaMonitor(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         if every is not None and every < 1:
-            raise UsageError(
-                f"`every` is a positive number of steps. Received: every={every}. "
-                "Use 1 for every step, or leave it out."
-            )
+            raise UsageError.of("every", "at least 1", every)
         self.log_dir = Path(log_dir)
         self._every = every
         self._for_tensorboard = tensorboard
@@ -87,9 +84,8 @@ class ReplicaMonitor(keras.callbacks.Callback):
         strategy = _compat.strategy_of(model)
         if strategy is None:
             raise UsageError(
-                "ReplicaMonitor watches the replicas of a strategy. Received: `fit` of a model "
-                "that was made outside every scope. Make and compile the "
-                "model in `with strategy.scope():`."
+                "ReplicaMonitor cannot watch a model that was made outside every scope. Make and "
+                "compile it in `with strategy.scope():`."
             )
         self._pace = pace_of(model)
         _compat.at_end_of_fit(model, self._close)

@@ -58,12 +58,13 @@ class Profiler(keras.callbacks.Callback):
         traced: int = 5,
     ) -> None:
         super().__init__()
-        if min(warm_up, traced) < 0 or steps < 1:
-            raise UsageError(
-                "A profile is the mean of some steps. Received: "
-                f"warm_up={warm_up}, steps={steps}, traced={traced}. "
-                "Measure at least one step, and use no negative numbers."
-            )
+        for name, value, least in (
+            ("warm_up", warm_up, 0),
+            ("steps", steps, 1),
+            ("traced", traced, 0),
+        ):
+            if value < least:
+                raise UsageError.of(name, f"at least {least}", value)
         self.log_dir = Path(log_dir)
         self.plan = Plan(warm_up, steps, traced)
         self.profile: Profile | None = None
@@ -76,16 +77,13 @@ class Profiler(keras.callbacks.Callback):
         strategy = _compat.strategy_of(model)
         if strategy is None:
             raise UsageError(
-                "A model that is profiled belongs to a strategy. Received: "
-                f"{getattr(model, 'name', model)!r}, which was made outside every scope. "
-                "Make it in the scope of a strategy, such as "
-                "`OneDeviceStrategy`."
+                f"Cannot profile {getattr(model, 'name', model)!r}, which was made outside every "
+                "scope. Make it in the scope of a strategy, such as `OneDeviceStrategy`."
             )
         if strategy.extended.distribution.engine.closures is not None:
             raise UsageError(
-                "Only the steps of a synchronous strategy can be profiled. "
-                f"Received: a model of {strategy!r}, whose workers compute in other processes. "
-                "Profile the model under a `OneDeviceStrategy`, or leave out the callback."
+                f"Cannot profile a model of {strategy!r}, whose workers compute in other "
+                "processes. Profile it under a `OneDeviceStrategy`, or leave out the callback."
             )
         self._open.close()
         self.profile = None

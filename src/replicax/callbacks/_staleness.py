@@ -49,9 +49,9 @@ class Staleness(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         if self._coordination() is None:
             raise UsageError(
-                "Staleness needs a ParameterServerStrategy. Received: `fit` of a model without "
-                "parameter servers, whose gradients are never stale. "
-                "Leave the callback out, or make the model in the scope of such a strategy."
+                "The gradients of this model are never stale: it was made without a "
+                "ParameterServerStrategy. Leave the callback out, or make the model in the scope "
+                "of such a strategy."
             )
         self.histograms = []
 

@@ -71,9 +71,8 @@ class TensorBoard(keras.callbacks.Callback):
         if update_freq == "batch":
             update_freq = 1
         if update_freq != "epoch" and not (isinstance(update_freq, int) and update_freq > 0):
-            raise UsageError(
-                "Scalars are written per epoch or after a number of batches. Received: "
-                f"update_freq={update_freq!r}. Use 'epoch' or a positive integer."
+            raise UsageError.of(
+                "update_freq", "'epoch', 'batch' or a positive integer", update_freq
             )
         event_files.part("summary.writer.event_file_writer")  # fails before training, not in it
         self.log_dir = Path(log_dir)
@@ -205,10 +204,10 @@ class TensorBoard(keras.callbacks.Callback):
         given = self.embeddings_metadata or {}
         names = {layer.name for layer in self._tables()}
         if isinstance(given, dict) and not given.keys() <= names:
-            raise UsageError(
-                "The keys of `embeddings_metadata` are names of `Embedding` layers. Received: "
-                f"{sorted(given.keys() - names)}; the model has "
-                f"{sorted(names)}. Correct the names."
+            raise UsageError.of(
+                "embeddings_metadata",
+                f"a dict whose keys are `Embedding` layers of {sorted(names)}",
+                sorted(given.keys() - names),
             )
         for layer in self._tables():
             path = given if isinstance(given, str) else given.get(layer.name, "")
@@ -227,10 +226,10 @@ def _profiled(given: Any) -> tuple[int, int]:
     except (TypeError, ValueError):
         first, last = -1, -1
     if not 0 <= first <= last or (first == 0 and last > 0):
-        raise UsageError(
-            "A profile covers one batch, or a range of batches. Received: "
-            f"profile_batch={given!r}. Batches are counted from 1, and 0 is for no profile. "
-            "Write `profile_batch=5` or `profile_batch=(5, 8)`."
+        raise UsageError.of(
+            "profile_batch",
+            "0 for no profile, a batch counted from 1, or a range such as (5, 8)",
+            given,
         )
     return first, last
 

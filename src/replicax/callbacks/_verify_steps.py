@@ -49,10 +49,7 @@ class VerifySteps(keras.callbacks.Callback):
     def __init__(self, steps: int = 3) -> None:
         super().__init__()
         if steps < 1:
-            raise UsageError(
-                "At least one step is checked. "
-                f"Received: steps={steps}. Use 3, or leave out the callback."
-            )
+            raise UsageError.of("steps", "at least 1", steps)
         self.steps = steps
         self.rows: list[Comparison] = []
         self._once_more: Any = None
@@ -68,8 +65,7 @@ class VerifySteps(keras.callbacks.Callback):
             or engine.in_replica_view
         ):
             raise UsageError(
-                "VerifySteps repeats the steps of a synchronous strategy of one process. "
-                f"Received: a model of {strategy!r}, whose steps one device cannot repeat. "
+                f"VerifySteps cannot repeat the steps of a model of {strategy!r} on one device. "
                 "Make the model in the scope of a MirroredStrategy, or leave out the callback."
             )
         self.rows = []

@@ -1,4 +1,4 @@
-"""Who is in the cluster, and who am I: the names of `tf.distribute.cluster_resolver`, and ours.
+"""The tasks of a cluster, and the task of this process: `tf.distribute.cluster_resolver`.
 
 The standard library only, and no JAX: a process must know its cluster before JAX starts.
 """

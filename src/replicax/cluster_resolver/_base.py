@@ -12,7 +12,7 @@ from replicax.cluster_resolver._spec import ClusterSpec, Task, cluster_name
 
 
 class ClusterResolver(abc.ABC):
-    """Who is in the cluster, and who am I: the base of all resolvers.
+    """The tasks of a cluster, and the task of this process: the base of all resolvers.
 
     A subclass defines `cluster_spec`. It sets `task_type`, `task_id` and `rpc_layer` if it knows
     them. **Differs from TF:** `master` need not be defined; `num_accelerators` does not look at
@@ -79,7 +79,7 @@ class ClusterResolver(abc.ABC):
         return {}
 
     def jax_process(self) -> JaxProcess | None:
-        """As which process of a JAX cluster this one trains; None if it works alone.
+        """The process of a JAX cluster that this one is; None if it works alone.
 
         Raises:
             ClusterSpecError: If nothing says which task this process is.
@@ -147,7 +147,7 @@ def task_of(resolver: ClusterResolver) -> Task:
     """The task of this process.
 
     Args:
-        resolver: What describes the cluster.
+        resolver: The description of the cluster.
 
     Raises:
         ClusterSpecError: If the resolver does not know it.
@@ -161,10 +161,8 @@ def task_of(resolver: ClusterResolver) -> Task:
     job, index = resolver.task_type, resolver.task_id
     if job is None or index is None:
         raise ClusterSpecError(
-            "A process of a cluster knows which task it is. "
-            f"Received: task_type={job!r}, task_id={index!r} from {type(resolver).__name__}. "
-            "Two processes that take themselves for the same task would wait for the others "
-            'without end. Set both on the resolver, or "task" in TF_CONFIG: '
+            f"This process does not know its task: {type(resolver).__name__} has "
+            f"task_type={job!r} and task_id={index!r}. Set both on the resolver, or in TF_CONFIG: "
             '"task": {"type": "worker", "index": 0}.'
         )
     return Task(job, index)

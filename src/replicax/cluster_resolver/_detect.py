@@ -1,4 +1,4 @@
-"""Which resolver fits the environment in which this process was started."""
+"""The choice of a resolver by the environment in which this process was started."""
 
 from __future__ import annotations
 

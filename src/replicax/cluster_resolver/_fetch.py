@@ -25,9 +25,9 @@ class Request:
     """One question over HTTP.
 
     Args:
-        url: Where to ask.
-        headers: What else the service wants to see, such as a token.
-        body: What is sent as JSON; with it, the method is POST.
+        url: The address.
+        headers: Other headers that the service wants, such as a token.
+        body: The content, sent as JSON by POST.
         certificates: The file with the authorities to trust, if not those of the system.
 
     Example:
@@ -49,7 +49,7 @@ def fetch_json(request: Request, timeout: float = _TIMEOUT) -> Any:
 
     Args:
         request: The question.
-        timeout: How long to wait for the connection, and for each part of the answer.
+        timeout: Seconds to wait for the connection, and for each part of the answer.
 
     Raises:
         ClusterError: If there is no answer in time, or a refusal.
@@ -72,18 +72,13 @@ def fetch_json(request: Request, timeout: float = _TIMEOUT) -> Any:
         with error:
             reason = error.read(_SHOWN).decode(errors="replace")
         raise ClusterError(
-            "The service that describes the cluster answers this process. "
-            f"Received: HTTP {error.code} {error.reason} from {request.url}: {reason} "
-            "Without the answer the other tasks are not known. "
-            "Give the process the right to ask (401, 403), or correct the name (404)."
+            f"No answer from {request.url}: HTTP {error.code} {error.reason}: {reason} Give the "
+            "process the right to ask (401, 403), or correct the name (404)."
         ) from None
     except (OSError, http.client.HTTPException) as error:
         raise ClusterError(
-            f"The service that describes the cluster is reached within {timeout} s. "
-            f"Received: {error} from {request.url}. "
-            "Without the answer the other tasks are not known. "
-            "Check that the program runs inside that platform, or describe the cluster in "
-            "TF_CONFIG."
+            f"No answer from {request.url} within {timeout} s: {error}. Check that the program "
+            "runs inside that platform, or describe the cluster in TF_CONFIG."
         ) from None
     try:
         return json.loads(text)

@@ -25,13 +25,13 @@ class GCEClusterResolver(ClusterResolver):
         project: The name of the project.
         zone: The zone of the group.
         instance_group: The name of the group.
-        port: Where every task listens.
+        port: The port of every task.
         task_type: The job of the instances.
         task_id: The number of this instance; by default its place among the sorted addresses.
         rpc_layer: The protocol of `master()`.
         credentials: An access token; by default that of this machine's service account.
         environ: The variables to read; by default those of the process.
-        fetch: What asks the API; by default over HTTPS with a time-out of 5 seconds.
+        fetch: Asks the API; by default over HTTPS with a time-out of 5 seconds.
 
     Raises:
         ClusterSpecError: At any question, if the group has no running instance, or not this one.
@@ -84,10 +84,8 @@ class GCEClusterResolver(ClusterResolver):
         addresses = self._addresses()
         if here not in addresses:
             raise ClusterSpecError(
-                "The program runs on an instance of the group. "
-                f"Received: this machine's address {here}, not in {addresses}. "
-                "Its number in the group is not known. "
-                "Add the machine to the group, or pass task_id."
+                f"This machine's address {here} is not in the instance group, which has "
+                f"{addresses}. Add the machine to the group, or pass task_id."
             )
         return None, addresses.index(here)
 
@@ -110,9 +108,8 @@ class GCEClusterResolver(ClusterResolver):
             page = answer.get("nextPageToken")
         if not names:
             raise ClusterSpecError(
-                "A cluster has at least one instance that runs. "
-                f"Received: none in the group {self._instance_group!r}. "
-                "There is nothing to train on. Start the group's instances."
+                f"No instance of the group {self._instance_group!r} is running. Start the group's "
+                "instances."
             )
         return names
 

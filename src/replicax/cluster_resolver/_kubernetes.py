@@ -49,12 +49,12 @@ class KubernetesClusterResolver(ClusterResolver):
     Args:
         job_to_label_mapping: For each job the label selectors of its pods, such as
             `{"worker": ["app=train"]}`. Then `task_type` and `task_id` have to be set.
-        tf_server_port: Where every task listens.
+        tf_server_port: The port of every task.
         rpc_layer: The protocol of `master()`.
         override_client: A `kubernetes.client.CoreV1Api` to list labelled pods with.
         executable_location: `OFF_CLUSTER` is possible with `override_client` only.
         environ: The variables to read; by default those of the process.
-        fetch: What asks the API; by default over HTTPS with a time-out of 5 seconds.
+        fetch: Asks the API; by default over HTTPS with a time-out of 5 seconds.
         service_account: The folder with this pod's token, namespace and certificates.
 
     Raises:
@@ -85,10 +85,8 @@ class KubernetesClusterResolver(ClusterResolver):
         outside = executable_location is KubernetesExecutableLocation.OFF_CLUSTER
         if outside and override_client is None:
             raise ClusterSpecError(
-                "Outside of Kubernetes, its API is asked through a client that is logged in. "
-                "Received: OFF_CLUSTER without override_client. "
-                "Only a pod has a token and an address of the API at hand. "
-                "Pass override_client=kubernetes.client.CoreV1Api()."
+                "OFF_CLUSTER needs an `override_client` that is logged in. Pass "
+                "override_client=kubernetes.client.CoreV1Api()."
             )
         self._labels = job_to_label_mapping
         self._port = tf_server_port
@@ -121,11 +119,9 @@ class KubernetesClusterResolver(ClusterResolver):
         job = hostname.removesuffix(f"-{index}")
         if job == hostname:
             raise ClusterSpecError(
-                "A pod of an Indexed Job has the name of the Job and its index as host name. "
-                f"Received: host name {hostname!r}, index {index}. "
-                "The Job is looked up by its name. "
-                "Leave out `hostname` and `hostNetwork` in the pod template, or pass "
-                "job_to_label_mapping."
+                f"The host name {hostname!r} does not end with the pod's index {index}, so the "
+                "name of its Job is unknown. Leave out `hostname` and `hostNetwork` in the pod "
+                "template, or pass job_to_label_mapping."
             )
         found = self._ask("apis/batch/v1", f"jobs/{quote(job)}")
         workers = _addresses_of_job(job, found["spec"], self._port)
@@ -147,10 +143,8 @@ class KubernetesClusterResolver(ClusterResolver):
         name, phase, ip = pod
         if phase != "Running" or not ip:
             raise ClusterError(
-                "All pods of the cluster run. "
-                f"Received: pod {name!r} with the labels {selector!r} is {phase}. "
-                "A pod that does not run yet has no address, and one that ended will not answer. "
-                "Wait until it runs, or delete it."
+                f"Pod {name!r} with the labels {selector!r} is {phase}, not Running, so it has no "
+                "address. Wait until it runs, or delete it."
             )
         return f"[{ip}]:{self._port}" if ":" in ip else f"{ip}:{self._port}"
 
@@ -168,10 +162,8 @@ class KubernetesClusterResolver(ClusterResolver):
             return (self._service_account / name).read_text().strip()
         except OSError as error:
             raise ClusterError(
-                "A pod that asks the API of Kubernetes has a service account. "
-                f"Received: {error}. The API answers only to a token. "
-                "Set serviceAccountName, and not automountServiceAccountToken: false; "
-                "or describe the cluster in TF_CONFIG, which needs no API."
+                f"Cannot read the pod's service account: {error}. Set serviceAccountName and leave "
+                "automountServiceAccountToken on, or describe the cluster in TF_CONFIG."
             ) from None
 
 
@@ -180,17 +172,13 @@ def _addresses_of_job(job: str, spec: Mapping[str, Any], port: int) -> list[str]
     subdomain = spec["template"]["spec"].get("subdomain")
     if not subdomain:
         raise ClusterSpecError(
-            "The pods of a Job find each other by names in a subdomain. "
-            f"Received: Job {job!r}, whose pod template has no subdomain. "
-            "Kubernetes gives names only to pods that a headless Service selects. "
-            "Make a Service with `clusterIP: None` and put its name into "
-            "spec.template.spec.subdomain."
+            f"The pod template of Job {job!r} has no subdomain, so its pods have no names. Make a "
+            "Service with `clusterIP: None` and put its name into spec.template.spec.subdomain."
         )
     pods, at_once = int(spec["completions"]), int(spec["parallelism"])
     if at_once < pods:
         raise ClusterSpecError(
-            "The pods of a Job that train together run at the same time. "
-            f"Received: Job {job!r} with completions: {pods} and parallelism: {at_once}. "
-            "The pods that run would wait for those that do not. Set both to the same number."
+            f"Job {job!r} has completions: {pods} and parallelism: {at_once}, so some pods would "
+            "wait for the others. Set both to the same number."
         )
     return [f"{job}-{index}.{subdomain}:{port}" for index in range(pods)]

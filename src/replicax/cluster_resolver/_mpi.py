@@ -54,7 +54,7 @@ class MPIRank(NamedTuple):
 
 
 def mpi_rank(environ: Mapping[str, str]) -> MPIRank | None:
-    """What an MPI launcher says about this process, or None if none started it."""
+    """This process' rank, as its MPI launcher says; None if none started it."""
     for rank, size, local_rank, local_size in _LAUNCHERS:
         if rank in environ and size in environ:
             return MPIRank(
@@ -121,10 +121,8 @@ class MPIClusterResolver(ClusterResolver):
         if this is None:
             names = ", ".join(rank for rank, *_ in _LAUNCHERS)
             raise ClusterSpecError(
-                "A rank of MPI is started by mpirun or mpiexec. "
-                f"Received: an environment with none of {names}. "
-                "The launcher tells a process its rank by one of them. "
-                "Start the program with `mpirun -n 2 python train.py`, or use another resolver."
+                f"No MPI launcher started this process: none of {names} is set. Start it with "
+                "`mpirun -n 2 python train.py`, or use another resolver."
             )
         return this
 
@@ -140,10 +138,9 @@ class MPIClusterResolver(ClusterResolver):
             slots = expand_tasks_per_node(environ["SLURM_TASKS_PER_NODE"])
             return place_ranks(zip(hosts, slots, strict=False))
         raise ClusterSpecError(
-            "A process must know on which hosts the other ranks run. "
-            f"Received: rank {this.rank} of {this.size}, {this.local_size} of them on this host. "
-            "An MPI launcher does not tell. "
-            'Pass them, MPIClusterResolver(hosts=["host0", "host1"]), or set TF_CONFIG.'
+            f"Rank {this.rank} of {this.size} does not know the hosts of the other ranks; "
+            f'{this.local_size} run on this one. Pass MPIClusterResolver(hosts=["host0", '
+            '"host1"]), or set TF_CONFIG.'
         )
 
 
@@ -157,8 +154,6 @@ def _places_on(hosts: Sequence[str], this: MPIRank) -> list[Place]:
         return places
     if not hosts or this.size % len(hosts) or len(set(hosts)) < len(hosts):
         raise ClusterSpecError(
-            "There is one host for each rank, or each host once with the same number of ranks. "
-            f"Received: {len(hosts)} hosts {list(hosts)} for {this.size} ranks. "
-            f"They cannot be laid over the hosts. {_FIX}"
+            f"Cannot divide {this.size} ranks over the {len(hosts)} hosts {list(hosts)}. {_FIX}"
         )
     return place_ranks((host, this.size // len(hosts)) for host in hosts)

@@ -59,9 +59,8 @@ def _numbers(ranges: str, hostlist: str) -> list[str]:
 
 def _malformed_hostlist(hostlist: str) -> ClusterSpecError:
     return ClusterSpecError(
-        "A list of hosts is in Slurm's notation, such as n[01-03,7],login. "
-        f"Received: {hostlist!r}. The tasks' addresses are made of it. "
-        "Correct it; `scontrol show hostnames` explains Slurm's own."
+        f"{hostlist!r} is no list of hosts in Slurm's notation, such as n[01-03,7],login. "
+        "`scontrol show hostnames` explains Slurm's own."
     )
 
 
@@ -77,9 +76,8 @@ def expand_tasks_per_node(tasks_per_node: str) -> list[int]:
         match = _TASKS.fullmatch(part)
         if match is None:
             raise ClusterSpecError(
-                "The tasks of the nodes are in Slurm's notation, such as 2(x3),1. "
-                f"Received: {tasks_per_node!r}. It says which node a task runs on. "
-                "Correct it, or pass tasks_per_node to the resolver."
+                f"{tasks_per_node!r} is no list of tasks per node in Slurm's notation, such as "
+                "2(x3),1. Correct it, or pass tasks_per_node to the resolver."
             )
         counts += [int(match[1])] * int(match[2] or 1)
     return counts
@@ -107,10 +105,7 @@ def check_place(
     laid as expected.
     """
     if rank >= len(places):
-        raise ClusterSpecError(
-            "A rank is below the number of ranks that the hosts have room for. "
-            f"Received: rank {rank}, of {len(places)}. It would have no address. {fix}"
-        )
+        raise ClusterSpecError(f"Rank {rank} has no place: the hosts have {len(places)}. {fix}")
     expected = places[rank]
     found = Place(
         expected.host if host is None else host,
@@ -118,8 +113,6 @@ def check_place(
     )
     if found != expected:
         raise ClusterSpecError(
-            "The launcher lays the ranks over the hosts as the addresses assume. "
-            f"Received: rank {rank} is number {found.local_rank} on {found.host}, "
-            f"but number {expected.local_rank} on {expected.host} was expected. "
-            f"The processes would look for each other at wrong addresses. {fix}"
+            f"Rank {rank} is number {found.local_rank} on {found.host}, but the addresses assume "
+            f"number {expected.local_rank} on {expected.host}. {fix}"
         )

@@ -1,4 +1,4 @@
-"""What a task does in its cluster: who is chief, who computes with whom, and as which process.
+"""The roles of tasks: the chief, those that train together, and their processes of JAX.
 
 A *chief* is worker 0 in effect. A *ps* holds variables and an *evaluator* works alone, so neither
 is counted among the workers. Without a chief, worker 0 does the chief's work.
@@ -16,7 +16,7 @@ _ALONE = ("chief", "evaluator")
 
 
 class JaxProcess(NamedTuple):
-    """What `jax.distributed.initialize` asks of a process, in its order."""
+    """The arguments of `jax.distributed.initialize`, in its order."""
 
     coordinator_address: str
     num_processes: int
@@ -24,7 +24,7 @@ class JaxProcess(NamedTuple):
 
 
 def jax_process(spec: ClusterSpec, task: Task) -> JaxProcess:
-    """Say as which process of a JAX cluster a task starts: the chief first, then the workers.
+    """The process of a JAX cluster that a task starts as: the chief first, then the workers.
 
     Parameter servers and the evaluator are no part of the JAX cluster.
 
@@ -48,9 +48,8 @@ def jax_process(spec: ClusterSpec, task: Task) -> JaxProcess:
     """
     if task.job not in ("chief", "worker"):
         raise ClusterSpecError(
-            "The processes that train together are the chief and the workers. "
-            f"Received: {task}. A ps only holds variables, and an evaluator works alone. "
-            "Start this task without MultiWorkerMirroredStrategy, or as a worker."
+            f"{task} is neither the chief nor a worker, so it does not train with them. Start it "
+            "without MultiWorkerMirroredStrategy, or as a worker."
         )
     process_id = id_in_cluster(spec, task)
     unknown = [
@@ -58,10 +57,8 @@ def jax_process(spec: ClusterSpec, task: Task) -> JaxProcess:
     ]
     if unknown:
         raise ClusterSpecError(
-            "All workers of a cluster know the same tasks. "
-            f"Received: {spec}, without an address for {', '.join(unknown)}. "
-            "The number of processes would differ from one to the other. "
-            "List the addresses of every task."
+            f"The cluster {spec} has no address for {', '.join(unknown)}. List the addresses of "
+            "every task."
         )
     first = Task("chief" if _count(spec, "chief") else "worker", 0)
     return JaxProcess(
@@ -70,7 +67,7 @@ def jax_process(spec: ClusterSpec, task: Task) -> JaxProcess:
 
 
 def is_chief(spec: ClusterSpec, task: Task) -> bool:
-    """Whether a task does what is done once, such as writing checkpoints.
+    """Whether a task does the work that is done once, such as writing checkpoints.
 
     Args:
         spec: The cluster.
@@ -95,7 +92,7 @@ def is_chief(spec: ClusterSpec, task: Task) -> bool:
 
 
 def worker_count(spec: ClusterSpec, task: Task) -> int:
-    """How many tasks train with this one, itself included: the chief and the workers.
+    """The number of tasks that train with this one, itself included: the chief and the workers.
 
     Args:
         spec: The cluster.
@@ -143,9 +140,7 @@ def check_task(spec: ClusterSpec, task: Task) -> None:
     strange = [job for job in [*spec.jobs, task.job] if job not in ROLES]
     if strange:
         raise ClusterSpecError(
-            f"The jobs of a cluster that trains are {', '.join(ROLES)}. "
-            f"Received: {strange[0]!r} in {spec}, {task}. Nothing says what such a task does. "
-            "Rename the job."
+            f"Job {strange[0]!r} of {spec}, {task} is none of {', '.join(ROLES)}. Rename the job."
         )
     check_alone(spec)
     # An evaluator may be left out of the cluster it evaluates.
@@ -158,9 +153,8 @@ def check_alone(spec: ClusterSpec) -> None:
     for job in _ALONE:
         if _count(spec, job) > 1:
             raise ClusterSpecError(
-                f"There must be at most one {job!r} task. "
-                f"Received: {spec.as_dict()[job]}. Each of them would write the results. "
-                f"Keep one address in {job!r}; the others may be workers."
+                f"There must be at most one {job!r} task, got {spec.as_dict()[job]}. Keep one "
+                "address; the others may be workers."
             )
 
 
@@ -168,9 +162,8 @@ def _check_computes(spec: ClusterSpec, task: Task) -> None:
     check_task(spec, task)
     if task.job == "ps":
         raise ClusterSpecError(
-            "Workers are counted and numbered, parameter servers are not. "
-            f"Received: {task}. A ps takes no share of the batches. "
-            "Ask for the chief, a worker or the evaluator."
+            f"{task} is a parameter server, which is not counted among the workers. Ask for the "
+            "chief, a worker or the evaluator."
         )
 
 

@@ -24,11 +24,11 @@ class SageMakerClusterResolver(ClusterResolver):
     **Differs from TF:** a host that is not in the list is an error, not an empty cluster.
 
     Args:
-        port: Where every worker listens.
+        port: The port of every worker.
         task_type: Instead of `"worker"`.
         task_id: Instead of the place of this host in the list.
         rpc_layer: The protocol of `master()`.
-        environment: What `environment` answers.
+        environment: The value of `environment`.
         environ: The variables to read; by default those of the process.
 
     Raises:
@@ -86,17 +86,18 @@ class SageMakerClusterResolver(ClusterResolver):
 
     @property
     def environment(self) -> str | None:
-        """What was given."""
+        """The value that was given."""
         return self._environment
 
     def _found_task(self) -> tuple[str | None, int | None]:
         hosts = self._hosts()
         here = text_of(self._variables(), CURRENT_HOST, set_by=_TOOLKIT)
         if here not in hosts:
-            raise ClusterSpecError(
-                f"{CURRENT_HOST} is one of {HOSTS}. Received: {here!r}, not in {hosts}. "
-                "This host would have no part in the training. "
-                "Leave both as SageMaker sets them, or pass task_id."
+            raise ClusterSpecError.of(
+                CURRENT_HOST,
+                f"one of {HOSTS}, {hosts}",
+                here,
+                "Leave both as SageMaker sets them, or pass task_id.",
             )
         return "worker", hosts.index(here)
 
@@ -107,9 +108,10 @@ class SageMakerClusterResolver(ClusterResolver):
         except json.JSONDecodeError:
             hosts = None
         if not isinstance(hosts, list):
-            raise ClusterSpecError(
-                f"{HOSTS} is a JSON list of host names. Received: {text!r}. "
-                "The workers' addresses are made of it. "
-                'Leave it as SageMaker sets it, such as ["algo-1", "algo-2"].'
+            raise ClusterSpecError.of(
+                HOSTS,
+                'a JSON list of host names, such as ["algo-1", "algo-2"]',
+                text,
+                "Leave it as SageMaker sets it.",
             )
         return sorted(str(host) for host in cast("list[object]", hosts))

@@ -12,15 +12,15 @@ from replicax.cluster_resolver._spec import Cluster, ClusterSpec, of_run
 
 @final
 class SimpleClusterResolver(ClusterResolver):
-    """A cluster of which everything is given.
+    """A cluster that is described by arguments only.
 
     Args:
         cluster_spec: The cluster, a `ClusterSpec` or what one is made of.
-        master: What `master()` answers when no task is named, without the protocol.
+        master: The answer of `master()` when no task is named, without the protocol.
         task_type: The job of this process.
         task_id: Its number in the job.
-        environment: What `environment` answers.
-        num_accelerators: What `num_accelerators()` answers, such as `{"GPU": 2}`.
+        environment: The value of `environment`.
+        num_accelerators: The answer of `num_accelerators()`, such as `{"GPU": 2}`.
         rpc_layer: The protocol, such as `"grpc"`.
 
     Raises:
@@ -74,12 +74,12 @@ class SimpleClusterResolver(ClusterResolver):
         task_id: int | None = None,
         config_proto: object = None,
     ) -> Mapping[str, int]:
-        """What was given."""
+        """The value that was given."""
         return self._num_accelerators
 
     @property
     def environment(self) -> str:
-        """What was given."""
+        """The value that was given."""
         return self._environment
 
 
@@ -118,9 +118,7 @@ class UnionResolver(ClusterResolver):
     ) -> None:
         if not resolvers:
             raise ClusterSpecError(
-                "A union is made of one resolver or more. Received: none. "
-                "The first one says which task this process is. "
-                "Pass them one after the other: `UnionResolver(first, second)`."
+                "A union needs at least one resolver: `UnionResolver(first, second)`."
             )
         self._resolvers = resolvers
         self._rpc_layer = rpc_layer
@@ -141,7 +139,7 @@ class UnionResolver(ClusterResolver):
         task_id: int | None = None,
         rpc_layer: str | None = None,
     ) -> str:
-        """The address of the named task; else what the first resolver answers."""
+        """The address of the named task; else the answer of the first resolver."""
         if task_type is not None and task_id is not None:
             address = self.cluster_spec().task_address(task_type, task_id)
             return master_url(address, rpc_layer or self.rpc_layer)
@@ -153,12 +151,12 @@ class UnionResolver(ClusterResolver):
         task_id: int | None = None,
         config_proto: object = None,
     ) -> Mapping[str, int]:
-        """What the first resolver answers."""
+        """The answer of the first resolver."""
         return self._resolvers[0].num_accelerators(task_type, task_id, config_proto)
 
     @property
     def environment(self) -> str | None:
-        """What the first resolver answers."""
+        """The answer of the first resolver."""
         return self._resolvers[0].environment
 
     def _found_task(self) -> tuple[str | None, int | None]:
@@ -179,9 +177,7 @@ def _union(parts: list[list[str] | dict[int, str]]) -> list[str] | dict[int, str
         for index, address in numbered.items():
             if union.setdefault(index, address) != address:
                 raise ClusterSpecError(
-                    "Resolvers that know some tasks of a job give different tasks. "
-                    f"Received: {union[index]!r} and {address!r} for index {index}. "
-                    "The index says which task has the address. "
-                    "Give the tasks different indices, or list all of them in one resolver."
+                    f"Two resolvers give index {index} different addresses, {union[index]!r} and "
+                    f"{address!r}. Use different indices, or list all tasks in one resolver."
                 )
     return union

@@ -166,9 +166,8 @@ class SlurmClusterResolver(ClusterResolver):
         counts = expand_tasks_per_node(notation)
         if len(counts) != len(hosts):
             raise ClusterSpecError(
-                f"{STEP_NODELIST} and {_STEP_TASKS_PER_NODE} speak of the same nodes. "
-                f"Received: {len(hosts)} hosts {hosts}, and {len(counts)} counts {notation!r}. "
-                "The tasks cannot be laid over the hosts. Pass tasks_per_node={host: tasks, …}."
+                f"{STEP_NODELIST} has {len(hosts)} hosts {hosts}, but {_STEP_TASKS_PER_NODE} has "
+                f"{len(counts)} counts {notation!r}. Pass tasks_per_node={{host: tasks, …}}."
             )
         return list(zip(hosts, counts, strict=True))
 
@@ -180,10 +179,8 @@ class SlurmClusterResolver(ClusterResolver):
         requested = sum(jobs.values())
         if requested != assigned:
             raise ClusterSpecError(
-                "The jobs have as many tasks as the nodes. "
-                f"Received: {requested} tasks in {dict(jobs)}, but {assigned} were assigned. "
-                "A task would have no role, or a role no task. "
-                f"Start the step with `srun --ntasks={requested}`, or change `jobs`."
+                f"`jobs` has {requested} tasks, {dict(jobs)}, but Slurm assigned {assigned}. Start "
+                f"the step with `srun --ntasks={requested}`, or change `jobs`."
             )
         return [(job, index) for job in sorted(jobs) for index in range(jobs[job])]
 
@@ -200,10 +197,7 @@ class SlurmClusterResolver(ClusterResolver):
             wanted = on_node // tasks or min(on_node, 1)
         if wanted * tasks > on_node:
             raise ClusterSpecError(
-                "The tasks of a node share its GPUs without overlap. "
-                f"Received: {tasks} tasks of {wanted} GPUs on a node with {on_node} GPUs. "
-                "Two processes on one GPU would each take its memory. "
-                "Start fewer tasks per node, ask for more GPUs, or pass gpus_per_node and "
-                "gpus_per_task."
+                f"{tasks} tasks of {wanted} GPUs do not fit on a node with {on_node} GPUs. Start "
+                "fewer tasks per node, ask for more GPUs, or pass gpus_per_node and gpus_per_task."
             )
         return wanted

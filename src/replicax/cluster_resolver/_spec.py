@@ -46,12 +46,10 @@ class Task:
     index: int
 
     def __post_init__(self) -> None:
-        if not _is_name(self.job) or not _is_index(self.index):
-            raise ClusterSpecError(
-                "A task is the name of its job and its number in it, from 0. "
-                f"Received: job {self.job!r}, index {self.index!r}. "
-                'Together they say which process of the cluster it is. Write `Task("worker", 0)`.'
-            )
+        if not _is_name(self.job):
+            raise ClusterSpecError.of("job", 'a name, as in `Task("worker", 0)`', self.job)
+        if not _is_index(self.index):
+            raise ClusterSpecError.of("index", "an integer from 0", self.index)
 
     def __str__(self) -> str:
         return f"{self.job} {self.index}"
@@ -123,9 +121,8 @@ class ClusterSpec:
         tasks = self._tasks_of(job_name)
         if task_index not in tasks:
             raise ClusterSpecError(
-                f"A task's index is one that its job has. Received: {job_name} {task_index}. "
-                f"The indices of {job_name!r} are {list(tasks)}. "
-                f"Count from 0, or add the task's address to the cluster: {self}."
+                f"Job {job_name!r} has no task {task_index}, only {list(tasks)}. Count from 0, or "
+                f"add the task's address to the cluster: {self}."
             )
         return tasks[task_index]
 
@@ -147,9 +144,8 @@ class ClusterSpec:
             if name == job:
                 return dict(tasks)
         raise ClusterSpecError(
-            f"A task's job is one of the cluster's jobs. Received: job {job!r}. "
-            f"The cluster has {', '.join(map(repr, self.jobs)) or 'none'}. "
-            f"Use one of them, or add the job to the cluster: {self}."
+            f"The cluster has no job {job!r}, only {', '.join(map(repr, self.jobs)) or 'none'}. "
+            f"Use one of these, or add the job to the cluster: {self}."
         )
 
 
@@ -204,8 +200,8 @@ def _read_jobs(cluster: object) -> tuple[tuple[str, _Tasks], ...]:
     for job, tasks in _entries(cluster):
         if not _is_name(job):
             raise ClusterSpecError(
-                f"The name of a job is a text. Received: {job!r}. Tasks are addressed by it. "
-                f"Use 'worker', 'chief', 'ps' or 'evaluator', as in {_EXAMPLE}."
+                "The name of a job must be a text such as 'worker', 'chief', 'ps' or 'evaluator', "
+                f"got {job!r}. Write the cluster like {_EXAMPLE}."
             )
         jobs[job] = tuple(sorted(_read_tasks(job, tasks)))
     _check_addresses_differ(jobs)
@@ -214,11 +210,7 @@ def _read_jobs(cluster: object) -> tuple[tuple[str, _Tasks], ...]:
 
 def _entries(cluster: object) -> Iterator[tuple[str, object]]:
     if not isinstance(cluster, Mapping):
-        raise ClusterSpecError(
-            "A cluster is a mapping from jobs to the addresses of their tasks. "
-            f"Received: {cluster!r}, of type {type(cluster).__name__}. "
-            f"Without the jobs, no task has a role. Write it like {_EXAMPLE}."
-        )
+        raise ClusterSpecError.of("cluster", f"a mapping such as {_EXAMPLE}", cluster)
     yield from cast("Mapping[str, object]", cluster).items()
 
 
@@ -229,10 +221,8 @@ def _read_tasks(job: str, tasks: object) -> Iterator[tuple[int, str]]:
         numbered = dict(enumerate(cast("Sequence[object]", tasks)))
     else:
         raise ClusterSpecError(
-            "The tasks of a job are a list of addresses, or a mapping from index to address. "
-            f"Received: {job!r}: {tasks!r}, of type {type(tasks).__name__}. "
-            "One address is a list, too: the number of tasks is its length. "
-            f"Write it like {_EXAMPLE}."
+            f"The tasks of job {job!r} must be a list of addresses, or addresses by index, got "
+            f"{tasks!r}. Write them like {_EXAMPLE}."
         )
     for index, address in numbered.items():
         yield index, _read_address(job, index, address)
@@ -244,11 +234,10 @@ def _numbered(job: str, tasks: Mapping[object, object]) -> dict[int, object]:
         # JSON has no numbers as keys, so "1" means 1.
         index = int(key) if isinstance(key, str) and key.isdecimal() else key
         if not _is_index(index) or index in numbered:
+            fault = "is there twice" if index in numbered else "is no integer from 0"
             raise ClusterSpecError(
-                "The tasks of a job that are given by index have different indices from 0. "
-                f"Received: {key!r} in {job!r}: {dict(tasks)!r}. "
-                "The index says which of the job's tasks has the address. "
-                'Write it like {"worker": {"1": "host1:2222"}}, or list all addresses.'
+                f"Index {key!r} {fault} in {job!r}: {dict(tasks)!r}. Write it like "
+                '{"worker": {"1": "host1:2222"}}, or list all addresses.'
             )
         numbered[cast("int", index)] = address
     return numbered
@@ -258,10 +247,9 @@ def _read_address(job: str, index: int, address: object) -> str:
     match = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
     if match is None or not 0 < int(match[1]) < 2**16:
         raise ClusterSpecError(
-            "The address of a task is host:port, with a port from 1 to 65535. "
-            f"Received: {address!r} for {job} {index}. "
-            "The other tasks connect to this host and this port. "
-            f"Write it like {_EXAMPLE}; an IPv6 address goes into brackets, '[::1]:2222'."
+            f"The address of {job} {index} must be host:port, with a port from 1 to 65535, got "
+            f"{address!r}. Write it like {_EXAMPLE}; an IPv6 address goes into brackets, "
+            "'[::1]:2222'."
         )
     return match[0]
 
@@ -272,10 +260,8 @@ def _check_addresses_differ(jobs: Mapping[str, _Tasks]) -> None:
         for index, address in tasks:
             if address in holder:
                 raise ClusterSpecError(
-                    "No two tasks have the same address. "
-                    f"Received: {address!r} for {holder[address]} and {job} {index}. "
-                    "One process listens at an address. "
-                    f"Give each task a port of its own, or correct the host, as in {_EXAMPLE}."
+                    f"{holder[address]} and {job} {index} have the same address {address!r}. Give "
+                    f"each task a port of its own, or correct the host, as in {_EXAMPLE}."
                 )
             holder[address] = f"{job} {index}"
 

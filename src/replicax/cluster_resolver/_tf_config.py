@@ -28,13 +28,13 @@ _AROUND = 25  # characters on each side of a place in it
 @final
 @dataclass(frozen=True)
 class TFConfig:
-    """What `TF_CONFIG` says: the cluster, and which of its tasks this process is.
+    """The contents of `TF_CONFIG`: the cluster, and the task of this process.
 
     Args:
         spec: The cluster; an empty one if the process is alone.
         task: This process, or None if it does not say.
         rpc_layer: The protocol of `master()`.
-        session_master: What `master()` answers, whatever the rest says.
+        session_master: The answer of `master()`, whatever the rest says.
 
     Raises:
         ClusterSpecError: If the cluster has no such task, or two chiefs.
@@ -63,7 +63,7 @@ class TFConfig:
 
     @classmethod
     def from_json(cls, text: str) -> TFConfig:
-        """Read the text of `TF_CONFIG`; an empty one says nothing, as `{}` does.
+        """Read the text of `TF_CONFIG`; an empty text means the same as `{}`.
 
         Raises:
             ClusterSpecError: If it is no JSON, has other parts than it should, or describes a
@@ -101,16 +101,13 @@ def _read_json(text: str) -> Mapping[str, object]:
         place = error.pos
         before, after = text[max(0, place - _AROUND) : place], text[place : place + _AROUND]
         raise ClusterSpecError(
-            f"TF_CONFIG is JSON. Received: {error.msg}, at character {place}: {before}▶{after}. "
-            "Nothing in it can be trusted. "
-            "JSON wants double quotes around texts and no comma after the last one; "
-            "in a shell, put single quotes around the whole."
+            f"TF_CONFIG is no JSON: {error.msg}, at character {place}: {before}▶{after}. Use "
+            "double quotes around texts and no comma after the last one; in a shell, put single "
+            "quotes around the whole."
         ) from None
     if not isinstance(content, dict):
-        raise ClusterSpecError(
-            "TF_CONFIG is a JSON object with the keys cluster and task. "
-            f"Received: {content!r}, of type {type(content).__name__}. "
-            "The keys say what is the cluster and what is the task. Put it into {…}."
+        raise ClusterSpecError.of(
+            "TF_CONFIG", "a JSON object {…} with the keys cluster and task", content
         )
     return cast("dict[str, object]", content)
 
@@ -121,8 +118,7 @@ def _without_repetition(pairs: Sequence[tuple[str, object]]) -> dict[str, object
     repeated = sorted({key for key in keys if keys.count(key) > 1})
     if repeated:
         raise ClusterSpecError(
-            f"Each key of an object in TF_CONFIG is there once. Received: {repeated[0]!r} twice. "
-            "JSON would drop all of them but the last. Join the two, or remove one."
+            f"The key {repeated[0]!r} is in TF_CONFIG twice. Join the two, or remove one."
         )
     return dict(pairs)
 
@@ -130,8 +126,7 @@ def _without_repetition(pairs: Sequence[tuple[str, object]]) -> dict[str, object
 def _read_task(task: object) -> Task:
     if not isinstance(task, dict) or not {"type", "index"} <= set(cast("dict[str, object]", task)):
         raise ClusterSpecError(
-            "The task in TF_CONFIG has a type and an index. "
-            f"Received: task {json.dumps(task)}. Without both, the process is not identified. "
+            f"The task in TF_CONFIG needs a type and an index, got {json.dumps(task)}. "
             'Write "task": {"type": "worker", "index": 0}.'
         )
     entries = cast("dict[str, object]", task)
@@ -142,8 +137,8 @@ def _read_type(job: object) -> str:
     # As in TensorFlow, the type may be a number; the job's name is text.
     if isinstance(job, bool) or not isinstance(job, str | int):
         raise ClusterSpecError(
-            f"The type of the task is the name of a job. Received: type {json.dumps(job)}. "
-            'It is looked up in the cluster. Write "type": "worker".'
+            f"The type of the task must be the name of a job, got {json.dumps(job)}. "
+            'Write "type": "worker".'
         )
     return str(job)
 
@@ -153,8 +148,7 @@ def _read_index(index: object) -> int:
     whole = isinstance(index, str) and index.strip().isdecimal()
     if not whole and (isinstance(index, bool) or not isinstance(index, int) or index < 0):
         raise ClusterSpecError(
-            "The index of the task is a whole number, the first is 0. "
-            f"Received: index {json.dumps(index)}. It is the task's place in its job's list. "
+            f"The index of the task must be an integer from 0, got {json.dumps(index)}. "
             'Write "index": 0.'
         )
     return int(cast("int | str", index))
@@ -164,7 +158,7 @@ def _read_text(content: Mapping[str, object], key: str) -> str | None:
     value = content.get(key)
     if value is not None and not isinstance(value, str):
         raise ClusterSpecError(
-            f"An optional entry of TF_CONFIG is a text. Received: {key} {json.dumps(value)}. "
-            f'`master()` is put together from it. Write "{key}": "…", or leave it out.'
+            f'"{key}" in TF_CONFIG must be a text, got {json.dumps(value)}. '
+            f'Write "{key}": "…", or leave it out.'
         )
     return value

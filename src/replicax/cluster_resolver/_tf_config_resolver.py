@@ -25,7 +25,7 @@ class TFConfigClusterResolver(ClusterResolver):
         task_type: Instead of the type in `TF_CONFIG`.
         task_id: Instead of the index in `TF_CONFIG`.
         rpc_layer: Instead of the one in `TF_CONFIG`.
-        environment: What `environment` answers.
+        environment: The value of `environment`.
         environ: The variables to read; by default those of the process.
 
     Raises:
@@ -80,7 +80,7 @@ class TFConfigClusterResolver(ClusterResolver):
 
     @property
     def environment(self) -> str | None:
-        """What was given."""
+        """The value that was given."""
         return self._environment
 
     def _found_task(self) -> tuple[str | None, int | None]:

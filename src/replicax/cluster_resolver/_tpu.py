@@ -33,13 +33,13 @@ _KINDS = ("gpu", "cpu")
 
 
 class TPUSystemMetadata(NamedTuple):
-    """What is known about a TPU, from `TPUClusterResolver.get_tpu_system_metadata`.
+    """The facts about a TPU, from `TPUClusterResolver.get_tpu_system_metadata`.
 
     Args:
         num_cores: The devices of all hosts.
         num_hosts: The hosts.
         num_of_cores_per_host: The devices of each.
-        topology: What `initialize_tpu_system` gave, once it was called.
+        topology: The result of `initialize_tpu_system`, once it was called.
         devices: The names of all devices.
 
     Example:
@@ -74,14 +74,14 @@ class TPUClusterResolver(ClusterResolver):
         project: Not needed.
         job_name: `"worker"`: all hosts train.
         coordinator_name: Not needed: no process stands beside the hosts'.
-        coordinator_address: Where the first host listens, instead of port 8482.
+        coordinator_address: The address of the first host, instead of its port 8482.
         credentials: Not needed.
         service: Not needed.
         discovery_url: Not needed.
-        fallback: Where to run if there is no TPU, in this order: `"gpu"`, `"cpu"`. By default
+        fallback: The kinds of devices to use without a TPU, in order: `"gpu"`, `"cpu"`. By default
             what the environment variable `RX_TPU_FALLBACK` says, such as `gpu,cpu`.
         environ: The variables to read; by default those of the process.
-        fetch: What asks the metadata server; by default over HTTP with a time-out of 5 seconds.
+        fetch: Asks the metadata server; by default over HTTP with a time-out of 5 seconds.
         pci_devices: The folder of the PCI bus.
 
     Raises:
@@ -173,7 +173,7 @@ class TPUClusterResolver(ClusterResolver):
         return ClusterSpec({self._job: list(known.values()) if all_known else known})
 
     def jax_process(self) -> JaxProcess | None:
-        """As which process of a JAX cluster this host trains; None if it is alone."""
+        """The process of a JAX cluster that this host is; None if it is alone."""
         spec = self.cluster_spec()
         if self._slice is None or not spec:
             return None
@@ -231,7 +231,7 @@ class TPUClusterResolver(ClusterResolver):
         return TPUSystemMetadata(len(names), hosts, each, self._topology, names)
 
     def set_tpu_topology(self, topology: object) -> None:
-        """Remember what `initialize_tpu_system` has found."""
+        """Remember the topology that `initialize_tpu_system` found."""
         self._topology = topology
 
     def _found_task(self) -> tuple[str | None, int | None]:
@@ -269,27 +269,21 @@ class TPUClusterResolver(ClusterResolver):
 
     def _check(self) -> None:
         if self._job != "worker":
-            raise ClusterSpecError(
-                "The hosts of a TPU are the workers of a cluster. "
-                f"Received: job_name={self._job!r}. Every host runs the program and trains. "
-                'Leave job_name out, or write "worker".'
+            raise ClusterSpecError.of(
+                "job_name", "'worker' for the hosts of a TPU", self._job, "Leave it out."
             )
         if self._slice is None and not self.fallback:
             raise ClusterSpecError(
-                "A program for a TPU runs on the hosts of one. "
-                f"Received: a machine where none was found. Looked for:\n{self.looked_for}\n"
-                "Nothing can be trained on a TPU here. Start the program on a TPU VM, with "
-                "`pip install 'replicax[tpu]'`, or let it run without one: "
-                'TPUClusterResolver(tpu="auto", fallback=("gpu", "cpu")), or, without a change of '
-                "the program, RX_TPU_FALLBACK=gpu,cpu in its environment."
+                f"No TPU on this machine. Looked for:\n{self.looked_for}\n"
+                "Start the program on a TPU VM, with `pip install 'replicax[tpu]'`, or let it run "
+                'without one: TPUClusterResolver(tpu="auto", fallback=("gpu", "cpu")), or '
+                "RX_TPU_FALLBACK=gpu,cpu in its environment. See docs/tpu.md."
             )
         known = self._slice.name if self._slice else ""
         if known and self._tpu not in ("", "local", known):
             raise ClusterSpecError(
-                "A program runs on the hosts of the TPU that it uses. "
-                f"Received: tpu={self._tpu!r} on a host of {known!r}. "
-                "Another TPU cannot be reached from here. Start the program on all hosts of the "
-                "one you mean, or leave the name out."
+                f"tpu={self._tpu!r} cannot be reached from a host of {known!r}. Start the program "
+                "on all hosts of the one you mean, or leave the name out."
             )
 
 
@@ -303,8 +297,7 @@ def _fallback_of(fallback: Sequence[str], variables: Mapping[str, str]) -> tuple
     unknown = [kind for kind in kinds if kind not in _KINDS]
     if unknown:
         raise ClusterSpecError(
-            "Without a TPU a program falls back to GPUs or CPUs. "
-            f"Received: {received}. There is no kind of devices {unknown[0]!r}. "
-            'Write fallback=("gpu", "cpu"), or one of them.'
+            f'{received} has no kind of devices {unknown[0]!r}. Use fallback=("gpu", "cpu"), '
+            "or one of them."
         )
     return kinds

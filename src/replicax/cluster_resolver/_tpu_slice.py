@@ -1,4 +1,4 @@
-"""What a TPU host knows about its TPU: from variables, the metadata server, the PCI bus.
+"""A TPU as its host sees it: by variables, the metadata server, the PCI bus.
 
 Nothing here starts JAX, which could not join a cluster afterwards. The rules are JAX's own, so that
 both find the same hosts.
@@ -66,7 +66,7 @@ class TpuSlice:
 
     @property
     def devices(self) -> int:
-        """How many devices JAX has on this host, as far as it can be said."""
+        """The number of JAX's devices on this host, as far as it is known."""
         return self.chips * (2 if self.kind.startswith(_TWO_DEVICES) else 1)
 
     def addresses(self) -> dict[int, str]:
@@ -117,7 +117,7 @@ def at_addresses(text: str, variables: Mapping[str, str]) -> TpuSlice:
 
 
 def from_metadata(ask: Callable[[str], Any]) -> dict[str, str]:
-    """What the metadata server of a TPU VM says, under the names of the variables."""
+    """The facts of a TPU VM's metadata server, under the names of the variables."""
     known = {
         _WORKER_ID: str(ask("agent-worker-number")).strip(),
         WORKER_HOSTNAMES: str(ask("worker-network-endpoints")).strip(),
@@ -143,13 +143,12 @@ def metadata_asker(variables: Mapping[str, str], fetch: Fetch) -> tuple[str, Cal
 
 
 def ask_metadata(variables: Mapping[str, str], fetch: Fetch) -> tuple[dict[str, str], str]:
-    """The metadata server's answer, or nothing; and a sentence on how the question went."""
+    """The metadata server's answer, or nothing; and a sentence on how it came or failed."""
     place, ask = metadata_asker(variables, fetch)
     try:
         return from_metadata(ask), f"{place}: answered"
     except ClusterError as error:
-        received = str(error).partition("Received: ")[2].partition(". ")[0]
-        return {}, f"{place}: {received}"
+        return {}, str(error).partition(". ")[0]
 
 
 def chips_on_bus(devices: Path = PCI_DEVICES) -> int:
@@ -160,10 +159,8 @@ def chips_on_bus(devices: Path = PCI_DEVICES) -> int:
 def _check_number(worker: int, hosts: int, listed_in: str, slice_id: int, slices: int) -> None:
     if worker >= hosts or slice_id >= slices:
         raise ClusterSpecError(
-            "A host of a TPU is one of those that are listed. "
-            f"Received: worker {worker} of {hosts} in {listed_in}, slice {slice_id} of {slices}. "
-            "The others would wait for it, or it for them. "
-            "Leave the variables as Google Cloud sets them, or correct them."
+            f"Worker {worker} of slice {slice_id} is not among the {hosts} hosts in {listed_in} "
+            f"and the {slices} slices. Leave the variables as Google Cloud sets them."
         )
 
 

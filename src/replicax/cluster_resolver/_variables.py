@@ -15,9 +15,8 @@ def text_of(environ: Mapping[str, str], name: str, *, set_by: str) -> str:
     value = environ.get(name, "").strip()
     if not value:
         raise ClusterSpecError(
-            f"The cluster is described by {name}, among others. "
-            f"Received: an environment in which {name} is not set. It is set by {set_by}. "
-            "Start the program in that way, or describe the cluster in TF_CONFIG."
+            f"{name} is not set. It is set by {set_by}. Start the program in that way, or describe "
+            "the cluster in TF_CONFIG."
         )
     return value
 
@@ -26,8 +25,10 @@ def number_of(environ: Mapping[str, str], name: str, *, set_by: str) -> int:
     """The value of a variable that must be there and is a whole number from 0."""
     value = text_of(environ, name, set_by=set_by)
     if not value.isdecimal():
-        raise ClusterSpecError(
-            f"The variable {name} is a whole number from 0. Received: {value!r}. "
-            f"It is set by {set_by}, and not meant to be changed. Remove what sets it otherwise."
+        raise ClusterSpecError.of(
+            name,
+            "an integer from 0",
+            value,
+            f"It is set by {set_by}. Remove what sets it otherwise.",
         )
     return int(value)

@@ -75,10 +75,9 @@ def experimental_connect_to_host(
     mine = [number for number, host in enumerate(hosts) if (host.rpartition(":")[0] or host) in own]
     if len(mine) != 1:
         raise ClusterSpecError(
-            "Exactly one of the hosts is this machine. "
-            f"Received: {hosts}, of which {len(mine)} are this machine, {socket.gethostname()!r}. "
-            "Every host runs the program. Pass the address of each "
-            "host once, or a resolver to experimental_connect_to_cluster."
+            f"{len(mine)} of the hosts {hosts} are this machine, {socket.gethostname()!r}; exactly "
+            "one must be. Pass the address of each host once, or pass a resolver to "
+            "experimental_connect_to_cluster."
         )
     resolver = SimpleClusterResolver({job_name: hosts}, task_type=job_name, task_id=mine[0])
     start(resolver, CommunicationOptions())

@@ -62,10 +62,8 @@ class ClusterCoordinator:
         coordination = getattr(strategy, "coordination", None)
         if coordination is None:
             raise UsageError(
-                "A ClusterCoordinator needs a strategy with parameter servers. Received: "
-                f"{type(strategy).__name__}, under which all replicas run one program. "
-                "Make a ParameterServerStrategy, or "
-                "call `strategy.run`."
+                "A ClusterCoordinator needs a ParameterServerStrategy, got "
+                f"{type(strategy).__name__}. Use `strategy.run` with other strategies."
             )
 
         def make() -> ClusterCoordinator:
@@ -223,16 +221,19 @@ class ClusterCoordinator:
             [1, 5, 9]
         """
         if shard not in _SHARDS:
-            raise UsageError(
-                f"`shard` must be one of {list(_SHARDS)}. Received: {shard!r}. "
-                'Use "dynamic" to visit each example once in an epoch, '
-                'or "off" to let each worker read the whole data set.'
+            raise UsageError.of(
+                "shard",
+                f"one of {', '.join(map(repr, _SHARDS))}",
+                shard,
+                "'dynamic' visits each example once in an epoch, 'off' lets each worker read the "
+                "whole data set.",
             )
         if num_splits is not None and num_splits < 1:
-            raise UsageError(
-                "An epoch is cut into at least one split. Received: num_splits="
-                f"{num_splits}. Leave it out for a number that "
-                "suits the data and the workers."
+            raise UsageError.of(
+                "num_splits",
+                "at least 1",
+                num_splits,
+                "Leave it out for a number that suits data and workers.",
             )
         return self._coordination.worker_dataset(dataset_or_fn, shard, num_splits)
 

@@ -101,7 +101,7 @@ class Batching:
         """
         given = batch_size if isinstance(batch_size, Sequence) else [batch_size]
         sizes = tuple(whole("batch_size", size, least=1) for size in given)
-        whole("number of batch sizes", len(sizes), least=1)
+        whole("len(batch_size)", len(sizes), least=1)
         return derived(self, Rebatch(self.node, sizes, bool(drop_remainder)))
 
     def window(
@@ -111,7 +111,7 @@ class Batching:
 
         Args:
             size: Elements in a window.
-            shift: How many elements later the next window begins; None for `size`.
+            shift: Distance between the starts of windows, in elements; None for `size`.
             stride: Distance between the elements of a window.
             drop_remainder: Whether windows of fewer elements are left out.
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from replicax._core.errors import CorruptRecord
-from replicax.data._formats.format import needs_package
+from replicax._core.errors import CorruptRecord, needs
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # as Pillow calls them
 _JPEG = b"\xff\xd8"  # how one begins
@@ -24,7 +23,7 @@ def decode(contents: bytes, channels: int) -> np.ndarray:
     """
     if contents[:2] == _JPEG and (pixels := _of_jpeg(contents, channels)) is not None:
         return pixels
-    with needs_package("pillow", extra="data"):
+    with needs("Reading and writing images", extra="data"):
         from PIL import Image
     with _opened(contents) as image:
         if image.mode.startswith("I;16"):  # Pillow would clip values instead of scaling them
@@ -57,7 +56,7 @@ def _of_jpeg(contents: bytes, channels: int) -> np.ndarray | None:
 
 def decode_frames(contents: bytes) -> np.ndarray:
     """Pixels of an animation: uint8 of shape (pictures, height, width, 3)."""
-    with needs_package("pillow", extra="data"):
+    with needs("Reading and writing images", extra="data"):
         from PIL import ImageSequence
     with _opened(contents) as image:
         return np.stack([np.asarray(one.convert("RGB")) for one in ImageSequence.Iterator(image)])
@@ -72,8 +71,7 @@ def _opened(contents: bytes) -> Iterator[Any]:
         yield Image.open(io.BytesIO(contents))
     except (OSError, SyntaxError, ValueError) as error:
         raise CorruptRecord(
-            f"What is decoded is an image. Received: {len(contents)} bytes of which Pillow says: "
-            f"{error}. They are damaged, cut off, or something else. Replace the file, or leave "
+            f"Cannot decode {len(contents)} bytes as an image: {error}. Replace the file or leave "
             "it out."
         ) from error
 
@@ -86,7 +84,7 @@ def _own_mode(image: Any) -> str:
 
 def encode(image: np.ndarray, kind: str, **options: Any) -> bytes:
     """The bytes of an image; `kind` is `jpeg` or `png`."""
-    with needs_package("pillow", extra="data"):
+    with needs("Reading and writing images", extra="data"):
         from PIL import Image
     pixels = np.asarray(image, np.uint8)
     out = io.BytesIO()

@@ -15,11 +15,11 @@ class Composite:
     """
 
     dense: ClassVar[str]
-    """How an array is made of it, in a sentence of advice."""
+    """Advice on how to make an array of it, as a sentence."""
 
     @property
     def spec(self) -> Any:
-        """What describes it: an `ArraySpec`, or one of a class of its own."""
+        """Its `ArraySpec`, or a spec of another class."""
         raise NotImplementedError  # each kind has its own
 
     def take_rows(self, numbers: Any) -> Any:
@@ -27,17 +27,17 @@ class Composite:
         raise self.refused("cut into rows")
 
     def unstacked(self) -> list[Any]:
-        """Its rows, of which `stacked` makes it again."""
+        """Its rows; `stacked` is the inverse."""
         raise self.refused("cut into rows")
 
     @classmethod
     def joined(cls, batches: Sequence[Any]) -> Any:
-        """One of the rows of these."""
+        """One tensor with the rows of all batches."""
         raise cls.refused("cut into rows")
 
     @classmethod
     def stacked(cls, rows: Sequence[Any]) -> Any:
-        """A batch of these.
+        """A batch of rows.
 
         Raises:
             UsageError: Always, unless a class can.
@@ -47,10 +47,7 @@ class Composite:
     @classmethod
     def refused(cls, where: str) -> UsageError:
         """The error of such a tensor where only arrays may be."""
-        return UsageError(
-            f"Only an array can be {where}. Received: a {cls.__name__}. Its arrays have no row "
-            f"for each of its rows. {cls.dense}"
-        )
+        return UsageError(f"A {cls.__name__} cannot be {where}. {cls.dense}")
 
 
 def is_composite(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Data sets from what a program has: arrays, numbers, functions, other data sets."""
+"""Constructors of data sets: from arrays, numbers, functions, other data sets."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Creation:
 
     @classmethod
     def from_tensors(cls, tensors: Any) -> Dataset:
-        """One single element.
+        """A data set of one element.
 
         Args:
             tensors: A nest of arrays.
@@ -74,7 +74,7 @@ class Creation:
         args: Sequence[Any] | None = None,
         output_signature: Any = None,
     ) -> Dataset:
-        """What a generator function yields; it is called at the start of each pass.
+        """The elements that a generator function yields; it is called at the start of each pass.
 
         **Differs from TF:** the signature may be left out; it is then seen from the elements.
 
@@ -97,10 +97,11 @@ class Creation:
             [0, 1, 4, 9]
         """
         if not callable(generator):
-            raise UsageError(
-                "`from_generator` takes a function that returns an iterable. Received: a "
-                f"{type(generator).__name__}. It is called again for each epoch. Pass the "
-                "generator function itself, without parentheses."
+            raise UsageError.of(
+                "generator",
+                "a function that returns an iterable",
+                generator,
+                "Pass the generator function itself, without calling it.",
             )
         signature = _signature_of(output_signature, output_types, output_shapes)
         return _made(cls, Generated(generator, tuple(args or ()), signature))
@@ -124,10 +125,11 @@ class Creation:
             [6, 7]
         """
         if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
-            raise UsageError(
-                "`from_source` reads rows by number. Received: a "
-                f"{type(source).__name__}, without `__len__` and `__getitem__`. Its rows can "
-                "only be read in order. Use `from_generator(lambda: source)`."
+            raise UsageError.of(
+                "source",
+                "an object with `__len__` and `__getitem__`",
+                source,
+                "Use `from_generator(lambda: source)` to read it in order.",
             )
         return _made(cls, Fetched(source))
 
@@ -159,7 +161,7 @@ class Creation:
         Args:
             file_pattern: A glob pattern or several.
             shuffle: Whether their order is random, in each epoch another; None for yes.
-            seed: Of that order.
+            seed: The seed of that order.
 
         Raises:
             UsageError: If a pattern matches no file.
@@ -179,9 +181,7 @@ class Creation:
         for pattern, names in found:
             if not names:
                 raise UsageError(
-                    f"`list_files` needs files. Received: the pattern {pattern!r}, which matches "
-                    "none. An empty data set would train nothing. Correct the pattern, or "
-                    "make the files first."
+                    f"No file matches the pattern {str(pattern)!r}. Check the path on this machine."
                 )
         # Sorted, so that every machine shuffles or divides the same list.
         files = FileList(tuple(name for _, names in found for name in names))
@@ -208,7 +208,7 @@ class Creation:
         nest = datasets[0] if len(datasets) == 1 else datasets
         # As in tf.data, lists and None are leaves: a list would be one array.
         leaves, tree = jax.tree.flatten(nest, is_leaf=lambda part: isinstance(part, list | None))
-        whole("number of data sets", len(leaves), least=1)
+        whole("len(datasets)", len(leaves), least=1)
         nodes = tuple(dataset_node(leaf, "zip") for leaf in leaves)
         return _made(cls, Zip(nodes, tree), leaves[0])
 
@@ -226,7 +226,7 @@ class Creation:
         Args:
             datasets: Data sets of equal elements.
             weights: Non-negative, one for each; None for equal ones.
-            seed: Of the draws.
+            seed: The seed of the draws.
             stop_on_empty_dataset: Whether the first data set that ends, ends all.
             rerandomize_each_iteration: Whether each pass draws anew.
 
@@ -240,12 +240,11 @@ class Creation:
             >>> sorted(int(n) for n in mixed)
             [0, 1, 2, 10, 11, 12]
         """
+        whole("len(datasets)", len(datasets), least=1)
         given = [1.0] * len(datasets) if weights is None else [float(w) for w in weights]
         if len(given) != len(datasets) or any(w < 0 for w in given) or not sum(given) > 0:
-            raise UsageError(
-                "Weights are non-negative, one for each data set, and not all zero. Received: "
-                f"{given} for {len(datasets)} data sets. They say how often each is drawn. Pass "
-                "as many weights as data sets."
+            raise UsageError.of(
+                "weights", f"{len(datasets)} non-negative numbers, not all zero", given
             )
         nodes = tuple(dataset_node(d, "sample_from_datasets") for d in datasets)
         drawn = (*chosen_seed(seed), stop_on_empty_dataset, rerandomize_each_iteration)
@@ -276,7 +275,7 @@ class Creation:
         """
         nodes = tuple(dataset_node(d, "choose_from_datasets") for d in datasets)
         choices = dataset_node(choice_dataset, "choose_from_datasets")
-        whole("number of data sets", len(nodes), least=1)
+        whole("len(datasets)", len(nodes), least=1)
         return _made(cls, Chosen(nodes, choices, stop_on_empty_dataset), datasets[0])
 
 

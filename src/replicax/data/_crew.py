@@ -50,9 +50,9 @@ class Crew:
             pickled = cloudpickle.dumps(job)
         except Exception as error:
             raise UsageError(
-                "What comes before `in_processes` can be sent to another process. Received: "
-                f"{type(error).__name__}: {error}. A lock, an open file or a generator exists in "
-                "one process only. Create it inside of the function that needs it."
+                "Cannot send the pipeline before `in_processes` to another process: "
+                f"{type(error).__name__}: {error}. Create locks, open files and generators inside "
+                "the function that uses them."
             ) from error
         if _PROFILING in flags.FLAGS:
             flags.FLAGS[_PROFILING].present = 1
@@ -113,7 +113,7 @@ class Packets(grain.IterDataset):
 
 @final
 class PacketIterator(grain.DatasetIterator):
-    """Packets of a kind, a value, and now and then the position after it.
+    """Packets: a kind, a value and, now and then, the position after it.
 
     The end is a packet, too: Grain would keep a StopIteration alive, and with it all frames above.
     """
@@ -177,9 +177,8 @@ def _portable(error: BaseException) -> BaseException:
         pickle.loads(cloudpickle.dumps(error))
         return error
     return DataError(
-        "An error in a worker process is raised where its elements are read. Received: "
-        f"{type(error).__name__}: {error}. Its type cannot be sent to another process. Without "
-        f"`in_processes` it is raised as it is. {error.__notes__[-1]}"
+        f"A worker process raised {type(error).__name__}: {error}. The class of the error cannot "
+        f"be sent to this process; `in_processes(0)` raises it as it is. {error.__notes__[-1]}"
     )
 
 

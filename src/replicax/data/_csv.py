@@ -47,10 +47,10 @@ def make_csv_dataset(
         label_name: The column to take out; the elements are then `(columns, label)`.
         select_columns: Names or numbers of the columns to read; None for all.
         header: Whether the first row of each file holds names.
-        num_epochs: How often the rows come; None for without end, in whole batches.
+        num_epochs: Passes over the rows; None repeats without end, in whole batches.
         shuffle, shuffle_buffer_size, shuffle_seed: Random order of files and rows.
-        num_parallel_reads: How many files are read at a time, in turn; None for one.
-        num_rows_for_inference: How many rows the types are seen from; None for all.
+        num_parallel_reads: Files read at a time, in turn; None for one.
+        num_rows_for_inference: Rows that the types are inferred from; None for all.
         field_delim, use_quote_delim, na_value, compression_type: As of `CsvDataset`.
 
     Raises:
@@ -83,11 +83,7 @@ class Named:
 
     def __post_init__(self) -> None:
         if self.label is not None and self.label not in self.names:
-            raise UsageError(
-                "The label is one of the columns that are read. Received: "
-                f"label_name={self.label!r}, and the columns {list(self.names)}. It cannot be "
-                "taken out. Use one of these names, or select the column too."
-            )
+            raise UsageError.of("label_name", f"one of the columns {list(self.names)}", self.label)
 
     def __call__(self, *columns: Any) -> Any:
         named = dict(zip(self.names, columns, strict=True))
@@ -127,9 +123,8 @@ class _Text:
             defaults = self.defaults(numbers, rows)
         if len(defaults) != len(numbers):
             raise UsageError(
-                "Each column that is read has one entry in `column_defaults`. Received: "
-                f"{len(defaults)} entries for {len(numbers)} columns. The types cannot be "
-                "matched. Make them equally many."
+                f"`column_defaults` has {len(defaults)} entries for {len(numbers)} columns. Pass "
+                "one for each column that is read."
             )
         form = self.format(defaults, None if chosen is None else numbers)
         return _Layout(form, tuple(all_names[number] for number in numbers))
@@ -150,8 +145,8 @@ class _Text:
         """The names in the first row, the same in all files."""
         if not self.has_header:
             raise UsageError(
-                "Columns have names. Received: header=False without `column_names`. The columns "
-                "of a batch are found by their names. Pass `column_names`."
+                "`header` is False and `column_names` is missing, so the columns have no names. "
+                "Pass `column_names`."
             )
         first: list[str] = []
         for file in self.files:
@@ -159,9 +154,8 @@ class _Text:
             first = first or names
             if not names or names != first:
                 raise UsageError(
-                    f"All CSV files begin with the same names. Received: {names} in {file!r}, "
-                    f"after {first}. One data set has one set of columns. Leave the file out, or "
-                    "pass `column_names`."
+                    f"The header of {file!r} is {names}, but the files before it have {first}. "
+                    "Leave the file out, or pass `column_names`."
                 )
         return first
 
@@ -190,18 +184,15 @@ def _least_type(field: str, least: int) -> int:
 def _numbers_of(chosen: Sequence[int | str] | None, names: list[str]) -> list[int]:
     """The numbers of the chosen columns, in increasing order."""
     if len(set(names)) < len(names):
-        raise UsageError(
-            f"The names of columns are different. Received: {names}. Two columns of one name "
-            "cannot be told apart. Pass `column_names`."
-        )
+        raise UsageError(f"Two columns have the same name in {names}. Pass `column_names`.")
     if chosen is None:
         return list(range(len(names)))
     known = {**{name: at for at, name in enumerate(names)}, **{at: at for at in range(len(names))}}
     numbers = [known.get(column) for column in chosen]
     if None in numbers or len(set(numbers)) < len(numbers) or not numbers:
-        raise UsageError(
-            "Each selected column is a name or number of the files' columns, once. Received: "
-            f"select_columns={list(chosen)}, and the columns {names}. They cannot be read so. "
-            "Use these names, or numbers from 0."
+        raise UsageError.of(
+            "select_columns",
+            f"different names or numbers of the columns {names}",
+            list(chosen),
         )
     return sorted(number for number in numbers if number is not None)

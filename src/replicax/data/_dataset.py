@@ -44,9 +44,9 @@ class Dataset(Creation, Selection, Batching, Mapping, Storage):
     **Differs from TF:** functions are plain Python, no graph is traced; text is `str`.
 
     Args:
-        node: What it describes; use the constructors `from_tensor_slices` and so on.
+        node: The pipeline; use the constructors, such as `from_tensor_slices`.
         options: See `with_options`.
-        epochs: Numbers the passes.
+        epochs: The numbering of passes.
 
     Example:
         >>> import numpy as np
@@ -97,7 +97,7 @@ class Dataset(Creation, Selection, Batching, Mapping, Storage):
         return self.node.spec
 
     def cardinality(self) -> int:
-        """How many elements there are.
+        """The number of elements.
 
         Returns:
             Their number, `INFINITE_CARDINALITY` (-1) or `UNKNOWN_CARDINALITY` (-2).
@@ -121,12 +121,12 @@ class Dataset(Creation, Selection, Batching, Mapping, Storage):
 
     @property
     def num_batches(self) -> int | None:
-        """How many elements there are, for `fit`; None if that is infinite or unknown."""
+        """The number of elements, for `fit`; None if it is infinite or unknown."""
         number = self.cardinality()
         return number if number >= 0 else None
 
     def __len__(self) -> int:
-        """How many elements there are.
+        """The number of elements.
 
         Raises:
             TypeError: If it is infinite or unknown, as Python wants it of `len`.
@@ -136,12 +136,11 @@ class Dataset(Creation, Selection, Batching, Mapping, Storage):
             return number
         what = "infinite" if number == INFINITE_CARDINALITY else "unknown"
         raise TypeError(
-            f"A data set has a length if it is known and finite. Received: one of {what} length. "
-            "It shows only when the data set is read. Use `cardinality()`, or count the elements."
+            f"The length of this data set is {what}. Use `cardinality()`, or count the elements."
         )
 
     def __bool__(self) -> bool:
-        """Always true, as a data set is not nothing; without asking for its length."""
+        """Always true, without asking for the length."""
         return True
 
     def options(self) -> Options:
@@ -152,7 +151,7 @@ class Dataset(Creation, Selection, Batching, Mapping, Storage):
         """The same data set with options.
 
         Args:
-            options: What differs from the defaults replaces what was given before.
+            options: Fields that differ from the defaults replace earlier ones.
 
         Raises:
             UsageError: If they are no `Options`.
@@ -165,11 +164,7 @@ class Dataset(Creation, Selection, Batching, Mapping, Storage):
             False
         """
         if not isinstance(options, Options):
-            raise UsageError(
-                "`with_options` takes `rx.data.Options`. Received: a "
-                f"{type(options).__name__}. Nothing else has their fields. Make them with "
-                "`options = rx.data.Options()` and set what should differ."
-            )
+            raise UsageError.of("options", "an `rx.data.Options`", options)
         return Dataset(self.node, self._options.merged(options), self.epochs)
 
     def __repr__(self) -> str:
@@ -181,7 +176,7 @@ class DatasetIterator:
     """One pass over a `Dataset`; it holds the position.
 
     Args:
-        dataset: What is read.
+        dataset: The data set to read.
 
     Example:
         >>> import replicax as rx
@@ -222,7 +217,7 @@ class DatasetIterator:
 
     @property
     def dataset(self) -> Dataset:
-        """What is read."""
+        """The data set that is read."""
         return self._dataset
 
     @property
@@ -252,17 +247,17 @@ class DatasetIterator:
         return noted([self._dataset], self._epoch, self._feed.get_state())
 
     def begin_pass(self, epoch: int) -> None:
-        """Go to the begin of the pass of this number; those that follow go on from it."""
+        """Go to the start of pass `epoch`; later passes count from it."""
         self._epoch = self._dataset.epochs.next(after=epoch)
         self._feed = Feed(self._dataset.prepared(), (epoch,))
         self._is_read = False
         self._waiting: list[tuple[Any, Any]] = []
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go to a position; the passes that follow go on from its epoch, in its order.
+        """Go to a position; later passes count from its epoch, in its order.
 
         Args:
-            state: What `get_state` of an iterator over an equal data set gave.
+            state: The result of `get_state` of an iterator over an equal data set.
 
         Raises:
             UsageError: If it is of another kind, or of another pipeline.
@@ -271,7 +266,7 @@ class DatasetIterator:
         self._feed.set_state(state["position"])
 
     def host_batches(self) -> Iterator[Any]:
-        """What is left of this pass, as `fit` reads it; then, each time, a whole epoch.
+        """The rest of this pass, as `fit` reads it; a whole epoch at each later call.
 
         From then on the iterator is for `fit` alone, which reads ahead of what it computes.
         """

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, did_you_mean
 from replicax.data._node import Node
 
 
@@ -47,11 +47,16 @@ def whole(name: str, value: Any, *, least: int) -> int:
     except TypeError:
         number = None
     if number is None or number < least:
-        raise UsageError(
-            f"`{name}` is a whole number of at least {least}. Received: {value!r}. It counts "
-            f"elements. Pass an int, for example `{name}={max(least, 1)}`."
-        )
+        raise UsageError.of(name, f"an integer of at least {least}", value)
     return number
+
+
+def one_of(name: str, value: Any, known: Sequence[Any]) -> None:
+    """Check that an argument has one of the known values."""
+    if value not in known:
+        names = ", ".join(map(repr, known))
+        meant = did_you_mean(value, [one for one in known if one is not None])
+        raise UsageError.of(name, f"one of {names}", value, meant.strip())
 
 
 def chosen_seed(seed: Any) -> tuple[int, bool]:
@@ -71,6 +76,6 @@ def dataset_node(dataset: Any, where: str) -> Node:
     if isinstance(node, Node):
         return node
     raise UsageError(
-        f"`{where}` combines data sets. Received: a {type(dataset).__name__}. Its elements are "
-        "not known. Make a data set of it first, for example with `Dataset.from_tensor_slices`."
+        f"`{where}` takes data sets, not {type(dataset).__name__}. Make one first, such as with "
+        "`Dataset.from_tensor_slices`."
     )

@@ -69,9 +69,8 @@ def _array_of(values: Sequence[Any]) -> np.ndarray:
         array = np.asarray(values)
     except ValueError as error:
         raise UsageError(
-            "The rows of a list have one shape, because a list is one array. Received: rows of "
-            f"different lengths ({error}). Nothing says how to fill them up. Pass a generator "
-            "of arrays to `from_generator`, and `padded_batch` the data set."
+            f"A list is one array, but the rows of this one differ in length ({error}). Yield the "
+            "rows from `from_generator`, then call `padded_batch`."
         ) from None
     if array.dtype.kind in "USO":
         return _text_of(values)
@@ -90,9 +89,9 @@ def _text_of(values: Sequence[Any]) -> np.ndarray:
     kinds = {type(value) for value in array.flat}
     if not any(all(issubclass(kind, text) for kind in kinds) for text in (str, bytes)):
         raise UsageError(
-            "A list is one array, of numbers, of `str` or of `bytes`. Received: a list with "
-            f"{', '.join(sorted(kind.__name__ for kind in kinds))}. No array holds these side by "
-            "side. Use a tuple or a dict of lists, one for each kind."
+            "A list is one array, but this one mixes "
+            f"{', '.join(sorted(kind.__name__ for kind in kinds))}. Use a tuple or a dict of "
+            "lists, one for each type."
         )
     return array
 
@@ -108,8 +107,7 @@ def _dtype_of(leaves: Sequence[Any]) -> np.dtype:
     if {one.kind for one in dtypes} != {dtype.kind}:
         kinds = sorted({str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in leaves})
         raise UsageError(
-            "A list is one array, of one type. Received: a list of tensors and numbers of "
-            f"{', '.join(kinds)}. TensorFlow does not convert them. Use `tf.cast`, or a tuple "
-            "of them."
+            f"A list is one array, but this one mixes {', '.join(kinds)}, and tensors are not "
+            "converted. Use `tf.cast`, or a tuple of them."
         )
     return dtype

@@ -111,8 +111,7 @@ def _as_type(name: str, array: Any, kind: np.dtype | None) -> Any:
         return array
     if kind.kind in "iu" and array.dtype.kind == "f" and not np.isfinite(array).all():
         raise UsageError(
-            f"A column of integers needs a value in every row. Received: column {name!r}, which "
-            "is empty (null) in some rows. Fill them with `map`, drop those rows with `filter`, or "
-            "leave the column out with `select_columns`."
+            f"Column {name!r} of integers is null in some rows. Fill them with `map`, drop those "
+            "rows with `filter`, or leave the column out with `select_columns`."
         )
     return array.astype(kind, copy=False)

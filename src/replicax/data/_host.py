@@ -11,7 +11,7 @@ from replicax.data._shape import TensorShape, array_shape
 
 
 class Unchanging(np.ndarray):
-    """A NumPy array of which `a += b` makes another one, as of a tensor."""
+    """A NumPy array whose `a += b` makes a new array, as a tensor's does."""
 
     def _not_in_place(self, other: Any) -> Any:
         return NotImplemented  # Python then computes `a = a + b`; other names keep the old value

@@ -12,6 +12,7 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax.data._dataset import Dataset
+from replicax.data._derive import one_of
 from replicax.data._options import AUTOTUNE
 
 _FORMATS = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
@@ -61,9 +62,9 @@ def batches_of(
     for number, files in enumerate(found.split(validation_split or 0, subset)):
         if not files.paths:
             raise UsageError(
-                f"A data set has files that end with {' or '.join(files.formats)}. Received: none "
-                f"in the folder, or in this part of it; classes {files.class_names}. An empty one "
-                "would train nothing. Check the folder and `validation_split`."
+                f"No file that ends with {' or '.join(files.formats)} in the folder or in this "
+                f"part of it (classes: {files.class_names}). Check the folder and "
+                "`validation_split`."
             )
         paths = np.array(files.paths, dtype=object)
         rows = Dataset.from_tensor_slices(paths if files.labels is None else (paths, files.labels))
@@ -80,20 +81,14 @@ def check_split(fraction: float | None, subset: str | None, *, unseeded: bool) -
     """Check that a split has a fraction, a subset, and an order that both calls share."""
     if (fraction is None) != (subset is None) or (fraction is not None and not 0 < fraction < 1):
         raise UsageError(
-            "A split has a fraction between 0 and 1, and a subset. Received: validation_split="
-            f"{fraction}, subset={subset!r}. The one says where to cut, the other which part to "
-            "return. Pass both or none of them."
+            f"validation_split={fraction} and subset={subset!r} make no split. Pass a fraction "
+            "between 0 and 1 together with a subset, or neither."
         )
-    if subset not in (None, "training", "validation", "both"):
-        raise UsageError(
-            f"A subset is 'training', 'validation' or 'both'. Received: subset={subset!r}. There "
-            "are two parts. Use one of the three."
-        )
+    one_of("subset", subset, (None, "training", "validation", "both"))
     if subset is not None and unseeded:
         raise UsageError(
-            "Shuffled files are split by a seed. Received: validation_split with shuffle=True and "
-            "no seed. Another call would cut another order, and training images would be in "
-            "validation. Pass the same `seed` to both calls, or shuffle=False."
+            "A shuffled split has no `seed`, so its two calls would divide the files differently. "
+            "Pass the same `seed` to both calls, or shuffle=False."
         )
 
 
@@ -108,10 +103,7 @@ def files_below(
     """The images or texts below a folder, sorted by path."""
     folder = Path(directory)
     if not folder.is_dir():
-        raise UsageError(
-            f"Images are in a folder. Received: directory={os.fspath(directory)!r}, which is "
-            "none. There is nothing to read. Check the path, and that this machine has it."
-        )
+        raise UsageError(f"{os.fspath(directory)!r} is no folder. Check the path on this machine.")
     if isinstance(labels, str) and labels == "inferred" and label_mode is not None:
         names = _folders(folder, class_names)
         parts = [_images_below(folder / name, follow_links, formats) for name in names]
@@ -120,18 +112,16 @@ def files_below(
         return ImageFiles(paths, _encoded(numbers, label_mode, names), names, formats)
     if class_names is not None:
         raise UsageError(
-            "Names of classes say the order of inferred labels. Received: class_names="
-            f"{list(class_names)} with labels={labels!r:.60} and label_mode={label_mode!r}. There "
-            "is nothing to name. Leave `class_names` out."
+            f"`class_names` has no effect with labels={labels!r:.60} and "
+            f"label_mode={label_mode!r}. Leave it out, or use labels='inferred'."
         )
     paths = _images_below(folder, follow_links, formats)
     if labels is None or label_mode is None:
         return ImageFiles(paths, None, None, formats)
     if isinstance(labels, str) or len(labels) != len(paths):
         raise UsageError(
-            "Labels are 'inferred', None, or one int for each image. Received: "
-            f"{labels!r:.60} for {len(paths)} images. They cannot be matched. Sort them as the "
-            "paths of the images."
+            f"`labels` must be 'inferred', None or one int for each of {len(paths)} files, got "
+            f"{labels!r:.60}. Sort them as the paths of the files."
         )
     numbers = np.asarray(labels, np.int32)
     names = [str(label) for label in sorted(set(numbers.tolist()))]
@@ -143,10 +133,7 @@ def _folders(folder: Path, class_names: Sequence[str] | None) -> list[str]:
     if class_names is None:
         return found
     if not set(class_names) <= set(found):
-        raise UsageError(
-            f"Classes are folders. Received: class_names={list(class_names)}, but the folders are "
-            f"{found}. A class without a folder has no images. Use these names."
-        )
+        raise UsageError.of("class_names", f"folders of {found}", list(class_names))
     return list(class_names)
 
 
@@ -167,8 +154,9 @@ def _encoded(numbers: np.ndarray, label_mode: str, names: list[str]) -> np.ndarr
         return np.eye(len(names), dtype=np.float32)[numbers]
     if label_mode == "binary" and len(names) == 2:
         return numbers.astype(np.float32)[:, None]
-    raise UsageError(
-        "Labels are 'int', 'categorical', 'binary' for two classes, or None. Received: "
-        f"label_mode={label_mode!r}, and {len(names)} classes. They cannot be written so. Use "
-        "'int' or 'categorical', with the loss that belongs to it."
+    raise UsageError.of(
+        "label_mode",
+        "'int', 'categorical', None or, for two classes, 'binary'",
+        label_mode,
+        f"There are {len(names)} classes.",
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from replicax._core.errors import CorruptRecord, UsageError
 from replicax.data._codecs import decode
+from replicax.data._derive import one_of
 from replicax.data._formats.format import open_bytes
 from replicax.data._image_files import batches_of, check_split, files_below
 from replicax.data._resize import METHODS, resize
@@ -49,7 +50,7 @@ def image_dataset_from_directory(
         batch_size: Images in a batch; None for single images.
         image_size: Height and width of all images.
         shuffle: Whether the order is random, or that of the paths.
-        seed: Of the order; the same files are split off as by Keras.
+        seed: The seed of the order; splits off the same files as Keras.
         validation_split: The fraction of files that is for validation.
         subset: `"training"`, `"validation"`, or `"both"` for a pair of data sets.
         interpolation: A method of `tf.image.resize`; without antialiasing, as there.
@@ -94,14 +95,10 @@ class LoadImage:
     def __post_init__(self) -> None:
         size = (self.size,) * 2 if isinstance(self.size, int) else tuple(self.size)
         object.__setattr__(self, "size", size)
-        size_fits = len(size) == 2 and all(isinstance(n, int) and n > 0 for n in size)
-        if not size_fits or self.color_mode not in _CHANNELS or self.interpolation not in METHODS:
-            raise UsageError(
-                "Images have a height and a width, a color mode of "
-                f"{', '.join(_CHANNELS)}, and an interpolation of {', '.join(METHODS)}. Received: "
-                f"image_size={size}, color_mode={self.color_mode!r}, interpolation="
-                f"{self.interpolation!r}. All images of a batch are alike. Use one of these."
-            )
+        if not (len(size) == 2 and all(isinstance(n, int) and n > 0 for n in size)):
+            raise UsageError.of("image_size", "a positive int, or height and width", self.size)
+        one_of("color_mode", self.color_mode, tuple(_CHANNELS))
+        one_of("interpolation", self.interpolation, tuple(METHODS))
 
     def __call__(self, path: str, *labels: Any) -> Any:
         image = decoded(path, _CHANNELS[self.color_mode])
@@ -119,9 +116,7 @@ def decoded(path: str, channels: int) -> np.ndarray:
         return decode(contents, channels)
     except CorruptRecord as error:
         raise CorruptRecord(
-            f"A file of an image data set is an image. Received: {path!r}, of which Pillow "
-            f"says: {error.__cause__}. It is damaged, cut off, or of another format than its name "
-            "says. Replace the file, or leave it out."
+            f"Cannot read the image {path!r}: {error.__cause__}. Replace the file or leave it out."
         ) from error
 
 

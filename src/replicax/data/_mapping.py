@@ -38,7 +38,7 @@ class Mapping:
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
     ) -> Dataset:
-        """A function of every element.
+        """Apply a function to every element.
 
         The function is plain Python on NumPy arrays. On batches it may be a jitted JAX
         function, whose result stays on its device.
@@ -48,7 +48,7 @@ class Mapping:
 
         Args:
             map_func: Called with an element; with its parts, if the element is a tuple.
-            num_parallel_calls: How many calls run in threads at a time. `AUTOTUNE` takes one
+            num_parallel_calls: Calls that run in threads at a time. `AUTOTUNE` takes one
                 thread per core where that is faster than none. Python code holds the
                 interpreter's lock: for it, use `in_processes`.
             deterministic: Whether results keep the order of the elements; None for what
@@ -123,8 +123,8 @@ class Mapping:
 
         Args:
             map_func: Called like the function of `map`; returns a `Dataset`.
-            cycle_length: How many data sets are read in turn; None for 16.
-            block_length: How many elements in a row; None for 1.
+            cycle_length: Data sets that are read in turn; None for 16.
+            block_length: Elements taken from a data set in a row; None for 1.
             num_parallel_calls: Not None: each open data set is read ahead by a thread.
             deterministic: Accepted for tf.data programs: the order is always the same.
 
@@ -146,7 +146,7 @@ class Mapping:
         return derived(self, Interleave(self.node, map_func, seed, cycle, block, ahead))
 
     def scan(self, initial_state: Any, scan_func: Callable[[Any, Any], Any]) -> Dataset:
-        """A function of every element and of a state that it hands on.
+        """Apply a function to each element and a state, which it returns for the next.
 
         Args:
             initial_state: The state before the first element.
@@ -190,7 +190,7 @@ class Mapping:
         with what follows it.
 
         Args:
-            buffer_size: How many elements wait at most; `AUTOTUNE` for two, 0 for none.
+            buffer_size: Elements that wait at most; `AUTOTUNE` for two, 0 for none.
 
         Example:
             >>> import replicax as rx
@@ -216,8 +216,8 @@ class Mapping:
         them whole batches: to hand an element over costs about 0.2 ms.
 
         Args:
-            num_workers: How many processes; 0 to run it here, for debugging.
-            buffer_size: How many elements each makes ahead.
+            num_workers: Processes; 0 computes in this one, for debugging.
+            buffer_size: Elements that each process makes ahead.
 
         Raises:
             UsageError: If Grain is missing, or something before this cannot be sent to another
@@ -250,7 +250,4 @@ class Mapping:
 
 def _callable(fn: Any, where: str) -> None:
     if not callable(fn):
-        raise UsageError(
-            f"`{where}` takes a function. Received: a {type(fn).__name__}. It is called with "
-            "every element. Pass a function or a lambda."
-        )
+        raise UsageError(f"`{where}` takes a function, not {type(fn).__name__}.")

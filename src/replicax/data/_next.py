@@ -34,10 +34,7 @@ class Optional:
             UsageError: If there is none.
         """
         if not self.present:
-            raise UsageError(
-                "Only an optional with a value can be opened. Received: the end of the data "
-                "set. There is no next batch. Ask `has_value()` first."
-            )
+            raise UsageError("The data set has no next element. Ask `has_value()` first.")
         return self.value
 
 
@@ -55,6 +52,6 @@ def next_or_error(iterator: Iterator[Any]) -> Any:
         return next(iterator)
     except StopIteration:
         raise EndOfData(
-            "An iterator gives what its data set has. Received: `get_next` at the end. There is no "
-            "element left. Catch this error, loop with `for`, or use `get_next_as_optional`."
+            "The iterator is at the end of its data. Catch this error, loop with `for`, or use "
+            "`get_next_as_optional`."
         ) from None

@@ -1,4 +1,4 @@
-"""What a pipeline is made of: nodes, which describe, and cursors, which run.
+"""The parts of a pipeline: nodes, which describe it, and cursors, which run it.
 
 A data set is a stream of *handles*. Where the elements are rows of arrays in memory (the node has
 a `table`), a handle is a row number, and a batch of them is fetched by one vectorised gather.
@@ -81,7 +81,7 @@ class Node(ABC):
     @property
     @abstractmethod
     def cardinality(self) -> int:
-        """How many elements a pass has; negative if infinite or unknown."""
+        """The number of elements of a pass; negative if infinite or unknown."""
 
     @property
     @abstractmethod
@@ -90,7 +90,7 @@ class Node(ABC):
 
     @property
     def table(self) -> Table | None:
-        """What turns handles into elements; None if the handles are elements."""
+        """The table that turns handles into elements; None if the handles are elements."""
         return None
 
     @property

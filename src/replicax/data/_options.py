@@ -43,23 +43,21 @@ class _Fields:
 
     def __setattr__(self, name: str, value: Any) -> None:
         name = _OLDER.get(name, name)
-        known = sorted(type(self).__dataclass_fields__)  # type: ignore[attr-defined]
-        if name not in known:
-            raise UsageError(
-                f"{type(self).__name__} has the fields {', '.join(known)}. Received: {name!r}. It "
-                "would have no effect, silently. Remove the line; what tf.data tunes there is "
-                "tuned here without being asked."
-            )
+        if name not in type(self).__dataclass_fields__:  # type: ignore[attr-defined]
+            raise UsageError(self._no_field(name))
         object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
         if name in _OLDER:
             return getattr(self, _OLDER[name])
-        raise AttributeError(
-            f"{type(self).__name__} has the fields "
-            f"{', '.join(sorted(type(self).__dataclass_fields__))}. "  # type: ignore[attr-defined]
-            f"Received: {name!r}, which tf.data may have. What it tunes there is tuned here "
-            "without being asked. Remove the line."
+        raise AttributeError(self._no_field(name))
+
+    @classmethod
+    def _no_field(cls, name: str) -> str:
+        known = ", ".join(sorted(cls.__dataclass_fields__))  # type: ignore[attr-defined]
+        return (
+            f"{cls.__name__} has no field {name!r}, only {known}. Remove the line: Replicax needs "
+            "no other hints."
         )
 
 
@@ -81,9 +79,8 @@ def _policy(value: Any) -> AutoShardPolicy:
     by_name = AutoShardPolicy.__members__.get(str(value).upper())
     if by_name is not None or value in list(AutoShardPolicy):
         return by_name if by_name is not None else AutoShardPolicy(value)
-    raise UsageError(
-        f"A policy is one of {', '.join(AutoShardPolicy.__members__)}. Received: {value!r}. "
-        "Workers would not know who reads what. Write `rx.data.AutoShardPolicy.DATA`."
+    raise UsageError.of(
+        "auto_shard_policy", f"one of {', '.join(AutoShardPolicy.__members__)}", value
     )
 
 
@@ -114,14 +111,14 @@ class Tuning(SimpleNamespace):
 
 @dataclass
 class Options(_Fields):
-    """What `Dataset.with_options` takes; made empty, then filled in, as in tf.data.
+    """The options of a data set, for `Dataset.with_options`; made empty, then filled in.
 
     Args:
         deterministic: Whether parallel transformations keep their order; None for yes.
         experimental_distribute: How workers share the data set.
-        threading: How many threads it uses.
-        autotune: Accepted for tf.data programs, with any names in it, as the others that follow:
-            they say how fast, not what.
+        threading: The number of threads.
+        autotune: Accepted for tf.data programs, with any names in it, as the fields below:
+            hints about speed, which change no element.
         experimental_optimization: See `autotune`.
         experimental_slack: See `autotune`.
         experimental_symbolic_checkpoint: See `autotune`.

@@ -34,18 +34,14 @@ def resumed(datasets: Sequence[Dataset], state: dict[str, Any]) -> int:
     The position may come from another process, from data sets made alike.
     """
     if not isinstance(state, dict) or not set(state) >= _FIELDS:
-        raise UsageError(
-            "A position is what `get_state` gave. Received: a "
-            f"{type(state).__name__}{sorted(state) if isinstance(state, dict) else ''}. "
-            "It says nothing of this data set. Pass the state of an iterator over an equal "
-            "data set."
+        raise UsageError.of(
+            "state", "what `get_state` of an iterator over an equal data set returned", state
         )
     own = [outline(dataset.node) for dataset in datasets]
     if own != state["pipelines"]:
         raise UsageError(
-            "A position belongs to a data set made by the same transformations. Received: one of "
-            f"{' and '.join(state['pipelines'])}, for {' and '.join(own)}. Its numbers would mean "
-            "something else here. Build the pipeline as it was, or begin a new epoch."
+            f"The position is of {' and '.join(state['pipelines'])}, but this data set is "
+            f"{' and '.join(own)}. Build the pipeline as it was, or begin a new epoch."
         )
     for dataset, seeds in zip(datasets, state["seeds"], strict=True):
         dataset.epochs.reseed(dict(zip(drawn_seeds(dataset.node), seeds, strict=True)))
@@ -57,9 +53,8 @@ def refuse_if_read(is_read: bool) -> None:
     """Refuse to use an iterator that `fit` reads."""
     if is_read:
         raise UsageError(
-            "An iterator is read by a loop or by `fit`, not by both. Received: a use of one that "
-            "was passed to `fit`, `evaluate` or `predict`. They read ahead of what they compute: "
-            "its place says nothing. Make another iterator, or set a position taken before."
+            "The iterator was passed to `fit`, `evaluate` or `predict`, which read ahead, so it "
+            "has no position of its own. Make another iterator, or set a position taken before."
         )
 
 
@@ -80,9 +75,8 @@ def before(waiting: Sequence[tuple[Any, Any]]) -> Any:
     state = waiting[-1][1]
     if state is None:
         raise UsageError(
-            "A position is asked for between two elements. Received: `get_state` after a call of a "
-            "compiled function that failed and gave its element back. Where that element began was "
-            "not kept, as that may cost much in each call. Keep a position before the call, or "
-            "take the element with `next(iterator)` first."
+            "No position is known after a compiled function failed and gave its element back. "
+            "Call `get_state` before the function, or take the element with `next(iterator)` "
+            "first."
         )
     return state

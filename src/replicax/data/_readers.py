@@ -37,7 +37,7 @@ def TextLineDataset(
         filenames: A path, a list of paths, or a data set of them, such as `list_files` gives.
         compression_type: None, `"GZIP"` or `"ZLIB"`.
         buffer_size: Accepted for tf.data programs.
-        num_parallel_reads: How many files are read at a time, in turn; None for one file after
+        num_parallel_reads: Files that are read at a time, in turn; None for one file after
             the other.
 
     Raises:
@@ -67,7 +67,7 @@ def TFRecordDataset(
         filenames: A path, a list of paths, or a data set of them, such as `list_files` gives.
         compression_type: None, `"GZIP"` or `"ZLIB"`.
         buffer_size: Accepted for tf.data programs.
-        num_parallel_reads: How many files are read at a time, in turn; None for one file after
+        num_parallel_reads: Files that are read at a time, in turn; None for one file after
             the other.
 
     Raises:
@@ -205,9 +205,10 @@ def paths_of(filenames: Any) -> tuple[str, ...]:
     except TypeError:
         paths = ()
     if not paths:
-        raise UsageError(
-            "A reader takes a path, a list of paths, or a data set of paths. Received: "
-            f"{filenames!r}. There is no file to read. Pass at least one path; a pattern goes "
-            "through `Dataset.list_files`."
+        raise UsageError.of(
+            "filenames",
+            "a path, a list of paths or a data set of paths",
+            filenames,
+            "Use `Dataset.list_files` for a pattern.",
         )
     return paths

@@ -35,12 +35,12 @@ class Selection:
 
         In memory the buffer holds row numbers, so one as large as the data set costs little.
 
-        **Differs from TF:** the orders are others, for the same seed.
+        **Differs from TF:** the same seed gives another order.
 
         Args:
-            buffer_size: How many elements a next one is drawn from; at least as many as there
+            buffer_size: The elements that the next one is drawn from; at least as many as there
                 are for a uniformly random order.
-            seed: Of the order; None takes one from NumPy's global generator.
+            seed: The seed of the order; None takes one from NumPy's global generator.
             reshuffle_each_iteration: Whether each epoch, and each turn of a `repeat` after it,
                 has an order of its own.
 
@@ -60,7 +60,7 @@ class Selection:
         """The elements `count` times.
 
         Args:
-            count: How often; None or -1 for without end.
+            count: The number of passes; None or -1 repeats without end.
 
         Example:
             >>> import replicax as rx
@@ -74,7 +74,7 @@ class Selection:
         """The first elements.
 
         Args:
-            count: How many; -1 for all.
+            count: The number of elements; -1 for all.
 
         Example:
             >>> import replicax as rx
@@ -87,7 +87,7 @@ class Selection:
         """The elements after the first.
 
         Args:
-            count: How many are left out; -1 for all.
+            count: The number of elements to leave out; -1 for all.
 
         Example:
             >>> import replicax as rx
@@ -117,18 +117,14 @@ class Selection:
         shards = whole("num_shards", num_shards, least=1)
         number = whole("index", index, least=0)
         if number >= shards:
-            raise UsageError(
-                "The index of a shard is below the number of shards. Received: index "
-                f"{index}, {num_shards} shards. There is no such part. Count from 0 to "
-                f"{shards - 1}."
-            )
+            raise UsageError.of("index", f"from 0 to {shards - 1}", index)
         return derived(self, Shard(self.node, shards, number))
 
     def concatenate(self, dataset: Dataset) -> Dataset:
         """The elements of this data set, then those of another.
 
         Args:
-            dataset: Of equal elements.
+            dataset: A data set with elements of the same kind.
 
         Example:
             >>> import replicax as rx
@@ -157,7 +153,7 @@ class Selection:
         """Keep the elements of the first complete pass for later passes.
 
         Args:
-            filename: Where to keep them; empty for in memory. What a complete pass wrote there
+            filename: The folder for them; empty keeps them in memory. What a complete pass wrote
                 is read again by later programs, whatever the data set before it is then.
 
         Example:

@@ -54,10 +54,7 @@ class TensorShape(tuple[Any, ...]):
             UsageError: If their number is not known.
         """
         if not self._known:
-            raise UsageError(
-                "Only a shape of known rank is a list. Received: TensorShape(None). It says "
-                "nothing about the axes. Ask `rank` first."
-            )
+            raise UsageError("A shape of unknown rank is no list. Ask `rank` first.")
         return list(self)
 
     def num_elements(self) -> int | None:
@@ -83,10 +80,7 @@ class TensorShape(tuple[Any, ...]):
             UsageError: If not.
         """
         if not self.is_compatible_with(other):
-            raise UsageError(
-                f"Two shapes of one array must agree. Received: {self} and {TensorShape(other)}. "
-                "A known size differs, or their number does. Reshape the array."
-            )
+            raise UsageError(f"No array has both shapes {self} and {TensorShape(other)}.")
 
     def merge_with(self, other: Any) -> TensorShape:
         """The shape that both shapes imply together."""

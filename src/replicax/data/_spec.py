@@ -1,4 +1,4 @@
-"""What elements look like, and how several become one batch."""
+"""The shapes and types of elements, and how elements are stacked into batches."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ArraySpec:
 
     @classmethod
     def from_tensor(cls, tensor: Any, name: str | None = None) -> ArraySpec:
-        """What describes this array exactly."""
+        """The spec with the shape and type of this array."""
         found = _leaf_spec(tensor)
         return cls(found.shape, found.dtype, name)
 
@@ -60,11 +60,11 @@ class ArraySpec:
 
     @property
     def value_type(self) -> type:
-        """The class of what it describes."""
+        """The class of the values."""
         return jax.Array
 
     def batched(self, rows: int | None) -> Self:
-        """The spec of so many of these in a batch."""
+        """The spec of a batch of `rows` of these."""
         return replace(self, shape=None if self.shape is None else (rows, *self.shape), name=None)
 
     def unbatched(self) -> Self:
@@ -129,7 +129,7 @@ def stack(elements: Sequence[Any]) -> Any:
 
 
 def joined(batches: Sequence[Any]) -> Any:
-    """One batch of the rows of these."""
+    """One batch with the rows of all batches."""
     return batches[0] if len(batches) == 1 else _combined(batches, np.concatenate)
 
 
@@ -170,9 +170,9 @@ def _stacked(leaves: Sequence[Any], combine: Callable[[Sequence[Any]], Any]) -> 
 def _unlike(elements: Sequence[Any]) -> UsageError:
     seen = sorted({str(spec_of(element)) for element in elements})
     return UsageError(
-        "The elements of a batch have one structure and one shape. Received: "
-        f"{'; '.join(seen[:4])}{'; …' if len(seen) > 4 else ''}. They cannot be stacked. "
-        "Bring them to one shape with `map`, or fill them up with `padded_batch`."
+        "Cannot stack elements of different structures or shapes: "
+        f"{'; '.join(seen[:4])}{'; …' if len(seen) > 4 else ''}. Bring them to one shape with "
+        "`map`, or use `padded_batch`."
     )
 
 
@@ -213,9 +213,8 @@ def num_rows(batch: Any) -> int:
     shapes = [np.shape(leaf) for leaf in parts_of(batch)]
     if not shapes or any(not shape for shape in shapes) or len({s[0] for s in shapes}) > 1:
         raise UsageError(
-            "Each array of what is cut has rows, as many as the others. Received: shapes "
-            f"{shapes}. They cannot be cut alike. Check what the pipeline yields; only "
-            "batches, with rows on the first axis, can be cut."
+            f"Cannot divide a batch of shapes {shapes} into rows. Its arrays need a first axis of "
+            "one size: call `batch`, and check what the functions return."
         )
     return shapes[0][0]
 

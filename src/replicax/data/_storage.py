@@ -45,8 +45,8 @@ class Storage:
         packing = _compression(compression)
         if self.cardinality() == INFINITE_CARDINALITY:
             raise UsageError(
-                "A data set that is saved has an end. Received: an infinite one. It would fill "
-                "the disk. Call `take` before, or save what is before its `repeat`."
+                "Cannot save an infinite data set. Call `take`, or save what is before its "
+                "`repeat`."
             )
         writer = Writer(str(path))
         try:
@@ -66,7 +66,7 @@ class Storage:
 
         Args:
             path: The folder.
-            compression: As for `save`; it need not be given.
+            compression: As for `save`; the folder also says it.
 
         Raises:
             UsageError: If there is no saved data set, or one of another compression.
@@ -84,9 +84,8 @@ class Storage:
         packing, found = _compression(compression), contents.manifest.compression
         if packing not in (None, found):
             raise UsageError(
-                "A data set is loaded with the compression that it was saved with. Received: "
-                f"compression={compression!r} for {str(path)!r}, saved with {found}. Its files "
-                "are not of that kind. Leave the argument out: the folder says it."
+                f"{str(path)!r} was saved with compression={found!r}, not {compression!r}. Leave "
+                "`compression` out: the folder says it."
             )
         return cls(Saved(contents))
 
@@ -97,7 +96,4 @@ def _compression(name: Any) -> str | None:
         return None
     if name == "GZIP":
         return name
-    raise UsageError(
-        "A saved data set is compressed by 'GZIP' or not at all. Received: compression="
-        f"{name!r}. No other is written. Pass 'GZIP', or None to read rows in any order."
-    )
+    raise UsageError.of("compression", "'GZIP' or None", name)

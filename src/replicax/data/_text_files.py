@@ -37,9 +37,9 @@ def text_dataset_from_directory(
         label_mode: `"int"`, `"binary"` (0.0 or 1.0), `"categorical"` (one-hot), or None.
         class_names: The folders to take, in the order of their labels; None for all.
         batch_size: Texts in a batch; None for single texts.
-        max_length: After how many characters a text is cut off.
+        max_length: The number of characters to keep of a text.
         shuffle: Whether the order is random, or that of the paths.
-        seed: Of the order; the same files are split off as by Keras.
+        seed: The seed of the order; splits off the same files as Keras.
         validation_split: The fraction of files that is for validation.
         subset: `"training"`, `"validation"`, or `"both"` for a pair of data sets.
         follow_links: Whether to enter folders that are links.

@@ -28,12 +28,12 @@ def timeseries_dataset_from_array(
     Args:
         data: An array whose first axis is time.
         targets: A row for the window that begins at the same index; None for windows alone.
-        sequence_length: How many rows a window has.
-        sequence_stride: How many rows later the next window begins.
+        sequence_length: Rows of a window.
+        sequence_stride: Distance between the starts of windows, in rows.
         sampling_rate: Distance between the rows of a window.
         batch_size: Windows in a batch; None for single windows.
         shuffle: Whether the order is random.
-        seed: Of the order.
+        seed: The seed of the order.
         start_index: The first row that is used; 0 by default.
         end_index: The row behind the last; the end by default.
 
@@ -57,9 +57,8 @@ def timeseries_dataset_from_array(
     starts = np.arange(start, last, sequence_stride)
     if not len(starts):
         raise UsageError(
-            "A window of time has rows. Received: "
-            f"sequence_length={sequence_length}, sequence_stride={sequence_stride}, sampling_rate="
-            f"{sampling_rate} for rows {start} to {end}. No window fits in. Make it shorter."
+            f"No window fits into rows {start} to {end} with sequence_length={sequence_length} and "
+            f"sampling_rate={sampling_rate}. Make it shorter."
         )
     made = Dataset.from_tensor_slices(starts)
     made = made.shuffle(len(starts), seed) if shuffle else made

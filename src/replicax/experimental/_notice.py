@@ -84,9 +84,9 @@ class _Signals:
     def add(self, notice: Notice) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise UsageError(
-                "Python handles SIGTERM in the main thread. Received: thread "
-                f"{threading.current_thread().name!r}. "
-                "Make the handler in the main thread, or pass a `termination_watcher_fn`."
+                "Python handles SIGTERM in the main thread only, not in "
+                f"{threading.current_thread().name!r}. Make the handler in the main thread, or "
+                "pass a `termination_watcher_fn`."
             )
         if not self._listeners:
             self._before = signal.signal(signal.SIGTERM, self._receive)

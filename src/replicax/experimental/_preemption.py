@@ -162,7 +162,7 @@ def _manager(given: Any, directory: str | os.PathLike[str] | None) -> Checkpoint
     if isinstance(given, Checkpoint) and directory is not None:
         return CheckpointManager(given, directory, max_to_keep=1)
     raise UsageError(
-        "A preemption handler needs a `Checkpoint` and a folder, or a `CheckpointManager`, which "
-        f"has one. Received: a {type(given).__name__} with checkpoint_dir={directory!r}. Pass "
-        "`rx.train.Checkpoint(…)` and `checkpoint_dir`, or a manager alone."
+        f"A preemption handler cannot use a {type(given).__name__} with "
+        f"checkpoint_dir={directory!r}. Pass `rx.train.Checkpoint(…)` and `checkpoint_dir`, or a "
+        "`CheckpointManager` alone."
     )

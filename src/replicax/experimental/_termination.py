@@ -50,15 +50,13 @@ class TerminationConfig:
 
     def __post_init__(self) -> None:
         if self.grace_period is not None and self.grace_period < 0:
-            raise UsageError(
-                "The grace period is the time between the notice and the end, in seconds. "
-                f"Received: grace_period={self.grace_period}. Use 0, "
-                "or leave it out, to exit after the first save."
+            raise UsageError.of(
+                "grace_period",
+                "a number of seconds from 0",
+                self.grace_period,
+                "Leave it out to exit after the first save.",
             )
         for name in ("termination_watcher_fn", "exit_fn", "save_fn"):
             function = getattr(self, name)
             if function is not None and not callable(function):
-                raise UsageError(
-                    f"`{name}` is a function. Received: {function!r}. "
-                    "Pass the function itself, not its result."
-                )
+                raise UsageError.of(name, "a function, not its result", function)

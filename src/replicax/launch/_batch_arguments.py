@@ -90,7 +90,7 @@ def add_kubernetes(commands: Commands) -> None:
         description=_KUBERNETES,
         epilog=_KUBERNETES_EXAMPLES,
     )
-    parser.add_argument("--image", required=True, help="has Replicax and the program in it")
+    parser.add_argument("--image", help="has Replicax and the program in it; required")
     parser.add_argument("--workers", type=positive, default=1, metavar="N", help="(default: 1)")
     parser.add_argument(
         "--ps",

@@ -12,7 +12,7 @@ import sys
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from replicax._core.errors import ReplicaxError
+from replicax._core.errors import ReplicaxError, did_you_mean
 from replicax.launch._batch_arguments import add_kubernetes, add_slurm
 from replicax.launch._child import run_child
 from replicax.launch._compare_arguments import add_compare, add_devices, child_environment
@@ -47,14 +47,28 @@ _BAD_ARGUMENT = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `replicax` with `arguments`, by default those of the process; return its exit code."""
     typed = sys.argv[1:] if arguments is None else arguments
-    if typed and typed[0] in _FOR_SCRIPTS:
+    if not typed:
+        build_parser().print_help()
+        return 0
+    if typed[0] in _FOR_SCRIPTS:
         return _for_script(typed)
-    if typed and typed[0] == "migrate":
+    if typed[0] == "migrate":
         return _migrate(typed)
-    request = vars(build_parser().parse_args(typed))
+    parser = build_parser()
+    request = vars(parser.parse_args(typed))
     command = str(request.pop("command"))
+    behind = request.get("args", ())
+    options = parser.commands[command].options_in
+    if misplaced := set(options(behind)) - set(options(typed[: len(typed) - len(behind)])):
+        print(
+            f"replicax {command}: note: {', '.join(sorted(misplaced))} behind {request['script']} "
+            f"goes to the program; options of `replicax {command}` stand in front of it.",
+            file=sys.stderr,
+        )
     if command == "run":
         return _run(request, typed)
+    if command == "k8s" and not request["image"]:
+        parser.commands[command].error("--image is required")
     if command in ("k8s", "slurm"):
         return _write(command, request)
     child = [sys.executable, "-m", "replicax._tools.compare", command, json.dumps(request)]
@@ -115,11 +129,12 @@ def _for_script(typed: Sequence[str]) -> int:
     return run_child(child, environment)
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> _Parser:
     """The parser of `replicax` with all its commands."""
     parser = _Parser(prog="replicax", description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"replicax {_version()}")
     commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    parser.commands = commands.choices
     add_compare(commands)
     add_devices(commands)
     add_doctor(commands)
@@ -134,11 +149,33 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser, and of each command, that keeps line breaks and accepts no abbreviations."""
+    """A parser, and of each command, that keeps line breaks and offers the name that was meant."""
 
     def __init__(self, **options: Any) -> None:
         raw = argparse.RawDescriptionHelpFormatter
         super().__init__(formatter_class=raw, allow_abbrev=False, **options)
+        self.commands: dict[str, _Parser] = {}
+
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Refuse unknown arguments here, where the usage is that of the command."""
+        given = list(args or ())
+        first = given[0] if given else "-"
+        if self.commands and not first.startswith("-") and first not in self.commands:
+            meant = did_you_mean(first, self.commands)
+            self.error(f"no command {first!r}.{meant} `replicax` lists all commands.")
+        found, unknown = super().parse_known_args(given, namespace)
+        if unknown:
+            meant = did_you_mean(unknown[0], self._option_string_actions)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}.{meant}")
+        return found, unknown
+
+    def options_in(self, arguments: Sequence[str]) -> list[str]:
+        """Return those of the arguments that are options of this command."""
+        own = self._option_string_actions
+        names = [argument.partition("=")[0] for argument in arguments]
+        return [name for name in names if name.startswith("--") and name in own]
 
 
 def _version() -> str:

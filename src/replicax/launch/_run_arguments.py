@@ -6,6 +6,8 @@ import argparse
 import re
 from typing import TYPE_CHECKING
 
+from replicax._core.errors import did_you_mean
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -153,30 +155,21 @@ def _add_behaviour(behaviour: Options) -> None:
 def positive(text: str) -> int:
     """Read a whole number of at least 1."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(
-            f"Must be a whole number of at least 1. Received: {text!r}. "
-            "It counts something that there must be at least one of. Write it in digits, as in 2."
-        )
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
     return int(text)
 
 
 def not_negative(text: str) -> int:
     """Read a whole number of at least 0."""
     if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(
-            f"Must be a whole number, 0 or more. Received: {text!r}. "
-            "It says how many times. Write it in digits, as in 3."
-        )
+        raise argparse.ArgumentTypeError(f"must be a whole number, 0 or more, got {text!r}")
     return int(text)
 
 
 def seconds(text: str) -> float:
     """Read a number of seconds."""
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text, re.ASCII):
-        raise argparse.ArgumentTypeError(
-            f"Must be a number of seconds, 0 or more. Received: {text!r}. "
-            "It is waited for that long. Write it in digits, as in 10 or 0.5."
-        )
+        raise argparse.ArgumentTypeError(f"must be seconds such as 10 or 0.5, got {text!r}")
     return float(text)
 
 
@@ -187,8 +180,6 @@ def strategies(text: str, known: Sequence[str]) -> tuple[str, ...]:
     pattern = "|".join(known).replace(":M", ":[1-9][0-9]*")
     wrong = [name for name in names if not re.fullmatch(pattern, name)]
     if wrong:
-        raise argparse.ArgumentTypeError(
-            "Must be names of strategies that this command knows, with commas between them. "
-            f"Received: {wrong[0]!r}. Those are {listed}. Write one or several of these."
-        )
+        meant = did_you_mean(wrong[0], known)
+        raise argparse.ArgumentTypeError(f"no strategy {wrong[0]!r}.{meant} There are {listed}")
     return names

@@ -99,10 +99,10 @@ class DynamicTable(keras.layers.Layer):
         self.combiner, self.padding_value = combiner, padding_value
         self.max_rows, self.on_disk, self.seed = max_rows, on_disk, seed
         if combiner is not None and padding_value is None:
-            raise UsageError(
-                "Several ids per example are padded to one length. Received: "
-                f"combiner={combiner!r} and padding_value=None, so the padding would be taken for "
-                "ids. Choose a padding_value that is not an id, such as -1."
+            raise UsageError.of(
+                "padding_value",
+                f"a number that is no id, such as -1, with combiner={combiner!r}",
+                None,
             )
 
     def build(self, input_shape: Any) -> None:

@@ -57,12 +57,15 @@ class Hashing(keras.layers.Layer):
         self._allow_non_tensor_positional_args = True
         self.num_bins, self.mask_value, self.salt = num_bins, mask_value, salt
         self.output_mode = check_mode(output_mode, sparse)
-        if self.output_mode == "tf_idf" or num_bins <= (mask_value is not None):
-            raise UsageError(
-                "`Hashing` has output modes 'int', 'one_hot', 'multi_hot' and 'count', and one bin "
-                f"at least. Received: output_mode={output_mode!r}, num_bins={num_bins}, mask_value="
-                f"{mask_value!r}, which takes a bin of its own unless it is None. Use one of these "
-                "modes, and more bins."
+        if self.output_mode == "tf_idf":
+            raise UsageError.of(
+                "output_mode", "'int', 'one_hot', 'multi_hot' or 'count' in `Hashing`", output_mode
+            )
+        if num_bins <= (mask_value is not None):
+            raise UsageError.of(
+                "num_bins",
+                f"at least {1 + (mask_value is not None)} with mask_value={mask_value!r}",
+                num_bins,
             )
 
     @property

@@ -55,10 +55,9 @@ class _Lookup(keras.layers.Layer):
         self.output_mode = check_mode(mode, sparse, invert=self.invert)
         if (self.max_tokens or 2) <= 1 or (self.pad_to_max_tokens and self.max_tokens is None):
             raise UsageError(
-                "`max_tokens` counts all tokens, with the special ones for unknown and masked "
-                f"inputs. Received: max_tokens={self.max_tokens}, pad_to_max_tokens="
-                f"{self.pad_to_max_tokens}, which leaves no room for a vocabulary. Use a larger "
-                "number."
+                f"max_tokens={self.max_tokens} with pad_to_max_tokens={self.pad_to_max_tokens} "
+                "leaves no room for a vocabulary beside the tokens of unknown and masked inputs. "
+                "Use a larger number."
             )
         masks = int(self.mask_token is not None and self.output_mode == "int")
         self.vocabulary = Vocabulary(
@@ -109,20 +108,22 @@ class _Lookup(keras.layers.Layer):
         tokens = given[len(special) :] if has_special else given
         wrong = [token for token, count in Counter(tokens).items() if count > 1]
         wrong += [self.mask_token] if self.mask_token in tokens else []
-        too_many = self.max_tokens is not None and len(special) + len(tokens) > self.max_tokens
-        if wrong or too_many or not given:
+        if wrong:
             raise UsageError(
-                "A vocabulary holds each token once, at most `max_tokens`, and special ones only "
-                f"at its beginning, as {special}. Received: {len(tokens)} tokens, max_tokens="
-                f"{self.max_tokens}; repeated or misplaced: {wrong[:5]}. "
-                "Remove these, or `adapt` the layer to data."
+                f"The vocabulary repeats or misplaces {wrong[:5]}. List each token once, and the "
+                f"special ones, {special}, first or not at all."
             )
+        if not given:
+            raise UsageError("The vocabulary is empty. Pass tokens, or `adapt` the layer to data.")
+        size = len(special) + len(tokens)
+        if self.max_tokens is not None and size > self.max_tokens:
+            raise UsageError.of("max_tokens", f"at least {size} here", self.max_tokens)
         fits = idf_weights is None or len(idf_weights) == len(given)
         if (self.output_mode == "tf_idf") != (idf_weights is not None) or not fits:
             raise UsageError(
-                "`idf_weights` belong to a vocabulary with output_mode='tf_idf', one to each "
-                f"token. Received: output_mode={self.output_mode!r}, {len(given)} tokens, "
-                f"idf_weights={idf_weights!r:.60}. Pass a weight for each token, or leave them out."
+                f"`idf_weights` must be one weight for each of {len(given)} tokens with "
+                f"output_mode='tf_idf', else None; got {idf_weights!r:.60} with "
+                f"output_mode={self.output_mode!r}."
             )
         self.vocabulary.fill(tokens)
         if idf_weights is not None:
@@ -168,8 +169,8 @@ class _Lookup(keras.layers.Layer):
         """
         if self.is_given:
             raise UsageError(
-                "A layer learns its vocabulary, or is given one. Received: `adapt` of layer "
-                f"'{self.name}', which was given one. Make the layer without `vocabulary`."
+                f"Cannot `adapt` layer '{self.name}', which was given a vocabulary. Make it "
+                "without `vocabulary`."
             )
         self.counts.add(rows)
 
@@ -226,8 +227,7 @@ class _Lookup(keras.layers.Layer):
         """
         if not self.vocabulary.tokens:
             raise UsageError(
-                f"A layer with output_mode={self.output_mode!r} needs a vocabulary before it is "
-                f"called. Received: layer '{self.name}' without one. "
+                f"Layer '{self.name}' with output_mode={self.output_mode!r} has no vocabulary yet. "
                 "Call `adapt(data)`, or pass `vocabulary`."
             )
         return on_host(self._weighed(counts))
@@ -402,9 +402,9 @@ class IntegerLookup(_Lookup):
         vocabulary_dtype: Ignored: tokens are 64-bit integers.
         idf_weights: With output_mode="tf_idf" and a vocabulary, the weight of each integer.
         invert: Whether to map indices to integers.
-        output_mode: As in `StringLookup`.
+        output_mode: See `StringLookup`.
         sparse: Not supported.
-        pad_to_max_tokens: As in `StringLookup`.
+        pad_to_max_tokens: See `StringLookup`.
         name: The name of the layer.
         **kwargs: `trainable`, `dtype`, without effect.
 

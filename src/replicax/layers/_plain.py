@@ -52,9 +52,8 @@ def to_plain(model: Any) -> Any:
             plain = keras.models.clone_model(model, clone_function=copy, recursive=True)
         except ValueError as error:
             raise UsageError(
-                "Only a functional or sequential model can be copied layer by layer. Received: "
-                f"{type(model).__name__} '{model.name}': {error} Other models call their layers "
-                "in their own code. Build the model as a functional model."
+                f"Cannot copy {type(model).__name__} '{model.name}' layer by layer: {error} Build "
+                "the model as a functional or sequential model."
             ) from error
         for new, values in copies:
             for variable, value in zip(getattr(new, "variables", ()), values, strict=True):
@@ -83,10 +82,9 @@ def _vocabulary(layer: DynamicTable) -> tuple[Any, list[np.ndarray]]:
     if len(ids) and not _IDS.min <= ids.min() <= ids.max() <= _IDS.max:
         wrong = ids.max() if ids.max() > _IDS.max else ids.min()
         raise UsageError(
-            "The ids of a plain model have 32 bits, as all integers of Keras on JAX. Received: "
-            f"id {wrong} in table '{layer.name}', which would be cut to another id. Train with "
-            "smaller ids, `rx.layers.hash_ids(keys, buckets=2**31 - 1)`; or take ids and rows "
-            "from `layer.export()`."
+            f"Id {wrong} in table '{layer.name}' does not fit the 32 bits of a plain model's ids. "
+            "Train with smaller ids, `rx.layers.hash_ids(keys, buckets=2**31 - 1)`, or take ids "
+            "and rows from `layer.export()`."
         )
     if not len(ids):
         ids, rows = (
@@ -110,7 +108,6 @@ def _refuse_hidden(model: Any) -> None:
     hidden = [one for one in model.variables if getattr(one, "is_dynamic", False)]
     if hidden:
         raise UsageError(
-            "A table is replaced if it is a layer of the model. Received: table "
-            f"'{hidden[0].path}' inside another layer, where it would be empty in "
-            "the copy. Make it a layer of the functional model."
+            f"Table '{hidden[0].path}' is inside another layer, so the copy would be without it. "
+            "Make it a layer of the functional model."
         )

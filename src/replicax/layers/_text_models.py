@@ -171,10 +171,9 @@ class TextModelParts:
         if isinstance(data, list | tuple | dict | str) or hasattr(data, "dtype"):
             return self.prepared(data)
         raise UsageError(
-            "A model that reads text takes arrays of text, a `Dataset`, or a generator. Received: "
-            f"a {type(data).__name__}. "
-            "Map the layers that read text over the data set, `dataset.map(lambda text, y: "
-            "(vectorize(text), y))`, and start the model with the layer after them."
+            f"A model that reads text cannot read a {type(data).__name__}. Pass arrays of text, a "
+            "`Dataset` or a generator; or map the layers that read text over the data set, "
+            "`dataset.map(lambda text, y: (vectorize(text), y))`, and start the model after them."
         )
 
     def in_batches(self, x: Any, *_: Any, **__: Any) -> Any:
@@ -227,7 +226,7 @@ def _as_tuple(batch: Any) -> tuple[Any, ...]:
 def _refuse_weights(operation: Any) -> None:
     if getattr(operation, "trainable_variables", None):
         raise UsageError(
-            "Text goes to layers without weights, such as TextVectorization and StringLookup. "
-            f"Received: layer '{operation.name}' ({type(operation).__name__}), which has weights. "
-            "Convert the text to numbers before it."
+            f"Layer '{operation.name}' ({type(operation).__name__}) has weights, so it cannot read "
+            "text. Convert the text to numbers before it, as with TextVectorization or "
+            "StringLookup."
         )

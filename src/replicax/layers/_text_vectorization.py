@@ -161,8 +161,8 @@ class TextVectorization(keras.layers.Layer):
             return self._with_ngrams(rows), array.shape[:1]
         if array.ndim > 1 and array.shape[-1] != 1:
             raise UsageError(
-                "Each example has one text, which is split into words. Received: texts of shape "
-                f"{array.shape}. Join the texts of an example, or use a layer for each."
+                f"Cannot split texts of shape {array.shape} into words: an example needs one text. "
+                "Join its texts, or use a layer for each."
             )
         shape = array.shape[:-1] if array.ndim > 1 else array.shape
         if callable(self.split):
@@ -233,17 +233,18 @@ class TextVectorization(keras.layers.Layer):
 
 
 def _check(standardize: Any, split: Any, mode: str, length: Any, ragged: bool) -> None:
-    known = (None, "lower_and_strip_punctuation", "lower", "strip_punctuation")
-    fits = callable(standardize) or standardize in known
-    fits = fits and (callable(split) or split in (None, "whitespace", "character"))
-    if not fits or ragged or (mode != "int" and length is not None):
-        raise UsageError(
-            f"`standardize` is a function or one of {', '.join(map(repr, known))}; `split` a "
-            "function, 'whitespace', 'character' or None; `output_sequence_length` belongs to "
-            f"output_mode='int'. Received: standardize={standardize!r}, split={split!r}, "
-            f"output_mode={mode!r}, output_sequence_length={length}, ragged={ragged}. Ragged "
-            "results are not supported. Use one of these."
-        )
+    functions = ("lower_and_strip_punctuation", "lower", "strip_punctuation")
+    for name, value, known in (
+        ("standardize", standardize, functions),
+        ("split", split, ("whitespace", "character")),
+    ):
+        if not callable(value) and value not in (None, *known):
+            names = ", ".join(map(repr, known))
+            raise UsageError.of(name, f"a function, None or one of {names}", value)
+    if mode != "int" and length is not None:
+        raise UsageError.of("output_sequence_length", f"None with output_mode={mode!r}", length)
+    if ragged:
+        raise UsageError.of("ragged", "False", ragged, "Ragged results are not supported.")
 
 
 def _standardized(text: str, how: str) -> str:

@@ -93,12 +93,11 @@ _OLDER = {"binary": "multi_hot", "tf-idf": "tf_idf"}
 def check_mode(mode: str, sparse: bool, *, invert: bool = False) -> str:
     """The output mode under its current name; `UsageError` if it is unknown or not supported."""
     known = _OLDER.get(mode, mode)
-    if known not in MODES or sparse or (invert and known != "int"):
-        raise UsageError(
-            f"An output mode is one of {', '.join(MODES)}, and 'int' with `invert`. Received: "
-            f"output_mode={mode!r}, invert={invert}, sparse={sparse}. Layers on JAX "
-            "take no sparse arrays. Use one of these modes, and leave `sparse` out."
-        )
+    if known not in MODES or (invert and known != "int"):
+        names = "'int' with `invert`" if invert else f"one of {', '.join(map(repr, MODES))}"
+        raise UsageError.of("output_mode", names, mode)
+    if sparse:
+        raise UsageError.of("sparse", "False", sparse, "Layers on JAX take no sparse arrays.")
     return known
 
 
@@ -180,9 +179,9 @@ class Vocabulary:
     def _refuse_unknown(self, keys: Any) -> None:
         if len(keys) and not self._buckets:
             raise UsageError(
-                "With num_oov_indices=0 all inputs must be in the vocabulary. Received: "
-                f"{list(dict.fromkeys(keys.tolist()))[:5]}, which are not. "
-                "Set num_oov_indices=1, or complete the vocabulary."
+                f"{list(dict.fromkeys(keys.tolist()))[:5]} are not in the vocabulary, and "
+                "num_oov_indices=0 has no place for them. Set num_oov_indices=1, or complete the "
+                "vocabulary."
             )
 
     def tokens_at(self, indices: np.ndarray) -> np.ndarray:

@@ -19,8 +19,8 @@ class VocabularyEmbedding(keras.layers.Layer):
     Args:
         size: The number of known ids.
         output_dim: The length of a row.
-        combiner: As in `DynamicTable`.
-        padding_value: As in `DynamicTable`.
+        combiner: See `DynamicTable`.
+        padding_value: See `DynamicTable`.
         **kwargs: `name`, `dtype` and the like.
 
     Example:

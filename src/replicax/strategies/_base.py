@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from replicax._core.context import Frame, current_frame, entered
-from replicax._core.errors import MixedStrategies, NotInCrossReplicaContext, UsageError
+from replicax._core.errors import (
+    MixedStrategies,
+    NotInCrossReplicaContext,
+    UsageError,
+    did_you_mean,
+)
 from replicax._core.events import Step, tell
 from replicax._core.options import InputOptions, RunOptions
 from replicax._core.placement import movable
@@ -129,9 +134,8 @@ class Strategy:
         """
         if not isinstance(args, list | tuple):
             raise UsageError(
-                "The arguments of `run` are a list or tuple. Received: "
-                f"args of type {type(args).__name__}. A batch alone would be taken apart. Write "
-                "`args=(batch,)`, with a comma."
+                f"`args` must be a tuple or list, got {type(args).__name__}. For one argument "
+                "write `args=(batch,)`, with a comma."
             )
         if current_frame() is not None:
             self._check_cross_replica("run")
@@ -263,11 +267,9 @@ class Strategy:
     if not TYPE_CHECKING:  # to a type checker, every attribute would exist
 
         def __getattr__(self, name: str) -> Any:
-            raise AttributeError(
-                f"A strategy has the methods of TensorFlow 2. Received: {type(self).__name__}."
-                f"{name}. {_INSTEAD.get(name, 'There is none of this name.')} See "
-                "docs/migration.md for the names there are."
-            )
+            hint = _INSTEAD.get(name) or did_you_mean(name, dir(type(self))).strip()
+            kind = type(self).__name__
+            raise AttributeError(f"{kind} has no {name!r}. {hint} See docs/migration.md.")
 
     def __repr__(self) -> str:
         devices = ", ".join(self.extended.worker_devices)
@@ -277,9 +279,8 @@ class Strategy:
         frame = current_frame()
         if frame is not None and frame.strategy is not self:
             raise MixedStrategies(
-                "One strategy is current at a time. Received: Mixing different "
-                f"tf.distribute.Strategy objects: {self!r} is not {frame.strategy!r}. Variables "
-                "cannot live in two places. Leave the other scope first."
+                f"Mixing different tf.distribute.Strategy objects: {self!r} is not "
+                f"{frame.strategy!r}, whose scope is open. Leave that scope first."
             )
 
     def _check_cross_replica(self, what: str) -> None:
@@ -288,8 +289,7 @@ class Strategy:
         if frame is not None and (frame.replica is not None or merging):
             instead = {"gather": "all_gather", "reduce": "all_reduce"}.get(what, "merge_call")
             raise NotInCrossReplicaContext(
-                f"`{what}` requires being in cross-replica context. Received: a call inside "
-                "`strategy.run`. There each replica runs by itself. Use "
-                f"get_replica_context().{instead}() instead, or call `{what}` outside `run`."
+                f"`{what}` requires being in cross-replica context, but was called inside "
+                f"`strategy.run`. Use get_replica_context().{instead}(), or call `{what}` outside."
             )
         self._check_not_mixed()

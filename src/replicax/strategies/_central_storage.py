@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import final
 
 import jax
 
 from replicax._core.cross_device_ops import CrossDeviceOps
-from replicax._core.topology import Topology, central_device, parse_device
+from replicax._core.topology import Devices, Topology, central_device, parse_device
 from replicax._mesh.engine import Engine
 from replicax._mesh.store import DeviceStore, on
 from replicax.strategies._base import Strategy
@@ -45,7 +44,7 @@ class CentralStorageStrategy(Strategy):
 
     def __init__(
         self,
-        compute_devices: Sequence[str | jax.Device] | None = None,
+        compute_devices: Devices | None = None,
         parameter_device: str | jax.Device | None = None,
     ) -> None:
         topology = Topology.local(compute_devices)

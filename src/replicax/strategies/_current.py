@@ -95,9 +95,8 @@ def experimental_set_strategy(strategy: Strategy | None) -> None:
     frame = current_frame()
     if frame is not None and not frame.is_global:
         raise NotInCrossReplicaContext(
-            "A strategy is set globally outside every scope. Must not be called inside a "
-            f"tf.distribute.Strategy scope. Received: a call in the scope of {frame.strategy!r}. "
-            "The scope's end would undo it. Call it before the `with` block."
+            "`experimental_set_strategy` must not be called inside a tf.distribute.Strategy scope, "
+            f"here that of {frame.strategy!r}. Call it before the `with` block."
         )
     set_frame(Frame(strategy, is_global=True) if strategy else None)
     _compat.set_distribution(strategy.extended.distribution if strategy else None)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import final
 
-import jax
-
 from replicax._core.compression import Compression, compression_of
-from replicax._core.cross_device_ops import CrossDeviceOps
+from replicax._core.cross_device_ops import CrossDeviceOps, cross_device_ops_of
 from replicax._core.errors import UsageError
-from replicax._core.topology import Topology
+from replicax._core.topology import Devices, Topology
 from replicax._mesh.engine import Engine
 from replicax._mesh.store import DeviceStore, replicated, zero
 from replicax.strategies._base import Strategy
@@ -29,10 +26,12 @@ class MirroredStrategy(Strategy):
     variables may be divided over the devices.
 
     Args:
-        devices: Devices to replicate on, such as `["GPU:0", "GPU:1"]`. Defaults to every
-            local accelerator, or to every (virtual) CPU device if there is none.
-        cross_device_ops: How values are combined across devices. Defaults to one all-reduce
-            chosen by XLA.
+        devices: Devices to replicate on: names such as `["GPU:0", "GPU:1"]`, `"gpu"` for all
+            GPUs, or 2 for the first two devices. Defaults to every local accelerator, or to every
+            (virtual) CPU device if there is none.
+        cross_device_ops: How values are combined across devices: an object, or "nccl",
+            "hierarchical_copy" or "reduction_to_one_device". Defaults to one all-reduce chosen
+            by XLA.
         shard_optimizer: Whether what optimizers keep, momentum and its like, is divided over
             the devices instead of copied (ZeRO-1). The result is the same.
         shard_parameters: Whether all large variables are divided (ZeRO-3); a step gathers those
@@ -54,8 +53,8 @@ class MirroredStrategy(Strategy):
 
     def __init__(
         self,
-        devices: Sequence[str | jax.Device] | None = None,
-        cross_device_ops: CrossDeviceOps | None = None,
+        devices: Devices | None = None,
+        cross_device_ops: CrossDeviceOps | str | None = None,
         *,
         shard_optimizer: bool = False,
         shard_parameters: bool = False,
@@ -63,13 +62,12 @@ class MirroredStrategy(Strategy):
     ) -> None:
         if compression is not None and cross_device_ops is not None:
             raise UsageError(
-                "Gradients are summed in one way. Received: "
-                f"compression={compression!r} and {cross_device_ops!r}. What is compressed is not "
-                "combined by cross-device operations. Leave one of them out."
+                f"`compression={compression!r}` and `cross_device_ops={cross_device_ops!r}` "
+                "exclude each other. Pass only one of them."
             )
         topology = Topology.local(devices)
         divides = shard_optimizer or shard_parameters
         placement = zero(topology, parameters=shard_parameters) if divides else replicated(topology)
         store = DeviceStore(placement, topology)
-        reducer, small = cross_device_ops or CrossDeviceOps(), compression_of(compression)
+        reducer, small = cross_device_ops_of(cross_device_ops), compression_of(compression)
         super().__init__(Engine(topology, store, reducer, compression=small))

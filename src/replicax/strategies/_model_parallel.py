@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, final
 
-import jax
-
 from replicax._core.cross_device_ops import CrossDeviceOps
-from replicax._core.topology import Topology
+from replicax._core.topology import Devices, Topology
 from replicax._mesh.engine import Engine
 from replicax._mesh.store import DeviceStore, by_layout, zero
 from replicax.strategies._base import Strategy
@@ -58,7 +55,7 @@ class ModelParallelStrategy(Strategy):
         layout_map: Any = "auto",
         *,
         model_parallel: int,
-        devices: Sequence[str | jax.Device] | None = None,
+        devices: Devices | None = None,
         shard_optimizer: bool = False,
     ) -> None:
         topology = Topology.local(devices, model_parallel=model_parallel)

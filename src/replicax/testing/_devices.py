@@ -36,9 +36,8 @@ def virtual_devices(count: int) -> list[jax.Device]:
     devices = jax.local_devices(backend="cpu")
     if len(devices) < count:
         raise rx.errors.BackendAlreadyInitialized(
-            "Virtual devices must be made before JAX is used. Received: a request for "
-            f"{count} devices, when JAX already runs with {len(devices)}. "
-            "Call `virtual_devices` at the top of the program, or set the "
-            f"environment variable JAX_NUM_CPU_DEVICES={count}."
+            f"Cannot make {count} virtual devices: JAX already runs with {len(devices)}. Call "
+            "`virtual_devices` at the top of the program, or set JAX_NUM_CPU_DEVICES="
+            f"{count} in the environment."
         )
     return devices

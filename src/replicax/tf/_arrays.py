@@ -139,9 +139,8 @@ def unstack(
     """
     xp, x = array(value)
     if num is not None and num != x.shape[axis]:
-        raise UsageError(
-            f"`num` says how many arrays stand along the axis. Received: num={num} for an axis of "
-            f"size {x.shape[axis]}. One of them is wrong. Leave `num` out, or correct it."
+        raise UsageError.of(
+            "num", f"{x.shape[axis]}, the size of axis {axis}", num, "Leave it out."
         )
     return [xp.take(x, place, axis=axis) for place in range(x.shape[axis])]
 
@@ -177,9 +176,8 @@ def split(
             sizes[sizes.index(-1)] = length - sum(part for part in sizes if part != -1)
     if sum(sizes) != length or min(sizes, default=0) < 0:
         raise UsageError(
-            f"The parts of a split make up its axis. Received: {num_or_size_splits} for an axis "
-            f"of size {length}. Something would be left over, or missing. Choose a divisor of "
-            f"{length}, or sizes of that sum."
+            f"Cannot split an axis of size {length} into {num_or_size_splits}. Pass a divisor of "
+            f"{length}, or sizes that add up to it."
         )
     return xp.split(x, np.cumsum(sizes)[:-1].tolist(), axis=axis)
 
@@ -224,10 +222,7 @@ def pad(
     if mode.upper() == "CONSTANT":
         return xp.pad(x, widths, mode="constant", constant_values=constant_values)
     if mode.upper() not in ("REFLECT", "SYMMETRIC"):
-        raise UsageError(
-            f'A mode of `pad` is "CONSTANT", "REFLECT" or "SYMMETRIC". Received: {mode!r}. It says '
-            "what stands in the new places. Choose one of the three."
-        )
+        raise UsageError.of("mode", '"CONSTANT", "REFLECT" or "SYMMETRIC"', mode)
     return xp.pad(x, widths, mode=mode.lower())
 
 

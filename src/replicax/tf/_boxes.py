@@ -311,8 +311,8 @@ def _some_boxes(boxes: Any, use_image: bool | None) -> Any:
     found = array(boxes)[1].reshape(-1, 4)
     if not len(found) and not use_image:
         raise UsageError(
-            "A window is sampled around a box. Received: no boxes. Then any window would do. Pass "
-            "a box, or use_image_if_no_bounding_boxes=True."
+            "Cannot sample a window: there are no bounding boxes. Pass a box, or "
+            "use_image_if_no_bounding_boxes=True."
         )
     return found if len(found) else np.array([[0, 0, 1, 1]], np.float32)
 

@@ -122,8 +122,8 @@ def named(name: str) -> Callable[..., Any]:
             getattr(importlib.import_module(f"replicax.{home}"), name, None)
     if name not in _FUNCTIONS:
         raise UsageError(
-            f"A saved model may hold the array functions of replicax.tf. Received: {name!r}. "
-            "This version has no such function. Load the model with the version that saved it."
+            f"Cannot load this model: replicax.tf has no array function {name!r}. Load it with "
+            "the version of Replicax that saved it."
         )
     return _FUNCTIONS[name]
 
@@ -271,9 +271,9 @@ def of_python(value: Any) -> np.ndarray:
         found = np.asarray(value)
     except ValueError as error:
         raise UsageError(
-            f"A nested list becomes one rectangular array. Received: {error}. Its rows are not "
-            "alike. Fill them up to one length, for example with keras.utils.pad_sequences."
-        ) from None
+            "Cannot make an array of nested lists of different lengths. Pad them to one length, "
+            "for example with `keras.utils.pad_sequences`."
+        ) from error
     if found.dtype.kind in "US":
         return np.asarray(value, object)
     if found.dtype.kind == "f":
@@ -302,8 +302,7 @@ def fitting(value: Any) -> Any:
         fits = limits.min <= held.min() and held.max() <= limits.max
     if not fits:
         raise UsageError(
-            f"JAX computes in 32 bits unless told otherwise. Received: {held.dtype} values that "
-            "do not fit. They would become other numbers. Call "
+            f"{held.dtype} values do not fit into 32 bits, in which JAX computes by default. Call "
             '`jax.config.update("jax_enable_x64", True)` at the top of the program.'
         )
     return value
@@ -353,9 +352,8 @@ def static_size(size: Any) -> Any:
 
 def _not_static(size: Any) -> UsageError:
     return UsageError(
-        f"A shape is known when a function is compiled. Received: {size}, which is computed by "
-        "it. XLA lays out every array in advance. Use `x.shape` or `tf.shape(x)`, which are "
-        "known then, or pad to a fixed size."
+        f"Cannot use {size} as a shape: compiled code computes it, and XLA needs all shapes "
+        "before. Use `x.shape` or `tf.shape(x)`, or pad to a fixed size."
     )
 
 
@@ -367,9 +365,9 @@ def concrete(value: Any, what: str) -> np.ndarray:
     """
     if isinstance(value, Tracer):
         raise NeedsValues(
-            f"The shape of what `{what}` returns depends on values. Received: a value of compiled "
-            "code. XLA lays out every array in advance. Call it outside of compiled code, in "
-            "`dataset.map` for example, or keep the shape and mask with `tf.where(mask, x, y)`."
+            f"`{what}` cannot run in compiled code: the shape of its result depends on values. "
+            "Call it outside, for example in `dataset.map`, or keep the shape and mask with "
+            "`tf.where(mask, x, y)`."
         )
     with jax.ensure_compile_time_eval():  # numbers of Python, too, in compiled code
         return np.asarray(array(value)[1])

@@ -67,7 +67,7 @@ class CompositeTensor(Composite):
         raise self.refused(f"an argument of `tf.{function.__name__}` here")
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
-        raise self.refused("used as one")
+        raise self.refused("used as an array")
 
     def __bool__(self) -> NoReturn:
         raise self.refused("a condition")
@@ -101,20 +101,11 @@ def filling(values: Any, given: Any) -> Any:
     return "" if values.size and isinstance(np.asarray(values).flat[0], str) else b""
 
 
-def invalid(what: str, received: str, advice: str) -> UsageError:
-    """The error of arguments of which no tensor can be made."""
-    return UsageError(f"{what} Received: {received}. {advice}")
-
-
 def axes_within(rank: int, axis: Any) -> list[int]:
     """Axes of a tensor, all of them by default; in order, from 0 on."""
     given = range(rank) if axis is None else np.atleast_1d(axes_of(axis)).tolist()
     if not all(-rank <= one < rank for one in given):
-        raise invalid(
-            f"An axis of a tensor with {rank} is from {-rank} to {rank - 1}.",
-            f"axis={axis}",
-            "Choose one of them.",
-        )
+        raise UsageError(f"`axis` must be from {-rank} to {rank - 1}, got {axis}.")
     return sorted({one % rank for one in given})
 
 

@@ -124,9 +124,12 @@ def set_visible_devices(devices: Any, device_type: str | None = None) -> None:
     hidden = [d for d in known if d.device_type == "TPU" and d not in chosen]
     if strange or hidden:
         raise UsageError(
-            "Visible devices are some of those that `list_physical_devices` gives, and all TPUs. "
-            f"Received: {strange or chosen} of {known}. Others are not there; a process drives "
-            "the TPU chips of its host together. Choose from the list."
+            f"Cannot make only {strange or chosen} visible. "
+            + (
+                f"Choose from {known}."
+                if strange
+                else "A process uses all TPU chips of its host: add the others."
+            )
         )
     for kind in _kinds(device_type):
         mine = [device for device in chosen if device.device_type == kind]
@@ -161,10 +164,10 @@ def set_logical_device_configuration(
     limited = any(one.memory_limit is not None for one in given)
     if device.device_type != "CPU" and (len(given) != 1 or limited):
         raise UsageError(
-            "A GPU or TPU is one device, with all its memory. Received: "
-            f"{len(given)} logical devices of {device.name}, {'with' if limited else 'without'} a "
-            "limit. JAX cannot divide it. Use several CPU devices to try a strategy, and set the "
-            "environment variable XLA_PYTHON_CLIENT_MEM_FRACTION to limit the memory of GPUs."
+            f"Cannot divide {device.name} into {len(given)} logical devices "
+            f"{'with' if limited else 'without'} a limit: JAX divides CPUs only. Use CPU devices "
+            "to try a strategy. To limit the memory of GPUs, set the environment variable "
+            "XLA_PYTHON_CLIENT_MEM_FRACTION."
         )
     if device.device_type == "CPU":
         startup.set_cpu_devices(len(given))
@@ -189,8 +192,8 @@ def set_memory_growth(device: PhysicalDevice, enable: bool) -> None:
     """
     if device.device_type != "GPU":
         raise UsageError(
-            f"Memory grows on GPUs. Received: {device.name}. The memory of other devices is taken "
-            "as it is needed anyway. Leave the call out for them."
+            f"Cannot set memory growth of {device.name}: only GPUs have it. Leave the call out "
+            "for other devices."
         )
     if get_memory_growth(device) != enable:
         startup.grow_gpu_memory(enable)
@@ -211,8 +214,8 @@ def get_memory_info(device: str) -> dict[str, int]:
     found = parse_device(device).memory_stats()
     if not found:
         raise UsageError(
-            f"Memory is counted on accelerators. Received: {device!r}. JAX does not know how much "
-            "of the memory of a CPU it uses. Ask the operating system."
+            f"No memory figures for {device!r}: JAX counts the memory of accelerators only. Ask "
+            "the operating system."
         )
     return {"current": found["bytes_in_use"], "peak": found["peak_bytes_in_use"]}
 

@@ -23,10 +23,7 @@ def _channels_first(data_format: str | None, space: int) -> bool:
     if data_format is None:
         return False
     if data_format not in known:
-        raise UsageError(
-            f"A layout of {space} axes of space is one of {', '.join(known)}. Received: "
-            f"{data_format!r}. It says where the channels stand. Choose one of the two."
-        )
+        raise UsageError.of("data_format", " or ".join(map(repr, known)), data_format)
     return known[data_format]
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 
+from replicax._core.errors import UsageError
 from replicax.data._host import HostTensor
 from replicax.tf._calls import concrete
-from replicax.tf._composite import invalid
 from replicax.tf._ragged import RaggedTensor
 
 if TYPE_CHECKING:
@@ -66,10 +66,8 @@ def ctc_beam_search_decoder(
     """
     logits, lengths = _given(inputs, sequence_length, "tf.nn.ctc_beam_search_decoder")
     if top_paths > beam_width:
-        raise invalid(
-            "Texts are chosen among the beams.",
-            f"top_paths={top_paths}, beam_width={beam_width}",
-            "Raise `beam_width`.",
+        raise UsageError.of(
+            "top_paths", f"at most beam_width={beam_width}", top_paths, "Raise `beam_width`."
         )
     paths, scores = _decode(
         logits,
@@ -89,10 +87,10 @@ def _given(inputs: Any, sequence_length: Any, name: str) -> tuple[np.ndarray, np
         or lengths.shape != logits.shape[1:2]
         or lengths.max(initial=0) > len(logits)
     ):
-        raise invalid(
-            "Logits have the shape (steps, examples, classes), and examples their steps.",
-            f"logits of shape {logits.shape}, sequence_length {lengths.tolist()}",
-            "Transpose the logits, or correct the lengths.",
+        raise UsageError(
+            f"Cannot decode logits of shape {logits.shape} with "
+            f"sequence_length={lengths.tolist()}. Pass logits of shape (steps, examples, "
+            "classes), and for each example its number of steps."
         )
     return logits, lengths
 

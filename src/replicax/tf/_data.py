@@ -26,9 +26,8 @@ def assert_cardinality(expected_cardinality: int) -> Transformation:
         known = dataset.cardinality()
         if known >= 0 and known != expected_cardinality:
             raise ValueError(
-                f"A data set has the cardinality that it is said to have. Received: {known} "
-                f"elements where {expected_cardinality} are expected. Steps would be missing or "
-                "too many. Correct the number, or the pipeline."
+                f"This data set has {known} elements, but {expected_cardinality} were asserted. "
+                "Correct the number, or the pipeline."
             )
         return dataset
 
@@ -59,9 +58,8 @@ def get_single_element(dataset: Any) -> Any:
     elements = list(dataset.take(2))
     if len(elements) != 1:
         raise ValueError(
-            "`get_single_element` is for data sets of one element. Received: "
-            f"{'more than one' if elements else 'none'}. It would hide that. Use "
-            "`next(iter(dataset))` for the first."
+            "`get_single_element` needs a data set of one element, got "
+            f"{'several' if elements else 'none'}. Use `next(iter(dataset))` for the first."
         )
     return elements[0]
 

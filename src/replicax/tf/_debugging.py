@@ -26,8 +26,8 @@ def _check(holds: Callable[..., Any], what: str, message: Any, *values: Any) -> 
     right = holds(numpy, *arrays)
     line = f" {current_line()}" if isinstance(right, Tracer) else ""  # no traceback shows it
     check = Check(
-        f"A check of the program does not hold: {what}. Received: ",
-        f"{line}. {f'{message}. ' if message else ''}Look at what made these values.",
+        f"Check failed: {what}, but got ",
+        f"{line}. {f'{message}. ' if message else ''}Look at the code that made these values.",
     )
     if not isinstance(right, Tracer):
         check(right, *arrays)
@@ -196,8 +196,8 @@ def assert_shapes(
 def _refuse_unless(right: bool, what: str, found: Any, message: Any) -> None:
     if not right:
         raise UsageError(
-            f"A shape or type is checked by tf.debugging: {what}. Received: {found}. "
-            f"{message or ''} The program says that it must. Look at what made it."
+            f"Check failed: {what}, but got {found}. {f'{message}. ' if message else ''}Look at "
+            "the code that made it."
         )
 
 

@@ -55,8 +55,8 @@ class DeviceSpec:
             match = _PART.fullmatch(part)
             if match is None:
                 raise UsageError(
-                    "A device's name is like '/job:worker/task:0/device:GPU:1'. Received: "
-                    f"{spec!r}. '{part}' is no part of one. Correct it."
+                    f"Cannot read device {spec!r}: {part!r} is not a part of a name such as "
+                    "'/job:worker/task:0/device:GPU:1'."
                 )
             found |= {name: value for name, value in match.groupdict().items() if value}
         texts = ("job", "device_type")

@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, did_you_mean
 
 
 @final
@@ -118,8 +118,8 @@ class DType:
             info = jnp.finfo(self.dtype)
             return info.min, info.max
         raise UsageError(
-            f"Limits are of integers and floating-point numbers. Received: {self!r}. Neither "
-            "complex numbers nor text have an order. Ask `real_dtype` of a complex type."
+            f"{self!r} has no smallest and largest value. Ask an integer or floating-point type, "
+            "such as the `real_dtype` of a complex one."
         )
 
     def is_compatible_with(self, other: Any) -> builtins.bool:
@@ -196,8 +196,8 @@ def as_dtype(type_value: Any) -> DType:
         found = string if getattr(kept, "kind", "") in ("U", "S", "T") else _BY_NAME.get(name)
     if found is None:
         raise TypeError(
-            f"A type of numbers is one of tf.dtypes. Received: {type_value!r}. No array here "
-            'holds such elements. Use one of them, such as tf.float32, or its name, "float32".'
+            f"No dtype {type_value!r} here.{did_you_mean(type_value, _BY_NAME)} Use one of "
+            'tf.dtypes, such as tf.float32, or its name, "float32".'
         )
     return found
 

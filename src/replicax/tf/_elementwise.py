@@ -191,10 +191,7 @@ def add_n(inputs: Any, name: str | None = None) -> Any:
         UsageError: If the list is empty.
     """
     if not isinstance(inputs, list | tuple) or not inputs:
-        raise UsageError(
-            f"`add_n` adds up a list of arrays. Received: {inputs!r}. An empty sum has no shape. "
-            "Pass a list of one or more arrays of the same shape."
-        )
+        raise UsageError.of("inputs", "a list of one or more arrays", inputs)
     _, found = arrays(*inputs)
     return sum(found[1:], found[0])
 
@@ -272,10 +269,9 @@ def _check_fits(x: Any, dtype: Any, held: Any, *, negative: bool = False) -> Non
         most = float(jnp.max(real, initial=0, where=finite))
     if (least < limits.min and not negative) or most > limits.max:
         raise UsageError(
-            "A cast gives integers that JAX can hold. Received: "
-            f"{most if most > limits.max else least} as {asked}. JAX computes in 32 bits unless "
-            "told otherwise, in which it would become another number. Call "
-            '`jax.config.update("jax_enable_x64", True)` at the top of the program.'
+            f"{most if most > limits.max else least} does not fit into {asked}: JAX computes in "
+            '32 bits by default. Call `jax.config.update("jax_enable_x64", True)` at the top of '
+            "the program."
         )
 
 

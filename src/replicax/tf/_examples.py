@@ -84,9 +84,8 @@ class RaggedFeature:
         object.__setattr__(self, "dtype", kind_of(self.dtype))
         if self.partitions:
             raise UsageError(
-                f"A RaggedFeature is one vector of each record. Received: {self.partitions}. One "
-                "axis of a ragged tensor is ragged. Read the values and their partitions as "
-                "features of their own."
+                f"A RaggedFeature with partitions={self.partitions} is not supported. Read the "
+                "values and the partitions as two features."
             )
 
 
@@ -222,9 +221,8 @@ def parse_sequence_example(
             )
         else:
             raise UsageError(
-                f"One axis of a ragged tensor is ragged. Received: the RaggedFeature {key!r} of "
-                "the steps of a batch. Steps and their values would be. Use a VarLenFeature, or "
-                "`parse_single_sequence_example`."
+                f"Cannot parse the RaggedFeature {key!r} for a batch: its steps and their values "
+                "would both be ragged. Use a VarLenFeature, or `parse_single_sequence_example`."
             )
     return context, sequences, lengths
 
@@ -263,16 +261,15 @@ def _steps_of(counts: np.ndarray, key: str, feature: FixedLenSequenceFeature) ->
     """How many steps records have, of how many values."""
     if not feature.allow_missing:
         raise UsageError(
-            f"A FixedLenSequenceFeature of an example allows none. Received: {key!r} with "
-            "allow_missing=False. TensorFlow has no other. Pass `allow_missing=True`."
+            f"The FixedLenSequenceFeature {key!r} needs `allow_missing=True` here, as in "
+            "TensorFlow."
         )
     size = max(math.prod(feature.shape), 1)
     if (counts % size).any():
         index = int((counts % size).argmax())
         raise UsageError(
-            f"A feature has whole steps. Received: {counts[index]} values in {key!r} of example "
-            f"{index}, for steps of shape {feature.shape}. The last one is not whole. Use the "
-            "shape it was written with, or a VarLenFeature."
+            f"{key!r} of example {index} has {counts[index]} values, which steps of shape "
+            f"{feature.shape} do not divide. Pass the shape that was written, or a VarLenFeature."
         )
     return counts // size
 
@@ -283,9 +280,8 @@ def _steps(lists: Any, key: str, feature: Any, index: int) -> list[np.ndarray]:
     if name not in lists:
         if isinstance(feature, FixedLenSequenceFeature) and not feature.allow_missing:
             raise UsageError(
-                f"Every example has the sequences that may not miss. Received: example {index} "
-                f"without {name!r}; it has {sorted(lists)}. Nothing says what stands for it. Pass "
-                "`allow_missing=True`."
+                f"Example {index} has no sequence {name!r}; it has {sorted(lists)}. Pass "
+                "`allow_missing=True` to accept that."
             )
         return []
     fixed = isinstance(feature, FixedLenSequenceFeature)

@@ -60,10 +60,8 @@ def _place(path: Any) -> tuple[Any, str]:
         return importlib.import_module("fsspec.core").url_to_fs(text)[0], text
     except ImportError as error:
         raise UsageError(
-            "Files of other places are reached by the package fsspec. Received: "
-            f"{text!r}, in an environment without what it needs: {error}. Only files of this "
-            "machine come with Replicax. Install fsspec and the package for this scheme, such as "
-            "gcsfs or s3fs."
+            f"Cannot open {text!r}: {error}. Run `pip install fsspec`, with the package for this "
+            "scheme, such as gcsfs or s3fs."
         ) from error
 
 
@@ -141,8 +139,7 @@ def rename(src: Any, dst: Any, overwrite: bool = False) -> None:
 def _check_free(path: Any, overwrite: bool) -> None:
     if not overwrite and exists(path):
         raise FileExistsError(
-            f"A file is replaced if that is asked for. Received: {_path_of(path)!r}, which is "
-            "there. Its contents would be lost. Pass overwrite=True, or another path."
+            f"{_path_of(path)!r} is already there. Pass overwrite=True, or another path."
         )
 
 
@@ -260,10 +257,7 @@ def decode_jpeg(
         UsageError: If a smaller picture is asked for by `ratio`.
     """
     if ratio != 1:
-        raise UsageError(
-            f"A JPEG is decoded in its size. Received: ratio={ratio}. It is not made "
-            "smaller on the way. Use `tf.image.resize` behind it."
-        )
+        raise UsageError.of("ratio", "1", ratio, "Call `tf.image.resize` on the decoded image.")
     return decode_image(contents, channels)
 
 
@@ -288,9 +282,8 @@ def decode_and_crop_jpeg(
     inside = 0 <= top < bottom <= pixels.shape[0] and 0 <= left < right <= pixels.shape[1]
     if not inside:
         raise UsageError(
-            "What is cut out is a part of the picture. Received: "
-            f"{[top, left, height, width]} of a picture of {pixels.shape[:2]}. There are no such "
-            "pixels. Correct the window: its first row and column, its height and width."
+            f"The crop window {[top, left, height, width]} is not inside an image of "
+            f"{pixels.shape[:2]}. Pass its first row and column, its height and width."
         )
     return pixels[top:bottom, left:right]
 
@@ -379,9 +372,9 @@ def decode_csv(
         rows = [[row[column] for column in select_cols] for row in rows]
     if any(len(row) != len(record_defaults) for row in rows):
         raise UsageError(
-            "A line of CSV has a value for each default. Received: lines of "
-            f"{sorted({len(row) for row in rows})} columns, {len(record_defaults)} defaults. "
-            "Columns would change places. Pass a default for each, or `select_cols`."
+            f"`record_defaults` has {len(record_defaults)} defaults for lines of "
+            f"{sorted({len(row) for row in rows})} columns. Pass one default a column, or "
+            "`select_cols`."
         )
     columns = zip(*rows, strict=True)
     return [

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, did_you_mean
 from replicax._core.host_calls import array_of
 from replicax.data._resize import METHODS, taps
 from replicax.data._resize import resize as resized
@@ -59,8 +59,8 @@ def resize(
     image, numpy = _images(images)
     if method not in METHODS:
         raise UsageError(
-            f"Images are resized by {', '.join(METHODS)}. Received: method={method!r}. There is no "
-            "such method. Use one of these."
+            f"No resize method {method!r}.{did_you_mean(method, METHODS)} Methods are "
+            f"{', '.join(METHODS)}."
         )
     height, width = (int(one) for one in size)
     old = image.shape[-3:-1]
@@ -106,9 +106,9 @@ def crop_to_bounding_box(
     bottom, right = offset_height + target_height, offset_width + target_width
     if min(offset_height, offset_width) < 0 or bottom > height or right > width:
         raise UsageError(
-            f"A window lies in its image. Received: rows {offset_height} to {bottom} and columns "
-            f"{offset_width} to {right} of {height} x {width}. There is nothing outside. Use a "
-            "smaller window, or `resize_with_crop_or_pad`."
+            f"The window of rows {offset_height} to {bottom} and columns {offset_width} to "
+            f"{right} is not inside an image of {height} x {width}. Use a smaller window, or "
+            "`resize_with_crop_or_pad`."
         )
     return hosted(found[..., offset_height:bottom, offset_width:right, :])
 
@@ -127,9 +127,9 @@ def pad_to_bounding_box(
     right = target_width - offset_width - width
     if min(below, right, offset_height, offset_width) < 0:
         raise UsageError(
-            f"An image fits into what it is padded to. Received: {height} x {width} at "
-            f"({offset_height}, {offset_width}) in {target_height} x {target_width}. Padding cuts "
-            "nothing off. Use a larger target, or `resize_with_crop_or_pad`."
+            f"An image of {height} x {width} at ({offset_height}, {offset_width}) does not fit "
+            f"into {target_height} x {target_width}. Pad to a larger size, or use "
+            "`resize_with_crop_or_pad`."
         )
     edges = [(0, 0)] * (found.ndim - 3)
     edges += [(offset_height, below), (offset_width, right), (0, 0)]
@@ -172,10 +172,7 @@ def central_crop(image: Any, central_fraction: float) -> Any:
         UsageError: If the fraction is not between 0 and 1.
     """
     if not 0 < central_fraction <= 1:
-        raise UsageError(
-            "The middle of an image is a part of it. Received: "
-            f"central_fraction={central_fraction}. Pass a number above 0, up to 1."
-        )
+        raise UsageError.of("central_fraction", "above 0 and at most 1", central_fraction)
     found, _ = _images(image)
     height, width = found.shape[-3:-1]
     top = int((height - height * central_fraction) / 2)
@@ -210,9 +207,8 @@ def _images(image: Any) -> tuple[Any, Any]:
     found = array_of(image)
     if found.ndim not in (3, 4):
         raise UsageError(
-            "Images have the shape (height, width, channels), and a batch of them an axis more. "
-            f"Received: shape {tuple(found.shape)}. Which axis is which cannot be known. Add the "
-            "axis that is missing, for example the channels by `image[..., None]`."
+            "Images must have shape (height, width, channels), or with a batch axis before, got "
+            f"{tuple(found.shape)}. Add the missing axis, for example with `image[..., None]`."
         )
     numpy = numpy_or_jax(found)
     return (found.view(np.ndarray) if numpy is np else found), numpy
@@ -266,9 +262,8 @@ def _room(value: Any, size: Any) -> list[int]:
     room = [old - int(new) for old, new in zip(value.shape, size, strict=True)]
     if min(room) < 0:
         raise UsageError(
-            f"A random window lies in its array. Received: size={list(map(int, size))} of shape "
-            f"{tuple(value.shape)}. There is nothing outside. Use a smaller one, or pad the array "
-            "before."
+            f"Cannot crop {list(map(int, size))} from an array of shape {tuple(value.shape)}. Use "
+            "a smaller size, or pad the array first."
         )
     return room
 

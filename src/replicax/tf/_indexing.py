@@ -137,9 +137,8 @@ def _unwritten(tensor: Any, size: int, how: str) -> Any:
     ]
     if not all(np.array_equal(results[0], other) for other in results[1:]):
         raise UsageError(
-            "A TensorArray tells the shape of its elements before it is scattered. Received: one "
-            "that has no element yet. The result depends on their shape. Pass it "
-            "`element_shape`."
+            "Cannot scatter from a TensorArray without elements: their shape is not known. Pass "
+            "`element_shape` to it."
         )
     return results[0]
 
@@ -199,10 +198,7 @@ def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None)
         UsageError: If only one of x and y is given.
     """
     if (x is None) != (y is None):
-        raise UsageError(
-            "`where` takes both values or none. Received: one of x and y. It is not known what "
-            "stands at the other places. Pass the other one, too."
-        )
+        raise UsageError("`tf.where` got only one of `x` and `y`. Pass both or neither.")
     if x is None:
         xp = array(condition)[0]
         places = np.argwhere(concrete(condition, "where"))
@@ -297,10 +293,7 @@ def argsort(
 
 def _is_descending(direction: str) -> bool:
     if direction not in ("ASCENDING", "DESCENDING"):
-        raise UsageError(
-            f'A direction is "ASCENDING" or "DESCENDING". Received: {direction!r}. It says what '
-            "comes first. Choose one of the two."
-        )
+        raise UsageError.of("direction", '"ASCENDING" or "DESCENDING"', direction)
     return direction == "DESCENDING"
 
 

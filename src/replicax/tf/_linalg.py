@@ -237,9 +237,8 @@ def diag(
     """
     if not isinstance(k, int) or (num_rows, num_cols) != (-1, -1):
         raise UsageError(
-            f"`diag` makes square matrices with one diagonal. Received: k={k}, num_rows="
-            f"{num_rows}, num_cols={num_cols}. Bands and other sizes are not there. Add up several "
-            "calls, or pad the result."
+            f"`diag` makes square matrices with one diagonal only, got k={k}, "
+            f"num_rows={num_rows}, num_cols={num_cols}. Add up several calls, or pad the result."
         )
     x = jnp.asarray(diagonal)
     size = x.shape[-1] + abs(k)

@@ -145,10 +145,9 @@ class _Table:
     def _in_compiled_code(self, keys: Any) -> Any:
         if isinstance(keys, Tracer) and (self._changes or self._values.dtype == object):
             raise UsageError(
-                "Compiled code looks up numbers in a table that stays as it is. Received: "
-                f"a {type(self).__name__} of {self.value_dtype.name}. The code would keep the "
-                "values of its first call, and has no texts. Look up in `dataset.map`, or use a "
-                "StaticHashTable of numbers."
+                f"Compiled code cannot look up in this {type(self).__name__} of "
+                f"{self.value_dtype.name}: it holds text, or changes. Look up in `dataset.map`, "
+                "or use a StaticHashTable of numbers."
             )
         if not isinstance(keys, Tracer):
             found = self.lookup(np.asarray(keys))
@@ -194,9 +193,8 @@ class StaticHashTable(_Table):
         super().__init__(initializer.keys, initializer.values, default_value)
         if len(self._rows) < len(initializer.keys):
             raise UsageError(
-                "A key has one value. Received: "
-                f"{len(initializer.keys)} keys, of which {len(self._rows)} differ. Which of the "
-                "values is meant cannot be known. Leave the others out."
+                f"Keys of a table must differ, got {len(initializer.keys)} keys with "
+                f"{len(self._rows)} different ones. Remove the others."
             )
 
 

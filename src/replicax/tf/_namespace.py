@@ -10,6 +10,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from replicax._core.errors import did_you_mean
 from replicax._core.seams import put_in_if_keras_is_there
 from replicax.tf._absent import instead
 from replicax.tf._names import NAMESPACES, SUBMODULES_OF_KERAS
@@ -79,9 +80,27 @@ def _find(namespace: str, name: str) -> Any:
             found = getattr(module, name)
         _give_methods()
         return found
-    path = f"{namespace}.{name}"
-    hint = instead(path) or "keras.ops or jax.numpy may have it."
-    raise AttributeError(f"replicax.tf has no `{path}`. {hint} docs/tf.md lists all names.")
+    hint = _hint(namespace, name)
+    raise AttributeError(f"replicax.tf has no `{namespace}.{name}`.{hint} See docs/tf.md.")
+
+
+def _hint(namespace: str, name: str) -> str:
+    """What to use for a name that a namespace lacks."""
+    if advice := instead(f"{namespace}.{name}"):
+        return f" {advice}"
+    homes = sorted((n for n in NAMESPACES if name in _known(n)), key=lambda n: (n.count("."), n))
+    if homes:
+        return f" Did you mean `{homes[0]}.{name}`?"
+    return did_you_mean(name, _known(namespace)) or " Look for it in keras.ops or jax.numpy."
+
+
+def _known(namespace: str) -> set[str]:
+    """The names of a namespace that are known without loading anything."""
+    found = set(children(namespace))
+    for source in NAMESPACES[namespace][1:]:
+        loaded = source if isinstance(source, Mapping) else dir(sys.modules.get(source))
+        found.update(name for name in loaded if not name.startswith("_"))
+    return found
 
 
 def _give_methods() -> None:

@@ -64,8 +64,8 @@ def pack_sequence_as(structure: Any, flat_sequence: Any, expand_composites: bool
     values, wanted = list(flat_sequence), len(flatten(structure))
     if len(values) != wanted:
         raise UsageError(
-            f"A nest takes as many values as it has places. Received: {len(values)} values for "
-            f"{wanted} places. None may be missing or left over. Pass the nest they came from."
+            f"Cannot pack {len(values)} values into a structure of {wanted}. Pass the structure "
+            "that they came from."
         )
     return _packed(structure, iter(values))
 
@@ -88,10 +88,7 @@ def map_structure(func: Callable[..., Any], *structure: Any, **kwargs: Any) -> A
         UsageError: If the nests differ, or there is none.
     """
     if not structure:
-        raise UsageError(
-            "`map_structure` takes a function and a nest. Received: the function alone. There is "
-            "nothing that it could be called with. Pass a nest behind it."
-        )
+        raise UsageError("`map_structure` got no structure. Pass a nest after the function.")
     for other in structure[1:]:
         assert_same_structure(structure[0], other, kwargs.get("check_types", True))
     rows = zip(*map(flatten, structure), strict=True)
@@ -108,8 +105,7 @@ def assert_same_structure(
     """
     if not _are_alike(nest1, nest2, check_types):
         raise UsageError(
-            f"Two nests that are walked together have one form. Received: {nest1} and {nest2}. "
-            "Values at the same place belong together. Give both the same lists, tuples and keys."
+            f"The structures {nest1} and {nest2} differ. Give both the same lists, tuples and keys."
         )
 
 

@@ -180,10 +180,7 @@ def dropout(
     from replicax.tf._random import uniform  # loads Keras
 
     if isinstance(rate, int | float) and not 0 <= rate < 1:
-        raise UsageError(
-            f"The rate of a dropout is a share, at least 0 and less than 1. Received: {rate}. What "
-            "is kept is divided by the rest of it. Choose a number such as 0.5."
-        )
+        raise UsageError.of("rate", "at least 0 and less than 1", rate)
     x = jnp.asarray(x)
     wanted = x.shape if noise_shape is None else static_shape(noise_shape)
     shape = [x.shape[i] if size is None else size for i, size in enumerate(wanted)]
@@ -387,9 +384,11 @@ def safe_embedding_lookup_sparse(
         UsageError: If there is a default id.
     """
     if default_id is not None:
-        raise UsageError(
-            f"An example without ids gives a row of zeros. Received: default_id={default_id}. No "
-            "other row is looked up. Leave it out, or put that id into the empty examples."
+        raise UsageError.of(
+            "default_id",
+            "None",
+            default_id,
+            "Examples without ids give a row of zeros; for another row put its id into them.",
         )
     ids, weights = sparse_ids, sparse_weights
     return embedding_lookup_sparse(embedding_weights, ids, weights, combiner, max_norm)

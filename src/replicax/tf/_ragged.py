@@ -21,7 +21,7 @@ from replicax.data._shape import TensorShape
 from replicax.data._spec import ArraySpec, spec_of
 from replicax.tf import _elementwise as elementwise
 from replicax.tf._calls import array, concrete, static_shape, static_size
-from replicax.tf._composite import CompositeTensor, elements, filling, invalid, put
+from replicax.tf._composite import CompositeTensor, elements, filling, put
 from replicax.tf._sparse import SparseTensor, sparse
 
 RAGGED_ADVICE = "Make an array of it with `to_tensor()`, which fills rows up."
@@ -154,11 +154,9 @@ class RaggedTensor(CompositeTensor):
         splits = concrete(row_splits, "tf.RaggedTensor.from_row_splits").astype(np.int64)
         ascend = splits.ndim == 1 and splits.size and not splits[0] and np.all(np.diff(splits) >= 0)
         if not held.ndim or not ascend or splits[-1] != held.shape[0]:
-            raise invalid(
-                "Rows follow one upon another, and have all values between them.",
-                f"row splits {splits.tolist()} for values of shape {tuple(held.shape)}",
-                "The first split is 0, the last the number of values, and none is less than the "
-                "one before it.",
+            raise UsageError(
+                f"Row splits {splits.tolist()} do not fit values of shape {tuple(held.shape)}. "
+                "They must begin with 0, never decrease, and end with the number of values."
             )
         return cls(held, splits)
 
@@ -191,10 +189,9 @@ class RaggedTensor(CompositeTensor):
         ids = concrete(value_rowids, "tf.RaggedTensor.from_value_rowids").astype(np.int64)
         count = static_size(nrows) if nrows is not None else int(ids[-1]) + 1 if ids.size else 0
         if ids.size and (ids[0] < 0 or np.any(np.diff(ids) < 0) or ids[-1] >= count):
-            raise invalid(
-                f"The numbers of rows ascend from 0 to less than {count}.",
-                f"value_rowids={ids.tolist()}",
-                "Sort the values by their rows, or raise `nrows`.",
+            raise UsageError(
+                f"`value_rowids` must ascend from 0 to less than {count}, got {ids.tolist()}. "
+                "Sort the values by row, or raise `nrows`."
             )
         return cls.from_row_lengths(values, np.bincount(ids, minlength=count))
 
@@ -209,11 +206,10 @@ class RaggedTensor(CompositeTensor):
         """
         whole = elements(tensor)
         if (lengths is not None and padding is not None) or ragged_rank != 1 or whole.ndim < 2:
-            raise invalid(
-                "Rows of an array are cut by their lengths or by the padding at their ends.",
-                f"an array with {whole.ndim} axes, lengths={lengths}, padding={padding}, "
-                f"ragged_rank={ragged_rank}",
-                "Pass a matrix, one of the two, and a `ragged_rank` of 1.",
+            raise UsageError(
+                f"Cannot make a ragged tensor of an array with {whole.ndim} axes, "
+                f"lengths={lengths}, padding={padding}, ragged_rank={ragged_rank}. Pass a matrix, "
+                "`lengths` or `padding`, and a `ragged_rank` of 1."
             )
         width = whole.shape[1]
         if padding is not None:
@@ -240,10 +236,9 @@ class RaggedTensor(CompositeTensor):
             found = cls.from_value_rowids(tensor.values, where[:, 0], tensor.shape[0])
             if np.array_equal(found._columns(), where[:, 1]):
                 return found
-        raise invalid(
-            "A ragged tensor is made of a sparse matrix whose rows have no gaps.",
-            f"{tensor}",
-            "Use `tf.sparse.to_dense`, or `tf.sparse.reorder` first.",
+        raise UsageError(
+            f"Cannot make a ragged tensor of {tensor}: its rows have gaps, or are out of order. "
+            "Use `tf.sparse.to_dense`, or `tf.sparse.reorder` first."
         )
 
     @property
@@ -391,8 +386,8 @@ class RaggedTensor(CompositeTensor):
         second, *inner = rest
         if not isinstance(second, slice):
             raise UsageError(
-                f"A row of a ragged tensor may be too short for an index. Received: [:, {second}]. "
-                "Not all rows have this element. Use a slice, such as [:, :1], or `to_tensor()`."
+                f"Cannot index a ragged tensor with [:, {second}]: not all rows may have this "
+                "element. Use a slice, such as [:, :1], or `to_tensor()`."
             )
         found = found.take_in_rows(_plain(second))
         return found.with_values(found.values[(slice(None), *inner)]) if inner else found
@@ -461,10 +456,9 @@ class RaggedTensor(CompositeTensor):
 def _whole(index: Any) -> int:
     """An index as a number."""
     if np.ndim(index) or index is None or isinstance(index, bool | np.bool_):
-        raise invalid(
-            "Rows of a ragged tensor are chosen by a number or a slice.",
-            f"{index!r}",
-            "Use `tf.gather` for several rows, `tf.ragged.boolean_mask` for a mask.",
+        raise UsageError(
+            f"Cannot choose rows of a ragged tensor by {index!r}. Use a number or a slice, "
+            "`tf.gather` for several rows, `tf.ragged.boolean_mask` for a mask."
         )
     return static_size(index).__index__()
 

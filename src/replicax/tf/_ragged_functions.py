@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from replicax._core.errors import UsageError
 from replicax.data._host import HostTensor
 from replicax.tf import _arrays, _elementwise, _indexing, _reductions
 from replicax.tf._calls import (
@@ -19,7 +20,7 @@ from replicax.tf._calls import (
     of_python,
     static_size,
 )
-from replicax.tf._composite import axes_within, elements, invalid, lowest, of_values
+from replicax.tf._composite import axes_within, elements, lowest, of_values
 from replicax.tf._dtypes import as_dtype, int64
 from replicax.tf._ragged import RaggedTensor
 from replicax.tf._sparse import SparseTensor
@@ -74,10 +75,9 @@ def of_each(function: Callable[..., Any], args: Any, kwargs: Any) -> RaggedTenso
 def _check_rows(tensors: Sequence[RaggedTensor]) -> None:
     lengths = [one.row_lengths().tolist() for one in tensors]
     if any(one != lengths[0] for one in lengths):
-        raise invalid(
-            "Ragged tensors of which elements are combined have rows of the same lengths.",
-            " and ".join(map(str, lengths)),
-            "Nothing is repeated along rows. Make arrays of them with `to_tensor()`.",
+        raise UsageError(
+            "Cannot combine ragged tensors with rows of different lengths: "
+            f"{' and '.join(map(str, lengths))}. Make arrays of them with `to_tensor()`."
         )
 
 
@@ -91,10 +91,10 @@ def _spread(rows: RaggedTensor, value: Any) -> Any:
             return whole[:, 0]
         if whole.shape[0] == rows.nrows():
             return whole[:, 0][rows.value_rowids().view(np.ndarray)]
-    raise invalid(
-        "An array that is combined with a ragged tensor has one element for a row, or for all.",
-        f"an array of shape {tuple(whole.shape)} for {rows.shape}",
-        "Give it the shape [rows, 1], or make an array of the rows with `to_tensor()`.",
+    raise UsageError(
+        f"Cannot combine an array of shape {tuple(whole.shape)} with a ragged tensor of shape "
+        f"{rows.shape}. Give it the shape [rows, 1], or make an array of the rows with "
+        "`to_tensor()`."
     )
 
 
@@ -184,10 +184,10 @@ def concat(values: Any, axis: Any, name: str | None = None) -> RaggedTensor:
     if not place:
         return RaggedTensor.from_row_lengths(hosted(both), np.concatenate(lengths))
     if len({len(one) for one in lengths}) > 1:
-        raise invalid(
-            "Rows that are put together are as many of each tensor.",
-            " and ".join(str(len(one)) for one in lengths),
-            "Correct the tensors, or the axis.",
+        raise UsageError(
+            "Cannot concatenate ragged tensors of "
+            f"{' and '.join(str(len(one)) for one in lengths)} rows along axis=1. Correct the "
+            "tensors, or the axis."
         )
     order = np.argsort(np.concatenate([one.value_rowids() for one in parts]), kind="stable")
     return RaggedTensor.from_row_lengths(hosted(both[order]), np.sum(lengths, axis=0))
@@ -207,10 +207,9 @@ def _inner(rows: RaggedTensor, axis: Any, more: int) -> int:
     place = given[0] if len(given) == 1 and given[0] is not None else 0
     place += rows.values.ndim + more if place < 0 else 0
     if place < 2:
-        raise invalid(
-            "One axis of a ragged tensor is ragged, the second.",
-            f"axis={axis} of a tensor of shape {rows.shape}",
-            "Choose an axis behind it, or make an array of it with `to_tensor()`.",
+        raise UsageError(
+            f"Cannot use axis={axis} of a ragged tensor of shape {rows.shape}. Choose an axis "
+            "after the ragged one, or make an array with `to_tensor()`."
         )
     return place - 1
 
@@ -230,11 +229,7 @@ def gather(
         raise ragged.refused("gathered along other axes than the first")
     numbers = concrete(indices, "tf.gather")
     if numbers.size and (numbers.min() < 0 or numbers.max() >= params.nrows()):
-        raise invalid(
-            f"Rows have numbers from 0 to {params.nrows() - 1}.",
-            f"{numbers.tolist()}",
-            "Correct the indices.",
-        )
+        raise UsageError.of("indices", f"from 0 to {params.nrows() - 1}", numbers.tolist())
     return params[int(numbers)] if not numbers.ndim else params.take_rows(numbers)
 
 
@@ -300,19 +295,17 @@ def constant(
     """
     depths, kinds = _described(pylist)
     if len(kinds) > 1 or len(depths) > 1:
-        raise invalid(
-            "All elements of a ragged tensor have one type, and stand equally deep in its lists.",
-            f"{pylist!r:.60}",
-            "Give lists of numbers, or lists of texts.",
+        raise UsageError(
+            "Cannot make a ragged tensor of elements of different types or depths: "
+            f"{pylist!r:.60}. Pass lists of numbers, or lists of texts."
         )
     depth = depths.pop() if depths else _depth(pylist)
     if depth < 2:
         return elements(_typed(pylist, dtype))
     if depth > 2 and ragged_rank != 1 and inner_shape is None:
-        raise invalid(
-            "One axis of a ragged tensor is ragged, the second.",
-            f"lists of {depth} levels",
-            "Pass `ragged_rank=1` if lists within rows are alike, or fill them up.",
+        raise UsageError(
+            f"Cannot make a ragged tensor of lists of {depth} levels: one axis can be ragged. "
+            "Pass `ragged_rank=1` if the lists within rows are alike, or pad them."
         )
     rows = list(pylist)
     flat = [one for row in rows for one in row]
@@ -352,10 +345,9 @@ def stack(values: Any, axis: Any = 0, name: str | None = None) -> RaggedTensor:
     """
     rows = [elements(value) for value in values]
     if axis or any(not row.ndim for row in rows):
-        raise invalid(
-            "Arrays are stacked as rows.",
-            f"axis={axis}, arrays of {sorted({row.ndim for row in rows})} axes",
-            "Use `tf.stack` for what is alike.",
+        raise UsageError(
+            f"`tf.ragged.stack` makes rows of arrays along axis=0, got axis={axis} and arrays of "
+            f"{sorted({row.ndim for row in rows})} axes. Use `tf.stack` for arrays of one shape."
         )
     both = _arrays.concat(rows, 0)
     return RaggedTensor.from_row_lengths(both, [row.shape[0] for row in rows])
@@ -369,8 +361,8 @@ def map_flat_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Ragged
     """
     found = [one for one in (*args, *kwargs.values()) if isinstance(one, RaggedTensor)]
     if not found:
-        raise invalid(
-            "`tf.ragged.map_flat_values` takes a ragged tensor.", "none", "Call the function."
+        raise UsageError(
+            "`tf.ragged.map_flat_values` got no ragged tensor. Call the function itself."
         )
     _check_rows(found)
     return of_values(op, args, kwargs, found[0])

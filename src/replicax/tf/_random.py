@@ -92,10 +92,7 @@ def _uniform(
         top = 1 if maxval is None else maxval
         return (random.uniform(key, sizes, dtype) * (top - minval) + minval).astype(dtype)
     if maxval is None:
-        raise UsageError(
-            "Integers are drawn below a bound. Received: maxval=None, "
-            f"dtype={dtype.name}. All integers are not a range. Pass `maxval`."
-        )
+        raise UsageError(f"`maxval` is missing for random integers of {dtype.name}. Pass it.")
     return random.randint(key, sizes, minval, maxval, dtype)
 
 

@@ -62,8 +62,8 @@ def _drawn(likely: np.ndarray, true: Any, count: Any, unique: bool, seed: int | 
     count = static_size(count)
     if unique and count > len(likely):
         raise UsageError(
-            f"Classes that are drawn once are at most all. Received: {count} of {len(likely)}. "
-            "There are no others. Draw fewer, or pass unique=False."
+            f"Cannot draw {count} different classes of {len(likely)}. Draw fewer, or pass "
+            "unique=False."
         )
     if unique:
         noise = -jnp.log(

@@ -44,9 +44,8 @@ class LoadOptions:
     def __post_init__(self) -> None:
         if self.allow_partial_checkpoint or self.experimental_skip_checkpoint:
             raise UsageError(
-                "A saved model is loaded with all of its variables. Received: "
+                "Cannot load a part of a saved model, got "
                 f"allow_partial_checkpoint={self.allow_partial_checkpoint}, "
-                f"experimental_skip_checkpoint={self.experimental_skip_checkpoint}. The program "
-                "and the weights are one folder. Leave both out, and assign other values to "
-                "`loaded.variables` afterwards."
+                f"experimental_skip_checkpoint={self.experimental_skip_checkpoint}. Leave both "
+                "out, and assign other values to `loaded.variables` afterwards."
             )

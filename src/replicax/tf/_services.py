@@ -114,8 +114,8 @@ def group(*inputs: Any, **kwargs: Any) -> None:
     """Nothing: what is written is run. The only keyword is `name`."""
     if unknown := kwargs.keys() - {"name"}:
         raise TypeError(
-            f"tf.group takes one keyword, `name`. Received: {', '.join(sorted(unknown))}. "
-            "Pass operations by position."
+            f"`tf.group` has no argument {', '.join(map(repr, sorted(unknown)))}. Pass operations "
+            "by position; the only keyword is `name`."
         )
 
 
@@ -211,10 +211,9 @@ def _promised(result: Any, kind: Any, shape: tuple[int, ...]) -> np.ndarray:
     array = np.asarray(fitting(np.asarray(result, np.dtype(kind))))
     if array.shape != shape:
         raise UsageError(
-            "In compiled code, a function of Python gives arrays of the shape of its first "
-            f"argument. Received: {array.shape} for {shape}. Compiled code knows all shapes before "
-            "it runs. Call the function outside, or say the shape: `jax.pure_callback(func, "
-            "jax.ShapeDtypeStruct((), 'float32'), x)`."
+            "A Python function in compiled code must return the shape of its first argument, "
+            f"{shape}, got {array.shape}. Call it outside, or state the shape: "
+            "`jax.pure_callback(func, jax.ShapeDtypeStruct((), 'float32'), x)`."
         )
     return array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
 

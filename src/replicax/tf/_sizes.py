@@ -67,9 +67,9 @@ class Sizes(keras.KerasTensor):
 
     def __index__(self) -> int:
         raise UsageError(
-            "A size of a model's input is not known while the model is built. Received: one where "
-            "Python or NumPy wants a number, as in a slice of a NumPy array. Make the array a "
-            "tensor with `tf.constant`, or put the code in the `call` of a layer."
+            "Cannot use a size of a model's input as a number: it is not known while the model is "
+            "built. Convert the NumPy array with `tf.constant`, or move the code to a layer's "
+            "`call`."
         )
 
     def __len__(self) -> int:

@@ -13,11 +13,12 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from replicax._core.errors import UsageError
 from replicax.data._host import HostTensor
 from replicax.data._shape import TensorShape
 from replicax.data._spec import ArraySpec, spec_of
 from replicax.tf._calls import array, static_shape
-from replicax.tf._composite import CompositeTensor, elements, invalid, places
+from replicax.tf._composite import CompositeTensor, elements, places
 
 
 @final
@@ -72,18 +73,15 @@ class SparseTensor(CompositeTensor):
         self._indices = where.reshape(-1, len(self._shape)) if not where.size else where
         fits = self._indices.shape == (self._values.size, len(self._shape))
         if self._values.ndim != 1 or not fits:
-            raise invalid(
-                "A sparse tensor has a row of indices for each of its values, with a number for "
-                "each axis.",
-                f"indices of shape {tuple(where.shape)}, values of shape "
-                f"{tuple(self._values.shape)}, dense_shape {self._shape}",
-                "Pass a matrix of indices and a vector of values.",
+            raise UsageError(
+                f"Cannot make a SparseTensor of indices of shape {tuple(where.shape)}, values of "
+                f"shape {tuple(self._values.shape)} and dense_shape {self._shape}. Pass a vector "
+                "of values, and a row of indices for each, with a number for each axis."
             )
         if not isinstance(where, Tracer) and np.any((where < 0) | (where >= self._shape)):
-            raise invalid(
-                "Indices are in the shape of their tensor.",
-                f"up to {self._indices.max(0).tolist()} for the shape {list(self._shape)}",
-                "Correct the indices, or `dense_shape`.",
+            raise UsageError(
+                f"Indices up to {self._indices.max(0).tolist()} are outside of dense_shape "
+                f"{list(self._shape)}. Correct one of them."
             )
 
     @property
@@ -215,8 +213,7 @@ def sparse(value: Any, where: str) -> SparseTensor:
     """
     if isinstance(value, SparseTensor):
         return value
-    raise invalid(
-        f"`{where}` takes a SparseTensor.",
-        f"a {type(value).__name__}",
-        "Make one with `tf.sparse.from_dense`.",
+    raise UsageError(
+        f"`{where}` needs a SparseTensor, got {type(value).__name__}. Make one with "
+        "`tf.sparse.from_dense`."
     )

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from replicax._core.errors import UsageError
 from replicax.data._host import HostTensor
 from replicax.tf._calls import apart, array, concrete, hosted, published, static_shape
 from replicax.tf._composite import (
     axes_within,
     elements,
     filling,
-    invalid,
     is_text,
     lowest,
     of_values,
@@ -100,10 +100,9 @@ def map_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> SparseTenso
         if one.indices is not first.indices:
             places_of = [concrete(each.indices, "tf.sparse.map_values") for each in (one, first)]
             if one.shape != first.shape or not np.array_equal(places_of[0], places_of[1]):
-                raise invalid(
-                    "`tf.sparse.map_values` takes tensors with the same places.",
-                    f"{first} and {one}",
-                    "Use `tf.sparse.add`, or arrays.",
+                raise UsageError(
+                    f"`tf.sparse.map_values` needs tensors with the same indices, got {first} and "
+                    f"{one}. Use `tf.sparse.add`, or arrays."
                 )
 
     return of_values(op, args, kwargs, first)
@@ -144,9 +143,7 @@ def add(a: Any, b: Any, threshold: Any = 0) -> Any:
 
 def _check_shapes(first: Any, second: Any) -> None:
     if first != second:
-        raise invalid(
-            "What is added has one shape.", f"{first} and {second}", "Bring them to one shape."
-        )
+        raise UsageError(f"Cannot add sparse tensors of shapes {first} and {second}.")
 
 
 def sparse_dense_matmul(
@@ -176,10 +173,9 @@ def sparse_dense_matmul(
         height, width = width, height
     right = right.conj().T if adjoint_b else right
     if right.ndim != 2 or right.shape[0] != width:
-        raise invalid(
-            "A product of matrices has as many columns on its left as rows on its right.",
-            f"{sp_a.shape} and {tuple(right.shape)}, adjoint_a={adjoint_a}",
-            "Transpose one of them.",
+        raise UsageError(
+            f"Cannot multiply matrices of shapes {sp_a.shape} and {tuple(right.shape)} with "
+            f"adjoint_a={adjoint_a}. Transpose one of them."
         )
     kind = xp.result_type(values, right)
     products = values[:, None] * right[columns]
@@ -196,10 +192,9 @@ def _reduction(name: str, how: str, text: str) -> Any:
     ) -> Any:
         tensor = sparse(sp_input, f"tf.sparse.{reduce.__name__}")
         if output_is_sparse:
-            raise invalid(
-                f"`tf.sparse.{reduce.__name__}` gives an array.",
-                "output_is_sparse=True",
-                "Use `tf.sparse.from_dense` of the result.",
+            raise UsageError(
+                f"`tf.sparse.{reduce.__name__}` cannot return a sparse tensor. Leave out "
+                "output_is_sparse=True, and call `tf.sparse.from_dense` on the result."
             )
         xp, values = array(tensor.values)
         gone = axes_within(len(tensor.shape), axis)
@@ -252,11 +247,7 @@ def reshape(sp_input: Any, shape: Any, name: str | None = None) -> SparseTensor:
         place = wanted.index(-1)
         wanted[place] = count // max(1, math.prod(wanted[:place] + wanted[place + 1 :]))
     if math.prod(wanted) != count:
-        raise invalid(
-            "A tensor keeps its number of elements.",
-            f"{list(tensor.shape)} to become {wanted}",
-            "Correct the shape.",
-        )
+        raise UsageError(f"Cannot reshape a tensor of shape {list(tensor.shape)} to {wanted}.")
     where = concrete(tensor.indices, "tf.sparse.reshape")
     flat = np.ravel_multi_index(tuple(where.T), tensor.shape)
     where = np.stack(np.unravel_index(flat, wanted), axis=-1)
@@ -293,10 +284,9 @@ def concat(
     shapes = np.array([one.shape for one in tensors]) if len(ranks) == 1 else None
     others = None if shapes is None else np.delete(shapes, place, axis=1)
     if others is None or (np.any(others != others[0]) and not expand_nonconcat_dims):
-        raise invalid(
-            "Tensors that are put together differ in one axis only.",
-            f"shapes {[one.shape for one in tensors]}, axis={axis}",
-            "Bring them to one shape, or pass `expand_nonconcat_dims=True`.",
+        raise UsageError(
+            f"Cannot concatenate sparse tensors of shapes {[one.shape for one in tensors]} along "
+            f"axis={axis}. Bring them to one shape, or pass `expand_nonconcat_dims=True`."
         )
     shape = np.max(shapes, axis=0)  # pyright: ignore[reportArgumentType, reportCallIssue]
     sizes = [one.shape[place] for one in tensors]
@@ -346,10 +336,9 @@ def to_indicator(sp_input: Any, vocab_size: Any, name: str | None = None) -> Any
     xp, values = array(tensor.values)
     ids = np.asarray(values) if not isinstance(values, Tracer) else None
     if is_text(values) or (ids is not None and np.any((ids < 0) | (ids >= vocab_size))):
-        raise invalid(
-            f"Ids are integers from 0 to {int(vocab_size) - 1}.",
-            f"{tensor}",
-            "Correct `vocab_size`, or look texts up in a table first.",
+        raise UsageError(
+            f"Ids must be integers from 0 to {int(vocab_size) - 1}, got {tensor}. Correct "
+            "`vocab_size`, or look up texts in a table first."
         )
     where = (*_columns(tensor, xp)[:-1], values)
     return put(xp.zeros((*tensor.shape[:-1], int(vocab_size)), bool), where, True)

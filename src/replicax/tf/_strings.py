@@ -42,9 +42,8 @@ def _parts(fn: Callable[[Any], list[Any]], value: Any, kind: Any = object) -> An
     texts = None if isinstance(value, RaggedTensor) else np.asarray(value, object)
     if texts is None or texts.ndim > 1:
         raise UsageError(
-            "A text is taken apart, or a vector of texts into rows of different lengths. Received: "
-            f"texts of shape {value.shape if texts is None else texts.shape}. One axis of a ragged "
-            "tensor is ragged. Take the elements of `tf.reshape(texts, [-1])` apart."
+            f"Cannot split texts of shape {value.shape if texts is None else texts.shape}: the "
+            "result would have two ragged axes. Split `tf.reshape(texts, [-1])`."
         )
     rows = [fn(text) for text in texts.reshape(-1)]
     flat = HostTensor.of(np.array([part for row in rows for part in row], kind))

@@ -217,9 +217,8 @@ def image(
     array = array_of(data)
     if array.ndim != 4:
         raise UsageError(
-            "Images come as a batch, of the shape (images, height, width, channels). Received: "
-            f"shape {tuple(array.shape)}. An axis is missing, or one too many. Write `image[None]` "
-            "for a single one."
+            f"Images must have shape (images, height, width, channels), got {tuple(array.shape)}. "
+            "Write `image[None]` for a single one."
         )
     numpy = jnp if isinstance(array, jax.Array) else np
     batch = event_files.pixels(array, max_outputs, numpy)
@@ -277,9 +276,8 @@ def _step(state: _State, step: Any, name: str) -> Any:
     number = state.step if step is None else step
     if number is None:
         raise UsageError(
-            f"A summary is of a step. Received: no step for {name!r}. TensorBoard draws values "
-            "over steps. Pass step=, or call `tf.summary.experimental.set_step`, or write "
-            "`with writer.as_default(step=…)`."
+            f"No step for the summary {name!r}. Pass step=, call "
+            "`tf.summary.experimental.set_step`, or write `with writer.as_default(step=…)`."
         )
     return array_of(number)
 
@@ -318,8 +316,8 @@ def trace_export(name: str, step: Any = None, profiler_outdir: Any = None) -> No
     target = profiler_outdir or outdir
     if target is None:
         raise UsageError(
-            "A profile is written to a folder. Received: profiler_outdir=None, here and in "
-            "`trace_on`. It must go somewhere. Pass the folder that TensorBoard is shown."
+            "No folder for the profile: `profiler_outdir` is None here and in `trace_on`. Pass "
+            "the folder that TensorBoard reads."
         )
     jax.profiler.stop_trace()
     shutil.copytree(folder.name, target, dirs_exist_ok=True)

@@ -64,12 +64,11 @@ def parse_tensor(serialized: Any, out_type: Any, name: str | None = None) -> Any
             return hosted(flat.reshape(shape).copy())
     except (IndexError, TypeError, ValueError) as error:
         raise CorruptRecord(
-            f"A tensor is read of what `serialize_tensor` wrote. Received: {len(data)} bytes of "
-            f"which is said: {error}. They are damaged, cut off, or something else. Write them "
-            "anew."
+            f"Cannot parse these {len(data)} bytes as a tensor: {error}. Pass what "
+            "`tf.io.serialize_tensor` wrote."
         ) from error
     held = next((name for name, one in TYPES.items() if one == kind), "unknown")
     raise UsageError(
-        f"A tensor is read in the type that it has. Received: out_type={wanted.name} for one of "
-        f"{held}. Its bytes would mean other numbers. Pass `tf.{held}`, and cast afterwards."
+        f"Cannot parse a tensor of {held} as out_type={wanted.name}. Pass `tf.{held}`, and cast "
+        "afterwards."
     )

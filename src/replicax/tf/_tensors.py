@@ -94,8 +94,8 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
         return _as_tensor(np.broadcast_to(np.asarray(found).ravel()[0], wanted), found.dtype)
     if found.size != int(np.prod(wanted)):
         raise UsageError(
-            f"A constant has as many elements as its shape. Received: {found.size} elements for "
-            f"the shape {wanted}. Only one single number is repeated. Correct the shape."
+            f"Cannot make a constant of shape {wanted} from {found.size} elements. Correct the "
+            "shape."
         )
     return found.reshape(wanted)
 
@@ -179,8 +179,8 @@ def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Any:
     x = x if hasattr(x, "shape") else convert_to_tensor(x)
     if not TensorShape(shape).is_compatible_with(x.shape):
         raise UsageError(
-            f"The array must have the shape {TensorShape(shape)}. Received: {tuple(x.shape)}. The "
-            "program said so with `ensure_shape`. Look at where the array comes from."
+            f"The array must have shape {TensorShape(shape)}, got {tuple(x.shape)}. Look at the "
+            "code that made it."
         )
     return x
 
@@ -213,8 +213,7 @@ class NoNumpy(LeakedTracer, AttributeError):
 
 def _no_numpy(self: Any) -> NoReturn:
     raise NoNumpy(
-        f"`numpy()` is for values that are known. Received: {self}, which is computed by compiled "
-        "code. It has no value while the code is compiled. Return it and call `numpy()` on the "
+        f"{self} has no `numpy()` while code is compiled. Return it and call `numpy()` on the "
         "result, or use `tf.print`."
     )
 

@@ -99,7 +99,7 @@ def _pairs(a: Any, b: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for key in a:
             yield from _pairs(a[key], b[key])
     elif jax.tree.structure(a) != jax.tree.structure(b):
-        raise AssertionError(f"Nests of different structures: {a} and {b}")
+        raise AssertionError(f"Structures differ: {a} and {b}")
     else:
         leaves = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
         yield from ((np.asarray(one), np.asarray(other)) for one, other in leaves)

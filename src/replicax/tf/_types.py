@@ -56,9 +56,9 @@ class TraceType(ABC, Hashable):
         told = [name for name in ("to_tensors", "_to_tensors", "flatten") if name in vars(cls)]
         if told:
             raise UsageError(
-                "A TraceType says which objects share a program. Received: "
-                f"{cls.__name__} with {told}. Arrays of an object would be constants of the "
-                "program. Pass them as arguments of the function."
+                f"{cls.__name__} defines {told}, which a TraceType here does not use: arrays of "
+                "an object would be constants of the program. Pass the arrays as arguments of "
+                "the function."
             )
 
     @abstractmethod

@@ -31,8 +31,8 @@ def _package() -> Any:
         return importlib.import_module(_PACKAGE)
     except ImportError as error:
         raise ImportError(
-            f"`replicax.tf.datasets` reads by the package tensorflow-datasets. Received: {error}. "
-            "Run `pip install tensorflow-datasets array_record`; TensorFlow is not needed.",
+            f"`replicax.tf.datasets` needs the package tensorflow-datasets: {error}. Run `pip "
+            "install tensorflow-datasets array_record`; TensorFlow is not needed.",
             name=_PACKAGE,
         ) from error
 
@@ -170,9 +170,8 @@ class Builder:
         keys = self._builder.info.supervised_keys
         if keys is None:
             raise UsageError(
-                "A data set with `as_supervised=True` says what is input and what is label. "
-                f"Received: {self._builder.name!r}, which does not. Leave it out, and take them "
-                "from the dicts in `map`."
+                f"The data set {self._builder.name!r} does not say which is input and which is "
+                "label. Leave out `as_supervised=True`, and take them from the dicts in `map`."
             )
         return keys
 

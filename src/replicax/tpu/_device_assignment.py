@@ -47,11 +47,9 @@ class DeviceAssignment:
         places = [tuple(place) for place in self._assignment.reshape(-1, shape[-1]).tolist()]
         if len(shape) != 3 or shape[2] != RANK or not places or len(set(places)) < len(places):
             raise UsageError(
-                "An assignment gives each device to one replica. "
-                f"Received: core_assignment of shape {shape}, with "
-                f"{len(places) - len(set(places))} coordinates twice. "
-                "Pass different coordinates, in an array of shape (replicas, devices of "
-                "a replica, 4)."
+                "`core_assignment` must be different coordinates of shape (replicas, devices of a "
+                f"replica, 4), got shape {shape} with {len(places) - len(set(places))} coordinates "
+                "twice."
             )
         for place in places:
             topology.task_ordinal_at_coordinates(place)
@@ -87,11 +85,9 @@ class DeviceAssignment:
         fitting = math.prod((blocks * stride).tolist()) if valid else 0
         if not 1 <= num_replicas <= fitting:
             raise UsageError(
-                "The replicas of an assignment fit into the mesh of the topology beside each "
-                f"other. Received: num_replicas={num_replicas}, of the shape {shape.tolist()} with "
-                f"stride {stride.tolist()}, in a mesh of {mesh.tolist()}: {fitting} fit. "
-                "A device computes one replica. Use a smaller shape of four numbers from 1, or "
-                "fewer replicas."
+                f"Only {fitting} replicas of shape {shape.tolist()} with stride {stride.tolist()} "
+                f"fit into a mesh of {mesh.tolist()}, got num_replicas={num_replicas}. Use a "
+                "smaller shape of four numbers from 1, or fewer replicas."
             )
         counts = blocks * stride
         within = np.array(list(itertools.product(*map(range, shape)))) * stride
@@ -141,8 +137,7 @@ class DeviceAssignment:
         ]
         if not found:
             raise UsageError(
-                "A logical device is looked up on a host that has one. "
-                f"Received: task {task_id}, logical device {logical_core}, of "
+                f"Task {task_id} has no logical device {logical_core}: there are "
                 f"{self._topology.num_tasks} hosts and {self.num_cores_per_replica} devices of a "
                 "replica. Count both from 0."
             )
@@ -179,20 +174,18 @@ def assigned_devices(assignment: DeviceAssignment, devices: Sequence[jax.Device]
     strange = [device for replica in replicas for device in replica if device not in devices]
     if strange:
         raise UnknownDevice(
-            "A strategy computes on the devices of this program. "
-            f"Received: an assignment to {strange[0]!r} ({strange[0].device_kind}), which is not "
-            f"one of {len(devices)} devices of the kind {devices[0].device_kind}. Build the "
-            "assignment from the result of `initialize_tpu_system(resolver)`; to compile for a "
-            "TPU that is not here, use `replicax plan`."
+            f"The assignment has {strange[0]!r} ({strange[0].device_kind}), which is none of this "
+            f"program's {len(devices)} devices of kind {devices[0].device_kind}. Build it from the "
+            "result of `initialize_tpu_system(resolver)`; to compile for a TPU that is not here, "
+            "use `replicax plan`."
         )
     hosts = [sorted({device.process_index for device in replica}) for replica in replicas]
     covered = {host for replica in hosts for host in replica}
     if any(len(replica) > 1 for replica in hosts) or len(covered) < live.num_tasks:
         raise UsageError(
-            "A replica is on the devices of one host, and every host has one. Received: replicas "
-            f"on the hosts {hosts}, of {live.num_tasks} hosts. "
-            "Choose a computation_shape that divides "
-            "the chips of a host, and as many replicas as fit."
+            f"A replica spans hosts, or a host has none: replicas are on the hosts {hosts}, of "
+            f"{live.num_tasks} hosts. Choose a computation_shape that divides the chips of a host, "
+            "and as many replicas as fit."
         )
     order = sorted(range(len(replicas)), key=lambda replica: hosts[replica])
     return [device for replica in order for device in replicas[replica]]

@@ -77,9 +77,8 @@ class Topology:
         counts = Counter(device.process_index for device in ordered)
         if len(set(counts.values())) != 1:
             raise UsageError(
-                "All hosts of a TPU have the same number of devices. "
-                f"Received: {dict(counts)}, the devices by host. "
-                "Pass all devices of the slice, or none of a host."
+                f"The hosts have different numbers of devices, {dict(counts)}. Pass all devices of "
+                "the slice, or none of a host."
             )
         places = _places(ordered)
         found = cls(None, places.max(0) + 1, places.reshape(len(counts), -1, RANK))
@@ -152,9 +151,8 @@ class Topology:
         fits = len(place) == RANK and all(0 <= n < m for n, m in zip(place, self._mesh_shape))  # noqa: B905
         if not fits or self._tasks[place] < 0:
             raise UsageError(
-                "The coordinates of a device are x, y, z and its core, from 0. "
-                f"Received: {list(place)} in a mesh of {self._mesh_shape.tolist()}, where no "
-                "device is. Use coordinates of `topology.device_coordinates`."
+                f"No device at {list(place)} in a mesh of {self._mesh_shape.tolist()}. Use "
+                "coordinates of `topology.device_coordinates`: x, y, z and the core, from 0."
             )
         return place
 
@@ -164,11 +162,9 @@ def _check(mesh_shape: np.ndarray, coordinates: np.ndarray) -> None:
     placed = shaped and coordinates.ndim == 3 and coordinates.shape[2] == RANK
     if not placed or not ((coordinates >= 0) & (coordinates < mesh_shape)).all():
         raise UsageError(
-            "A topology is a mesh of x, y, z and cores, and for each host the coordinates of its "
-            f"devices in it. Received: mesh_shape={mesh_shape.tolist()}, device_coordinates of "
-            f"shape {coordinates.shape}. "
-            "Pass four sizes, and an array of shape (hosts, devices of a host, 4) with numbers "
-            "from 0 to below these sizes."
+            f"mesh_shape={mesh_shape.tolist()} and device_coordinates of shape {coordinates.shape} "
+            "make no topology. Pass the sizes of x, y, z and cores, and an array of shape (hosts, "
+            "devices of a host, 4) with numbers from 0 below these sizes."
         )
 
 

@@ -33,7 +33,7 @@ def test_all_workers_raise_and_show_who_has_what():
     assert table.endswith("\n".join(lines))
     assert "worker 2" in table.partition("\n")[0]  # the others are more
     text = str(errors[1])
-    assert text.startswith("All workers must have the same set-up. Received: workers that differ ")
+    assert text.startswith("The workers differ in JAX:")
     assert str(pickle.loads(pickle.dumps(errors[1]))) == text
 
 

@@ -115,5 +115,5 @@ def test_names_stand_for_compressions():
 
 
 def test_an_unknown_compression_is_refused():
-    with pytest.raises(UsageError, match=r"Both sides must know how to read what is sent"):
+    with pytest.raises(UsageError, match=r"`compression` must be .*'bf16'"):
         compression_of("zip")

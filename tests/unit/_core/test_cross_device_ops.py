@@ -211,13 +211,13 @@ def test_a_tensor_is_broadcast_to_the_replicas_of_a_value():
 
 
 def test_plain_values_have_no_components():
-    with pytest.raises(UsageError, match="Cross-device operations combine distributed values"):
+    with pytest.raises(UsageError, match="not a distributed value"):
         CrossDeviceOps().reduce("SUM", jnp.ones(2))
 
 
 @pytest.mark.parametrize("operation", [NcclAllReduce, HierarchicalCopyAllReduce])
 def test_the_number_of_packs_is_not_negative(operation):
-    with pytest.raises(ValueError, match="The number of packs cannot be negative"):
+    with pytest.raises(ValueError, match="`num_packs` must be at least 0, got"):
         operation(num_packs=-1)
     assert check_num_packs(0) == 0
 

@@ -46,7 +46,7 @@ def test_workers_that_train_in_step_have_gpus_of_their_own(processes, gpus, expe
 
 
 def test_more_workers_than_gpus_are_refused():
-    with pytest.raises(rx.errors.ClusterSpecError, match="3 workers for 2 GPUs"):
+    with pytest.raises(rx.errors.ClusterSpecError, match="3 workers cannot share 2 GPUs"):
         own_gpus(3, ["0", "1"])
 
 

@@ -203,25 +203,25 @@ def test_an_id_that_is_not_there_shows_in_its_example_only():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda t: rx.nn.embedding_lookup(t, [1.5]), "An id is the number of a row. Received: ids"),
-        (lambda t: rx.nn.embedding_lookup([], [1]), "A table has at least one shard. Received:"),
+        (lambda t: rx.nn.embedding_lookup(t, [1.5]), "Ids must be integers"),
+        (lambda t: rx.nn.embedding_lookup([], [1]), "Cannot look up rows in an empty list"),
         (
             lambda t: rx.nn.embedding_lookup_sparse(t, PADDED, combiner="max"),
-            "A combiner is 'mean', 'sum' or 'sqrtn'. Received: 'max'",
+            "`combiner` must be .*'max'",
         ),
         (
             lambda t: rx.nn.embedding_lookup_sparse(t, PADDED, jnp.ones(3)),
-            "There must be one weight for each id. Received: weights of shape",
+            "Weights of shape",
         ),
         (
             lambda t: rx.nn.embedding_lookup_sparse(t, jnp.array([0, 1])),
-            r"a matrix with an example in each row.*an array with .* axes",
+            r"an array with 1 axes",
         ),
         (
             lambda t: rx.nn.embedding_lookup_sparse(
                 t, (jnp.ones(3, int), jnp.ones(3, int), (3, 3))
             ),
-            r"a matrix with an example in each row.*indices of shape .* for ids of shape",
+            r"indices of shape .* for ids of shape",
         ),
     ],
 )

@@ -74,7 +74,7 @@ def test_the_type_of_the_loss_stays(dtype):
 
 
 def test_a_scalar_was_averaged_already():
-    with pytest.raises(UsageError, match="Compute the loss with reduction='none'"):
+    with pytest.raises(UsageError, match="reduction='none'"):
         compute_average_loss(jnp.float32(1.0))
 
 

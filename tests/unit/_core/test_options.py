@@ -42,11 +42,11 @@ def test_a_pipeline_per_replica_may_be_on_its_device():
 
 
 def test_a_pack_has_a_size():
-    with pytest.raises(UsageError, match="A pack has a size in bytes. Received: bytes_per_pack=-1"):
+    with pytest.raises(UsageError, match="`bytes_per_pack` must be at least 0, got -1"):
         CommunicationOptions(bytes_per_pack=-1)
 
 
 @pytest.mark.parametrize("seconds", [0, -1.5])
 def test_a_timeout_is_positive(seconds):
-    with pytest.raises(ValueError, match="A time-out is a positive number of seconds"):
+    with pytest.raises(ValueError, match="`timeout_seconds` must be positive"):
         CommunicationOptions(timeout_seconds=seconds)

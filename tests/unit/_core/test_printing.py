@@ -177,7 +177,7 @@ def test_the_stream_is_that_of_errors_by_default(capsys):
 
 
 def test_a_stream_takes_text():
-    with pytest.raises(rx.errors.UsageError, match="goes to a stream, a file or a function"):
+    with pytest.raises(rx.errors.UsageError, match="`output_stream` must be"):
         rx.print("a", output_stream="stderr")
 
 

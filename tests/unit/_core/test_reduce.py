@@ -39,7 +39,7 @@ def test_an_operation_is_a_name_in_any_case(name):
 
 @pytest.mark.parametrize("name", ["max", "", None, 3])
 def test_there_are_two_operations(name):
-    with pytest.raises(UsageError, match="A reduce operation is 'SUM' or 'MEAN'"):
+    with pytest.raises(UsageError, match="use 'SUM' or 'MEAN'"):
         ReduceOp.parse(name)
 
 
@@ -80,17 +80,17 @@ def test_a_plain_value_of_one_replica_is_its_sum():
 
 
 def test_a_plain_value_is_not_summed():
-    with pytest.raises(UsageError, match="a non-DistributedValues value of type float"):
+    with pytest.raises(UsageError, match="non-DistributedValues value of type float"):
         reduce_value(ReduceOp.SUM, 5.0, None, replicas=2)
 
 
 def test_uneven_components_are_not_combined():
-    with pytest.raises(UnevenBatch, match="Combining element by element needs components"):
+    with pytest.raises(UnevenBatch, match="shapes .*axis=0"):
         reduce_value(ReduceOp.MEAN, UNEVEN, None, replicas=2)
 
 
 def test_an_axis_must_exist_in_every_component():
-    with pytest.raises(UsageError, match="There is no such axis to sum over"):
+    with pytest.raises(UsageError, match="`axis` must be"):
         reduce_value(ReduceOp.SUM, EVEN, 1, replicas=2)
 
 
@@ -104,12 +104,12 @@ def test_gathering(value, expected):
 
 def test_components_that_do_not_fit_are_not_gathered():
     value = PerReplica(parts=(jnp.ones((1, 2)), jnp.ones((1, 3))))
-    with pytest.raises(UnevenBatch, match="Components to gather may differ in size along"):
+    with pytest.raises(UnevenBatch, match="axis=0"):
         gather_value(value, 0, replicas=2)
 
 
 def test_scalars_have_no_axis():
-    with pytest.raises(UsageError, match="Received: a scalar, which has none"):
+    with pytest.raises(UsageError, match="Cannot `gather` a scalar"):
         require_rank(0, "gather")
     require_rank(1, "gather")
 
@@ -169,7 +169,7 @@ def test_python_values_are_not_merged():
 
 
 def test_uneven_components_are_not_handed_back():
-    with pytest.raises(UnevenBatch, match="A value handed back from `merge_call`"):
+    with pytest.raises(UnevenBatch, match="from `merge_call`"):
         SyncGroup(2, sum_leaves).own(UNEVEN)
 
 

@@ -50,7 +50,7 @@ def test_a_device_is_its_own_name():
 @pytest.mark.parametrize("name", ["GPU:0", "CPU:8", "CPU:-1", "XYZ:0", "", "CPU:0:1", "0", 3])
 def test_an_unknown_device_is_an_error_that_lists_the_known(name):
     # Section 0: tf.distribute takes the CPU, silently.
-    with pytest.raises(UnknownDevice, match="must be one that this machine has.*CPU:0, CPU:1, CPU"):
+    with pytest.raises(UnknownDevice, match="here; JAX sees CPU:0-7"):
         parse_device(name)
 
 
@@ -90,7 +90,7 @@ def test_replicas_are_in_the_order_of_the_names():
 
 @pytest.mark.parametrize("devices", [["CPU:0", "CPU:0"], ["CPU:1", "/cpu:1"], [CPUS[0], "CPU:0"]])
 def test_a_device_holds_one_replica(devices):
-    with pytest.raises(UnknownDevice, match=r"Received: CPU:[01] more than once"):
+    with pytest.raises(UnknownDevice, match="CPU:[01] is named more than once"):
         Topology.local(devices)
 
 
@@ -139,7 +139,7 @@ def test_one_replica_on_several_devices_may_deadlock():
 
 @pytest.mark.parametrize(("count", "model_parallel"), [(6, 4), (2, 4), (4, 0)])
 def test_replicas_have_as_many_devices_each(count, model_parallel):
-    with pytest.raises(UsageError, match="divided into replicas of as many devices each"):
+    with pytest.raises(UsageError, match="`model_parallel` must divide"):
         Topology.of(CPUS[:count], model_parallel)
 
 

@@ -50,12 +50,12 @@ MISUSES = {
 @pytest.mark.parametrize("misuse", MISUSES.values(), ids=MISUSES)
 @pytest.mark.parametrize("value", [EVEN, UNEVEN], ids=["even", "uneven"])
 def test_a_per_replica_value_is_no_array(value, misuse):
-    with pytest.raises(PerReplicaMisuse, match="2 components used as an array or number"):
+    with pytest.raises(PerReplicaMisuse, match="one array: it holds 2"):
         misuse(value)
 
 
 def test_the_message_names_the_ways_out():
-    with pytest.raises(TypeError, match=r"`strategy\.reduce`, or list it with"):
+    with pytest.raises(TypeError, match="reduce`.*`strategy.experimental_local_results`"):
         float(EVEN)
 
 
@@ -152,7 +152,7 @@ def test_what_is_distributed(value, distributed):
 
 @pytest.mark.parametrize("array", [np.array(["a"]), np.array([b"a"]), np.array([None, 1])])
 def test_text_does_not_go_to_devices(array):
-    with pytest.raises(rx.errors.UsageError, match="A batch that goes to devices holds numbers"):
+    with pytest.raises(rx.errors.UsageError, match="text.*`InputOptions"):
         refuse_text(array)
 
 

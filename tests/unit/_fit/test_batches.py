@@ -50,7 +50,7 @@ def test_another_batch_is_an_error_before_it_is_computed(whole):
         pairs = [(one, agreement_on(one, 1, whole=whole)) for one in (rows, other)]
         batches = agreed(pairs, ahead=1)
         next(batches)
-        with pytest.raises(WorkersDiffer, match="All workers must have the same batches"):
+        with pytest.raises(WorkersDiffer, match="All must have the same batches"):
             next(batches)
         return True
 

@@ -58,7 +58,7 @@ def test_anything_else_is_left_to_keras(value):
 )
 def test_what_a_data_set_has_inside_is_not_taken_beside_it(beside):
     (name,) = beside
-    with pytest.raises(rx.errors.UsageError, match="A data set has inputs, targets") as caught:
+    with pytest.raises(rx.errors.UsageError, match="Cannot pass `") as caught:
         choose(Batches(), **beside)
     assert f"`{name}`" in str(caught.value)
     choose(Batches(), y=None, sample_weight=None, batch_size=None)
@@ -139,7 +139,7 @@ def test_an_empty_data_set_is_an_error():
         def host_batches(self):
             return iter(())
 
-    with pytest.raises(rx.errors.UsageError, match="need at least one batch"):
+    with pytest.raises(rx.errors.UsageError, match="no batches"):
         list(HostAdapter(Nothing()).get_numpy_iterator())
 
 
@@ -164,7 +164,7 @@ def test_what_cannot_be_weighted_by_its_class(batch):
         def host_batches(self):
             return iter([batch])
 
-    with pytest.raises(rx.errors.UsageError, match="`class_weight` is for batches of inputs and"):
+    with pytest.raises(rx.errors.UsageError, match="`class_weight` with a batch of"):
         list(HostAdapter(One(), {0: 1.0}).get_numpy_iterator())
 
 

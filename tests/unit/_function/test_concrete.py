@@ -25,7 +25,7 @@ def test_a_function_of_any_number_of_axes():
     square = power.get_concrete_function(tf.TensorSpec(None, tf.float32))
     assert float(square(tf.constant(10.0))) == 100.0
     assert square(tf.constant([[2.0], [3.0]])).tolist() == [[4.0], [9.0]]
-    with pytest.raises(rx.errors.UsageError, match="known number of axes"):
+    with pytest.raises(rx.errors.UsageError, match="any number of axes"):
         _ = square.structured_outputs
 
 
@@ -138,7 +138,7 @@ def test_a_longer_program_has_more_nodes():
     assert (three - one) % 2 == 0
     assert three > one
     dataset = tf.data.Dataset.from_tensors((np.int32(1), np.int32(2))).repeat(100)
-    with pytest.raises(rx.errors.UsageError, match="without the data"):
+    with pytest.raises(rx.errors.UsageError, match="runs as plain Python"):
         count(dataset)
 
 

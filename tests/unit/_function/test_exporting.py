@@ -76,9 +76,9 @@ def test_several_inputs_and_outputs_have_names(path):
     one = np.ones((4, 2), "float32")
     result = serve(a=one, b=2 * one)
     assert {name: float(value[0, 0]) for name, value in result.items()} == {"sum": 3, "scaled": 2}
-    with pytest.raises(rx.errors.UsageError, match="gets its arrays by name"):
+    with pytest.raises(rx.errors.UsageError, match="needs the arrays"):
         serve(a=one)
-    with pytest.raises(TypeError, match="for 'a' float32"):
+    with pytest.raises(TypeError, match="'a' must be"):
         serve(a=one[:, :1], b=one)
 
 
@@ -128,7 +128,7 @@ def test_signatures_may_be_given(path):
     assert loaded.signatures["times"](x=np.ones((1, 2), "int32"))["output_0"].tolist() == [[3, 3]]
     saved_model.save(module, path, signatures=module.__call__)
     assert saved_model.load(path).signatures["serving_default"]([1.0])["output_0"].tolist() == [2.0]
-    with pytest.raises(rx.errors.UsageError, match="compiled function whose arguments are known"):
+    with pytest.raises(rx.errors.UsageError, match="get_concrete_function"):
         saved_model.save(module, path, signatures=module.other)
 
 
@@ -141,7 +141,7 @@ def test_a_layer_calls_a_saved_model(path):
     model = keras.Model(inputs, keras.layers.Rescaling(2.0)(rx.layers.TFSMLayer(path)(inputs)))
     assert model.predict(X, verbose=0).tolist() == (2 * BY_HAND).tolist()
     assert type(layer).from_config(layer.get_config()).call_endpoint == "serving_default"
-    with pytest.raises(rx.errors.UsageError, match="calls an endpoint of its folder"):
+    with pytest.raises(rx.errors.UsageError, match="No endpoint 'other'"):
         rx.layers.TFSMLayer(path, call_endpoint="other")
 
 
@@ -152,14 +152,14 @@ def test_a_model_that_was_not_called_is_saved_without_functions(path, caplog):
 
 
 def test_what_cannot_be_saved(path):
-    with pytest.raises(rx.errors.UsageError, match="has functions or variables"):
+    with pytest.raises(rx.errors.UsageError, match="without functions and variables"):
         saved_model.save(tf.Module(), path)
 
     @tf.function(input_signature=[rx.data.ArraySpec((), "float32")])
     def gives_a_type(x):
         return x, float
 
-    with pytest.raises(rx.errors.UsageError, match="Arguments and results of a saved function"):
+    with pytest.raises(rx.errors.UsageError, match="takes or returns a"):
         saved_model.save(tf.Module(), path, signatures=gives_a_type)
     assert not saved_model.contains_saved_model(path)
 
@@ -170,13 +170,13 @@ def test_what_cannot_be_loaded(path, tmp_path):
     saved_model.save(dense_model(), path)
     manifest = tmp_path / "folder" / "model" / "saved_model.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 99}))
-    with pytest.raises(OSError, match="is read if its format is"):
+    with pytest.raises(OSError, match="format is 99"):
         saved_model.load(path)
     module = tf.Module()
     module.v = tf.Variable(1.0)
     saved_model.save(module, path, options=saved_model.SaveOptions())
     assert float(saved_model.load(path).v) == 1.0
-    with pytest.raises(TypeError, match="is called if its `__call__` was saved"):
+    with pytest.raises(TypeError, match="not callable"):
         saved_model.load(path)(1.0)
     with pytest.raises(AttributeError, match="tf.saved_model.Asset"):
         _ = saved_model.Asset
@@ -184,7 +184,7 @@ def test_what_cannot_be_loaded(path, tmp_path):
 
 @pytest.mark.parametrize("option", ["allow_partial_checkpoint", "experimental_skip_checkpoint"])
 def test_options_that_would_leave_variables_out_are_refused(option):
-    with pytest.raises(rx.errors.UsageError, match="loaded with all of its variables"):
+    with pytest.raises(rx.errors.UsageError, match="allow_partial_checkpoint="):
         saved_model.LoadOptions(**{option: True})
 
 
@@ -208,14 +208,14 @@ def test_arguments_may_have_different_numbers_of_rows(path):
     assert (float(total), more.tolist(), twice.shape) == (6, [2] * 5, (10,))
     total, more, _ = serve(np.ones((0, 2), "float32"), np.ones(5, "float32")).values()
     assert (float(total), more.tolist()) == (0, [2] * 5)
-    with pytest.raises(rx.errors.UsageError, match="without rows if its results then have none"):
+    with pytest.raises(rx.errors.UsageError, match="without rows"):
         serve(np.ones((3, 2), "float32"), np.ones(0, "float32"))
 
 
 def test_arguments_that_are_added_have_equally_many_rows(path):
     serve = saved_and_loaded(lambda a, b: a + b, path, [None], [None])
     assert serve(np.ones(3, "float32"), np.ones(3, "float32"))["output_0"].tolist() == [2] * 3
-    with pytest.raises(TypeError, match="have equally many rows"):
+    with pytest.raises(TypeError, match="2 and 3 rows"):
         serve(np.ones(3, "float32"), np.ones(2, "float32"))
 
 
@@ -337,7 +337,7 @@ def test_a_function_of_any_number_of_axes(path):
     assert serve(np.ones((1, 2), "float32"))["output_0"].tolist() == [[2.0]]
     with pytest.raises(TypeError):  # two axes at least
         serve(np.float32(1))
-    with pytest.raises(rx.errors.UsageError, match="Say more of the shapes"):
+    with pytest.raises(rx.errors.UsageError, match="Give it a shape"):
         saved_and_loaded(lambda x: x @ tf.ones([2, 1]), path, None)
 
 

@@ -128,14 +128,14 @@ def test_what_jax_compiles_may_hold_a_function_without_variables():
     assert float(jax.jit(lambda x: double(x) + 1)(3.0)) == 7.0
     assert float(double(jnp.float32(5.0))) == 10.0
     counter = Counter(1.0)
-    with pytest.raises(rx.errors.UsageError, match="is no part of what JAX compiles"):
+    with pytest.raises(rx.errors.UsageError, match="inside `jax.jit`"):
         jax.jit(counter.add)(3.0)
     assert float(counter.add(jnp.float32(2.0))) == 3.0
 
 
 def test_without_xla_it_is_compiled_as_well():
     # `jit_compile=False` means "without XLA" in TensorFlow, not "run eagerly".
-    with pytest.raises(rx.errors.LeakedTracer, match="cannot look at the value"):
+    with pytest.raises(rx.errors.LeakedTracer, match="needs the value of an array"):
         rx.function(jit_compile=False)(float)(jnp.float32(2.0))
 
 
@@ -236,12 +236,12 @@ def test_the_error_of_the_function_is_not_its_own_cause():
 def test_a_value_kept_from_another_trace_is_explained():
     kept = []
     rx.function(lambda x: kept.append(x))(jnp.float32(1.0))
-    with pytest.raises(rx.errors.LeakedTracer, match="must not outlive the function"):
+    with pytest.raises(rx.errors.LeakedTracer, match="earlier trace"):
         rx.function(lambda x: x + kept[0])(jnp.float32(1.0))
 
 
 def test_looking_at_a_value_is_explained():
-    with pytest.raises(rx.errors.LeakedTracer, match="cannot look at the value"):
+    with pytest.raises(rx.errors.LeakedTracer, match="needs the value of an array"):
         rx.function(lambda x: float(x))(jnp.float32(1.0))
 
 
@@ -274,7 +274,7 @@ def in_fit(strategy):
 
 @pytest.mark.parametrize("way", [in_function, in_run, in_fit])
 def test_the_error_names_the_line_and_the_fix(mirrored, way):
-    wanted = r"at test_function.py:\d+, `if x.sum\(\) > 1:`.*`replicax.tf`.*of `if` use `tf.cond`"
+    wanted = r"at test_function.py:\d+, `if x.sum\(\) > 1:`.*`replicax.tf`.*`tf.cond`"
     with pytest.raises(rx.errors.LeakedTracer, match=wanted):
         way(mirrored)
 

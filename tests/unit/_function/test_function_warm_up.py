@@ -178,17 +178,17 @@ def test_what_is_not_known_before_it_is_there_is_refused(mirrored):
         rx.data.Dataset.from_generator(lambda: taken.append(1) or ROWS).batch(4),
         rx.data.Dataset.from_tensor_slices(ROWS).map(lambda row: taken.append(1) or row).batch(4),
     ):
-        with pytest.raises(rx.errors.UsageError, match="known before .* if the data set says it"):
+        with pytest.raises(rx.errors.UsageError, match="output_signature"):
             step.warm_up(mirrored.experimental_distribute_dataset(data))
     assert taken == []
     spec = rx.data.ArraySpec((None, 2), "float32")
     sizes = rx.data.Dataset.from_generator(lambda: [ROWS[:2], ROWS[2:5]], output_signature=spec)
-    with pytest.raises(rx.errors.UsageError, match="if all batches have one size"):
+    with pytest.raises(rx.errors.UsageError, match=r"batch\(n\)"):
         step.warm_up(mirrored.experimental_distribute_dataset(sizes))
     spec = rx.data.ArraySpec((None,), "float32")
     ragged = rx.data.Dataset.from_generator(lambda: [ROWS[0]], output_signature=spec)
     ragged = ragged.padded_batch(2)
-    with pytest.raises(rx.errors.UsageError, match="if all rows have one shape"):
+    with pytest.raises(rx.errors.UsageError, match="padded_batch"):
         step.warm_up(mirrored.experimental_distribute_dataset(ragged))
-    with pytest.raises(rx.errors.UsageError, match="warmed up for batches of a distributed"):
+    with pytest.raises(rx.errors.UsageError, match="Cannot warm up"):
         of_iterator.warm_up(iter(batches_of(4)))

@@ -22,13 +22,15 @@ def test_a_replica_has_its_share_of_the_batch(batch, replicas, expected):
 
 
 def test_an_indivisible_batch_size_comes_with_two_that_fit():
-    with pytest.raises(rx.errors.UsageError, match="divisible by the number of replicas") as caught:
+    with pytest.raises(
+        rx.errors.UsageError, match="`global_batch_size`.* 6 replicas, got 13"
+    ) as caught:
         rx.InputContext(2, 1, 6).get_per_replica_batch_size(13)
     assert "Use 12 or 18." in str(caught.value)
 
 
 def test_a_batch_smaller_than_the_replicas_is_not_told_to_be_empty():
-    with pytest.raises(rx.errors.UsageError, match="divisible by the number") as caught:
+    with pytest.raises(rx.errors.UsageError, match="`global_batch_size`.* 4 replicas") as caught:
         rx.InputContext(1, 0, 4).get_per_replica_batch_size(3)
     assert "Use 4." in str(caught.value)
 

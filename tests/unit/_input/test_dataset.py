@@ -107,13 +107,13 @@ def test_an_empty_piece_has_the_structure_of_the_others():
 
 def test_a_missing_batch_cannot_be_opened():
     assert Optional(3, present=True).get_value() == 3
-    with pytest.raises(rx.errors.UsageError, match="Only an optional with a value can be opened"):
+    with pytest.raises(rx.errors.UsageError, match="has_value"):
         Optional(None, present=False).get_value()
 
 
 def test_a_data_set_cannot_be_distributed_twice():
     dataset = distribute_dataset([np.arange(2)], Target(2), rx.InputOptions())
-    with pytest.raises(rx.errors.UsageError, match="is distributed once"):
+    with pytest.raises(rx.errors.UsageError, match="distributed already"):
         distribute_dataset(dataset, Target(2), rx.InputOptions())
 
 
@@ -136,7 +136,7 @@ def test_the_spec_of_a_piece():
 def test_an_empty_data_set_has_no_spec():
     dataset = distribute_dataset([], Target(2), rx.InputOptions())
     # Not StopIteration, which would silently end a generator around it.
-    with pytest.raises(rx.errors.UsageError, match="is read from its first batch"):
+    with pytest.raises(rx.errors.UsageError, match="data set is empty"):
         _ = dataset.element_spec
 
 
@@ -353,7 +353,7 @@ def test_positions_of_all_workers_are_needed_for_another_number_of_them(policy):
     states = [iterator.get_state() for iterator in before]
     after = distributed(0, 1)
     if policy == "FILE":
-        with pytest.raises(rx.errors.UsageError, match="is resumed on another number of workers"):
+        with pytest.raises(rx.errors.UsageError, match="states of all workers"):
             after.set_state(states[0])
         after.set_state(states)
     else:

@@ -81,7 +81,7 @@ def test_batches_of_another_kind_are_refused_at_the_first_step_and_later(other):
     for before in ([], [share(2), share(5)]):
         errors = steps([*before, share(2)], [*before, other], [*before, share(2)])
         assert [type(error) for error in errors] == [WorkersDiffer] * 3
-        assert "must have the same kind of batches. Received: workers that" in str(errors[0])
+        assert "must have the same kind of batches" in str(errors[0])
         assert "worker 0: float32[None, 2] in " in errors[1].table
         assert "worker 1: " in errors[1].table
 

@@ -76,14 +76,14 @@ def test_arrays_are_not_copied_or_converted():
 def test_an_iterator_is_used_up_by_one_pass():
     source = as_dataset(iter([np.arange(2)]))
     assert len(list(source)) == 1
-    with pytest.raises(rx.errors.ExhaustedInput, match="can be iterated once"):
+    with pytest.raises(rx.errors.ExhaustedInput, match="Pass the function"):
         iter(source)
 
 
 def test_an_iterator_is_used_up_by_half_a_pass():
     source = as_dataset(iter([np.arange(2), np.arange(2)]))
     next(iter(source))
-    with pytest.raises(rx.errors.ExhaustedInput, match="can be iterated once"):
+    with pytest.raises(rx.errors.ExhaustedInput, match="Pass the function"):
         iter(source)
 
 
@@ -100,7 +100,7 @@ def test_an_iterable_is_asked_for_a_new_iterator_each_time():
 
 
 def test_the_wrong_thing_is_named_by_its_type():
-    with pytest.raises(rx.errors.UsageError, match="an object of type object, which is not"):
+    with pytest.raises(rx.errors.UsageError, match="`dataset`.*<object object"):
         as_dataset(object())
 
 
@@ -114,12 +114,12 @@ def test_a_function_that_returns_no_batches():
     "batch", [1.0, (np.arange(2), 1.0), np.float32(1.0), [1, 2], np.array(1.0), "text"], ids=str
 )
 def test_a_scalar_leaf_is_refused(batch):
-    with pytest.raises(rx.errors.UnbatchedInput, match="element with a scalar leaf"):
+    with pytest.raises(rx.errors.UnbatchedInput, match="scalars"):
         check_batch(*as_dataset([batch]), 0, None)
 
 
 def test_unequal_rows_are_refused_with_their_shapes():
-    with pytest.raises(rx.errors.UnbatchedInput, match="the same number of rows") as caught:
+    with pytest.raises(rx.errors.UnbatchedInput, match="number of rows") as caught:
         check_batch({"x": np.ones((2, 3)), "y": np.ones(4)}, 0, None)
     assert "[(2, 3), (4,)]" in str(caught.value)
 
@@ -128,7 +128,7 @@ def test_the_structure_must_not_change():
     structure = check_batch((np.arange(2),), 0, None)
     # Another number of rows is no other structure.
     assert check_batch((np.arange(3),), 1, structure) == structure
-    with pytest.raises(rx.errors.BatchStructureChanged, match="one structure") as caught:
+    with pytest.raises(rx.errors.BatchStructureChanged, match="Yield the same nest") as caught:
         check_batch((np.arange(2), np.arange(2)), 2, structure)
     assert "batch 2" in str(caught.value)
 

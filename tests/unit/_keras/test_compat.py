@@ -71,7 +71,7 @@ def label(value):
 
 @pytest.mark.parametrize("backend", ["tensorflow", "torch", "openvino"])
 def test_another_backend_is_refused(backend):
-    with pytest.raises(rx.errors.WrongBackend, match="Replicax runs Keras on JAX") as caught:
+    with pytest.raises(rx.errors.WrongBackend, match="Keras was imported with") as caught:
         _compat.check_backend(backend)
     assert repr(backend) in str(caught.value)
     _compat.check_backend("jax")
@@ -79,7 +79,7 @@ def test_another_backend_is_refused(backend):
 
 @pytest.mark.parametrize("version", ["2.15.0", "3.11.3", "3.16.0", "4.0.0"])
 def test_an_untested_keras_is_refused(version):
-    with pytest.raises(rx.errors.UnsupportedVersion, match="internals of Keras") as caught:
+    with pytest.raises(rx.errors.UnsupportedVersion, match="pip install 'keras") as caught:
         _compat.check_version(version)
     assert f"keras {version}" in str(caught.value)
     assert "pip install 'keras>=3.12,<3.16'" in str(caught.value)

@@ -147,7 +147,7 @@ def test_a_variable_without_a_value_is_adopted(mirrored):
 def test_a_variable_of_another_strategy_is_refused(mirrored, other):
     with MATRIX[other]().scope():
         v = keras.Variable(1.0, name="theirs")
-    match = "A variable belongs to the strategy in whose scope.*theirs"
+    match = "'theirs' belongs to another"
     with pytest.raises(rx.errors.MixedStrategies, match=match):
         mirrored.run(lambda: v.assign_add(1.0))
     with pytest.raises(rx.errors.MixedStrategies, match=match):
@@ -166,7 +166,7 @@ def test_numbers_have_a_mean(dtype):
 
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "bool"])
 def test_integers_have_no_mean(dtype):
-    with pytest.raises(rx.errors.UsageError, match="Only a variable of floating-point") as caught:
+    with pytest.raises(rx.errors.UsageError, match="aggregation='mean'") as caught:
         check_variable(spec(dtype=dtype, aggregation="mean"))
     assert f"'dense/kernel' of {dtype}" in str(caught.value)
     for aggregation in ("none", "sum", "only_first_replica"):
@@ -174,7 +174,7 @@ def test_integers_have_no_mean(dtype):
 
 
 def test_a_variable_that_is_never_synchronized_is_refused():
-    with pytest.raises(ValueError, match="is synchronized on write or on read"):
+    with pytest.raises(ValueError, match="synchronization='none'"):
         check_variable(spec(synchronization="none"))
     for synchronization in ("auto", "on_write", "on_read"):
         check_variable(spec(synchronization=synchronization))
@@ -183,7 +183,7 @@ def test_a_variable_that_is_never_synchronized_is_refused():
 @pytest.mark.parametrize("name", strategy_params(replicas=(1, 2)))
 def test_both_are_checked_when_the_variable_is_made(name):
     with MATRIX[name]().scope():
-        with pytest.raises(ValueError, match="Only a variable of floating-point numbers"):
+        with pytest.raises(ValueError, match="aggregation='mean'"):
             keras.Variable(0, dtype="int32", aggregation="mean")
         with pytest.raises(ValueError, match="mode is not supported"):
             keras.Variable(0.0, synchronization="none")
@@ -191,7 +191,7 @@ def test_both_are_checked_when_the_variable_is_made(name):
 
 def test_both_are_checked_when_a_variable_is_adopted(mirrored):
     v = keras.Variable(0, dtype="int32", aggregation="mean")
-    with pytest.raises(ValueError, match="Only a variable of floating-point numbers"):
+    with pytest.raises(ValueError, match="aggregation='mean'"):
         mirrored.run(lambda: v.assign(v + 1))
     never = keras.Variable(0.0, synchronization="none")
     with pytest.raises(ValueError, match="mode is not supported"):

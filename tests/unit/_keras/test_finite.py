@@ -44,7 +44,7 @@ def test_a_finite_value_is_given_back(value):
     ids=repr,
 )
 def test_a_value_that_is_not_finite(value):
-    with pytest.raises(rx.errors.NonFinite, match="A loss must be a finite number") as caught:
+    with pytest.raises(rx.errors.NonFinite, match="NaN or infinite") as caught:
         rx.assert_finite(value)
     assert "at this step" in str(caught.value)
     assert "this step's forward pass made it" in str(caught.value)
@@ -94,5 +94,5 @@ def test_the_variables_of_a_strategy(mirrored):
 
 
 def test_inside_compiled_code_it_is_explained():
-    with pytest.raises(rx.errors.LeakedTracer, match="Compiled code cannot look"):
+    with pytest.raises(rx.errors.LeakedTracer, match="needs the value of an array"):
         rx.function(rx.assert_finite)(jnp.float32(1.0))

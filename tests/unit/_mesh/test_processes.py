@@ -98,7 +98,7 @@ def test_the_workers_of_parameter_servers_do_not_join(monkeypatch):
 def test_nccl_without_gpus_is_a_warning(caplog):
     nccl = CommunicationOptions(implementation=CommunicationImplementation.NCCL)
     assert not start(None, nccl)
-    assert "NCCL connects GPUs; these are devices of the kind cpu, which have" in caplog.text
+    assert "devices here are of kind cpu" in caplog.text
 
 
 def test_ring_is_what_nccl_is_told(monkeypatch):
@@ -110,7 +110,7 @@ def test_ring_is_what_nccl_is_told(monkeypatch):
 
 def test_a_process_joins_one_cluster(monkeypatch):
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
-    with pytest.raises(ClusterError, match=r"A process belongs to one cluster\. .*: worker 1 of 2"):
+    with pytest.raises(ClusterError, match="Worker 1 of 2 has joined another cluster"):
         join(JaxProcess("127.0.0.1:1", 2, 1))
 
 
@@ -201,9 +201,9 @@ def test_jax_must_not_be_used_before(cluster):
     rx.MultiWorkerMirroredStrategy(resolver, options)
     """
     chief, other = cluster(program, [0, 1], 2)
-    text = "must be created before JAX is used in this process"
+    text = "JAX was used before this process could join its cluster"
     assert other[0] == 1
-    assert f"BackendAlreadyInitialized: A strategy of several workers {text}" in other[1]
+    assert f"BackendAlreadyInitialized: {text}" in other[1]
     assert chief[0] == EXIT_CODE
     assert "Received: worker 1 failed with an unhandled exception" in chief[1]
     assert chief[1].count("WorkerLost") == 1

@@ -155,16 +155,16 @@ def test_a_whole_path_goes_before_patterns():
 
 def test_two_patterns_for_one_variable_are_refused():
     placement = by_layout(GRID, {"dense/.*": ("model",), ".*/kernel": (None, "model")})
-    with pytest.raises(UsageError, match="One pattern of a layout map says where a variable lives"):
+    with pytest.raises(UsageError, match="several patterns"):
         placement(spec_of((4, 4)))
 
 
 @pytest.mark.parametrize("axes", [("rows",), (None, None, "model")])
 def test_a_layout_names_axes_that_there_are(axes):
-    with pytest.raises(UsageError, match="A layout names an axis of the mesh, or None, for each"):
+    with pytest.raises(UsageError, match="does not fit variable 'dense/kernel'"):
         by_layout(GRID, {".*": axes})(spec_of((4, 4)))
 
 
 def test_a_variable_is_divided_equally():
-    with pytest.raises(UsageError, match="A variable is divided into equal parts"):
+    with pytest.raises(UsageError, match="axis of 5 of variable 'dense/kernel'"):
         by_layout(GRID, {".*": (None, "model")})(spec_of((4, 5)))

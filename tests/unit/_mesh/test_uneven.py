@@ -79,7 +79,7 @@ def test_gathered_sizes_are_found():
 
 
 def test_gathers_must_be_equally_many():
-    with pytest.raises(UnevenBatch, match="Received: 1 and 0 calls of `all_gather`"):
+    with pytest.raises(UnevenBatch, match="gather 1 and 0 times"):
         built(lambda group, x: group.all_gather(x, 0) if x.shape[0] > 1 else x)
 
 
@@ -89,7 +89,7 @@ def test_gathered_sizes_must_settle():
             x = jnp.zeros(group.all_gather(x, 0).shape[0] ** 2 % 11 + 1)
         return x
 
-    with pytest.raises(UnevenBatch, match="sizes that changed in each of 8 traces"):
+    with pytest.raises(UnevenBatch, match="changed in each of 8 traces"):
         built(fn)
 
 
@@ -102,7 +102,7 @@ def test_gathered_sizes_must_settle():
     ids=["structure", "kind"],
 )
 def test_replicas_must_return_the_same_structure(fn):
-    with pytest.raises(UnevenBatch, match="All replicas must return one structure"):
+    with pytest.raises(UnevenBatch, match="return or write different things"):
         built(fn)
 
 
@@ -128,7 +128,7 @@ def test_writes_that_only_shapes_decide_are_settled(aggregation, expected):
 
 def test_writes_that_only_shapes_decide_need_an_aggregation():
     variable = keras.Variable(0.0)
-    with pytest.raises(VariableNotReduced, match="received a different value"):
+    with pytest.raises(VariableNotReduced, match="different values"):
         built(lambda group, x: variable.assign(1.0 * x.shape[0]))
 
 
@@ -232,12 +232,12 @@ def test_loops_with_collectives_cannot_meet():
     def fn(x):
         return lax.fori_loop(0, 3, lambda _, total: total + lax.psum(jnp.sum(x), AXIS), 0.0)
 
-    with pytest.raises(UnevenBatch, match=r"a collective inside `(scan|while)`"):
+    with pytest.raises(UnevenBatch, match=r"inside `(scan|while)`"):
         together(fn)
 
 
 def test_shapes_must_agree_where_replicas_meet():
-    with pytest.raises(UnevenBatch, match=r"Reduce it over the batch first"):
+    with pytest.raises(UnevenBatch, match=r"Reduce a value over the batch first"):
         together(lambda x: lax.psum(x, AXIS))
 
 
@@ -246,7 +246,7 @@ def test_replicas_must_meet_equally_often():
         total = lax.psum(jnp.sum(x), AXIS)
         return lax.psum(total, AXIS) if x.shape[0] > 1 else total
 
-    with pytest.raises(UnevenBatch, match="All replicas must combine values of one shape"):
+    with pytest.raises(UnevenBatch, match="all_gather"):
         together(fn)
 
 
@@ -255,7 +255,7 @@ def test_replicas_must_meet_in_the_same_collective():
         combine = lax.psum if x.shape[0] > 1 else lax.pmax
         return combine(jnp.sum(x), AXIS)
 
-    with pytest.raises(UnevenBatch, match="Received: pmax and psum of shapes"):
+    with pytest.raises(UnevenBatch, match="pmax and psum of shapes"):
         together(fn)
 
 

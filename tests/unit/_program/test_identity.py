@@ -121,7 +121,7 @@ def test_the_first_operation_that_differs_is_named():
     assert [type(error) for error in errors] == [WorkersDiffer] * 2
     assert str(errors[0]) == str(errors[1])
     assert errors[0].differing == ("program", "operation 2")
-    assert "All workers must have the same step. Received: workers that differ in" in str(errors[0])
+    assert "must have the same step" in str(errors[0])
     assert "): mul float32[2,3]" in errors[0].table
     assert "): add float32[2,3]" in errors[0].table
 

@@ -41,10 +41,10 @@ def test_arguments_become_arrays_of_the_signature():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((np.ones((2, 2)), {"scale": 1}), r"for 'x' float32\[2, 2\]"),
-        ((jnp.ones(2, "int32"), {"scale": 1}), r"for 'x' int32\[2\]"),
-        ((np.ones(2), {"other": 1}), "has the structure of its spec. Received: for 'options'"),
-        ((np.ones(2),), "gets an argument for each of its specs"),
+        ((np.ones((2, 2)), {"scale": 1}), r"'x' must be .* got float32\[2, 2\]"),
+        ((jnp.ones(2, "int32"), {"scale": 1}), r"'x' must be .* got int32\[2\]"),
+        ((np.ones(2), {"other": 1}), "'options' must be"),
+        ((np.ones(2),), r"Pass \['options'\]"),
     ],
 )
 def test_other_arguments_are_refused(arguments, message):
@@ -55,14 +55,14 @@ def test_other_arguments_are_refused(arguments, message):
 
 
 def test_the_message_says_what_is_wanted():
-    with pytest.raises(mismatch, match="has the shape and type of its spec. Received: for 'x'"):
+    with pytest.raises(mismatch, match="'x' must be"):
         scaled(np.ones((1, 1)), {"scale": 1})
 
 
 def test_a_signature_of_too_many_specs_is_refused():
-    with pytest.raises(mismatch, match="list with a spec for each argument"):
+    with pytest.raises(mismatch, match="`input_signature` must be"):
         rx.function(lambda x: x, input_signature=[VECTOR, VECTOR])
-    with pytest.raises(mismatch, match="list with a spec for each argument"):
+    with pytest.raises(mismatch, match="`input_signature` must be"):
         rx.function(lambda x: x, input_signature=VECTOR)
 
 
@@ -76,7 +76,7 @@ def test_the_spec_of_a_distributed_data_set(mirrored):
 
     (batch,) = dataset
     assert float(step(batch)) == 12.0 + 6.0
-    with pytest.raises(mismatch, match=r"for 'batch' float32\[2, 2\]"):
+    with pytest.raises(mismatch, match=r"'batch' must be .* got float32\[2, 2\]"):
         step(batch_of(mirrored, (np.ones((4, 2), "float32"), np.arange(4))))
     step(batch_of(mirrored, (np.ones((3, 3), "float32"), np.arange(3))))
 
@@ -98,13 +98,13 @@ def test_a_concrete_function():
     (spec,), named = concrete.structured_input_signature
     assert (spec.shape, spec.dtype, spec.name, named) == ((None, 2), "float32", "x", {"times": 3})
     assert concrete.name == "fn"
-    with pytest.raises(mismatch, match=r"for 'x' float32\[4, 3\]"):
+    with pytest.raises(mismatch, match=r"'x' must be .* got float32\[4, 3\]"):
         concrete(np.ones((4, 3)))
-    with pytest.raises(rx.errors.UsageError, match="gets the arrays that it was made for"):
+    with pytest.raises(rx.errors.UsageError, match="Pass them as well"):
         concrete()
     by_name = fn.get_concrete_function(x=np.ones((4, 2), "float32"), times=5)
     assert by_name(np.ones((4, 2)))["out"][0].tolist() == [5.0, 5.0]
-    with pytest.raises(mismatch, match="for 'x'"):
+    with pytest.raises(mismatch, match="'x' must be"):
         by_name(np.ones((3, 2)))
 
 

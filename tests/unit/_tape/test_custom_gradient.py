@@ -111,10 +111,10 @@ def test_second_derivatives(once):
 def test_what_the_functions_must_return():
     w = keras.Variable(3.0)
     wrong = {
-        "returns its result and a gradient function": lambda x: x,
-        "a gradient for each argument. Received: 2 for 1": lambda x: (x, lambda g: (g, g)),
-        "that reads trainable variables takes `variables`": lambda x: (x * w, lambda g: g),
-        "a gradient for each variable. Received: 0 for 1": lambda x: (
+        r"must return `\(result, grad_fn\)`": lambda x: x,
+        "2 gradients for 1": lambda x: (x, lambda g: (g, g)),
+        "`variables=None`": lambda x: (x * w, lambda g: g),
+        "0 gradients for 1": lambda x: (
             x * w,
             lambda g, variables: (g, []),
         ),

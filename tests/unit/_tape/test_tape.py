@@ -142,9 +142,9 @@ def test_wrong_output_gradients():
     with rx.GradientTape(persistent=True) as tape:
         tape.watch(TWO)
         y = TWO * 2
-    with pytest.raises(UsageError, match="one output gradient for each target. Received: 2 for 1"):
+    with pytest.raises(UsageError, match="2 gradients for 1"):
         tape.gradient(y, TWO, output_gradients=[None, None])
-    with pytest.raises(UsageError, match=r"An output gradient has the shape .* \(2,\)"):
+    with pytest.raises(UsageError, match=r"gradient of shape \(2,\)"):
         tape.gradient(y, TWO, output_gradients=jnp.ones(2))
 
 
@@ -153,7 +153,7 @@ def test_gradients_once_or_often():
         tape.watch(TWO)
         y = TWO**2
     close(tape.gradient(y, TWO), 4.0)
-    with pytest.raises(TapeMisuse, match="A tape computes gradients once"):
+    with pytest.raises(TapeMisuse, match="persistent=True"):
         tape.gradient(y, TWO)
     with tape:  # it begins anew
         tape.watch(TWO)
@@ -243,9 +243,9 @@ def test_stop_recording_and_reset(once):
 def test_what_belongs_into_the_block():
     tape = rx.GradientTape()
     for use in (lambda: tape.watch(TWO), tape.reset, lambda: tape.stop_recording().__enter__()):
-        with pytest.raises(TapeMisuse, match="works in the block of a tape"):
+        with pytest.raises(TapeMisuse, match="outside the tape's block"):
             use()
-    with tape, pytest.raises(TapeMisuse, match="A tape has one open block at a time"), tape:
+    with tape, pytest.raises(TapeMisuse, match="already open"), tape:
         pass
     with pytest.raises(ZeroDivisionError), rx.GradientTape() as tape:
         1 / 0  # noqa: B018
@@ -328,7 +328,7 @@ def test_jacobians_that_there_are_not():
     assert tape.jacobian(y, x) is None
     assert tape.batch_jacobian(y, x) is None
     assert tape.batch_jacobian(y, x, unconnected_gradients="zero").shape == (2, 4, 3)
-    with pytest.raises(UsageError, match=r"same number of rows. Received: shapes \(2, 4\) and"):
+    with pytest.raises(UsageError, match=r"shapes \(2, 4\) and"):
         tape.batch_jacobian(y, jnp.ones(3))
 
 
@@ -336,16 +336,16 @@ def test_what_is_no_array():
     per_replica, mirrored = PerReplica(jnp.ones(2)), Mirrored(TWO, 2)
     with rx.GradientTape(persistent=True) as tape:
         for value in (per_replica, mirrored):
-            with pytest.raises(PerReplicaMisuse, match="A tape can watch an array. Received: a"):
+            with pytest.raises(PerReplicaMisuse, match="cannot watch a .* value"):
                 tape.watch(value)
         for value in (2.0, np.ones(2), "text"):
-            with pytest.raises(UsageError, match="an array or a variable. Received: a"):
+            with pytest.raises(UsageError, match="Convert it to an array"):
                 tape.watch(value)
         tape.watch(TWO)
         y = TWO * 2
     with pytest.raises(PerReplicaMisuse, match="or combine the value with"):
         tape.gradient(per_replica, TWO)
-    with pytest.raises(UsageError, match="can differentiate by an array or a variable"):
+    with pytest.raises(UsageError, match="differentiate by a float"):
         tape.gradient(y, [2.0])
 
 
@@ -372,9 +372,9 @@ def test_a_variable_that_only_a_compiled_part_reads():
             y = lstm(x)
         return tape.gradient(y, lstm.trainable_variables)
 
-    with pytest.raises(TapeMisuse, match="outside compiled code records only eager operations"):
+    with pytest.raises(TapeMisuse, match="rx.function"):
         in_jit(TWO)
-    with pytest.raises(TapeMisuse, match="'lstm/lstm_cell/kernel', read while JAX compiles a part"):
+    with pytest.raises(TapeMisuse, match="'lstm/lstm_cell/kernel'.*rx.function"):
         in_lstm(jnp.ones((1, 3, 2)))
     close(rx.function(in_jit)(TWO), 2.0)
     x = jnp.ones((1, 3, 2))

@@ -53,7 +53,7 @@ def test_the_first_bad_variable_and_the_batch_are_named(mirrored, owned):
     else:
         model = net()
     callbacks = [Poison(after=0), rx.callbacks.AssertFinite()]
-    with pytest.raises(rx.errors.NonFinite, match="A loss must be a finite number") as caught:
+    with pytest.raises(rx.errors.NonFinite, match="NaN or infinite") as caught:
         model.fit(X, Y, batch_size=4, verbose=0, callbacks=callbacks)
     # Poisoned after batch 0, the step of batch 1 spreads it.
     assert "at batch 1;" in str(caught.value)
@@ -91,7 +91,7 @@ def test_the_model_can_be_looked_into_afterwards():
 
 @pytest.mark.parametrize("every", [0, -1])
 def test_the_number_of_batches_must_be_positive(every):
-    with pytest.raises(rx.errors.UsageError, match="after a positive number of batches"):
+    with pytest.raises(rx.errors.UsageError, match="`every`"):
         rx.callbacks.AssertFinite(every=every)
 
 

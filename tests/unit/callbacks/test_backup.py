@@ -251,14 +251,14 @@ def test_data_that_is_shorter_is_refused(tmp_path):
     run(tmp_path, "a generator", end=(1, 3))
     model, backup = net(), rx.callbacks.BackupAndRestore(tmp_path)
     batches = (batch for batch in itertools.islice(endless(), 3))
-    with pytest.raises(UsageError, match="Training resumes after the batches that it has seen"):
+    with pytest.raises(UsageError, match="within the next 7 batches"):
         model.fit(
             batches, steps_per_epoch=7, epochs=3, verbose=0, callbacks=[backup], shuffle=False
         )
 
 
 def test_every_batches_is_positive():
-    with pytest.raises(UsageError, match="is a positive number of batches between two backups"):
+    with pytest.raises(UsageError, match="`every_batches`"):
         rx.callbacks.BackupAndRestore("backup", every_batches=0)
 
 

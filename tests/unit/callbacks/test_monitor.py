@@ -108,12 +108,12 @@ def test_a_fit_that_fails_is_not_watched_any_more(mirrored, tmp_path):
 
 
 def test_a_number_of_steps_is_positive():
-    with pytest.raises(UsageError, match="positive number of steps. Received: every=0"):
+    with pytest.raises(UsageError, match="`every`.* 0"):
         ReplicaMonitor(every=0)
 
 
 def test_a_model_of_no_strategy_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="watches the replicas of a strategy. Received: `fit`"):
+    with pytest.raises(UsageError, match="strategy.scope"):
         linear(None).fit(X, X[:, :1], callbacks=[ReplicaMonitor(tmp_path)], **QUIET)
 
 

@@ -68,20 +68,18 @@ def test_parameter_servers_are_refused_before_they_train(mirrored, tmp_path, mon
     callback.set_model(made(mirrored, dense_net))
     engine = SimpleNamespace(closures="of other processes")
     monkeypatch.setattr(mirrored.extended.distribution, "engine", engine)
-    with pytest.raises(
-        rx.errors.UsageError, match="steps of a synchronous strategy can be profiled"
-    ):
+    with pytest.raises(rx.errors.UsageError, match="OneDeviceStrategy"):
         callback.on_train_begin()
 
 
 def test_a_model_of_no_strategy_is_refused(tmp_path):
     model = dense_net()
     model.compile("sgd", "mse")
-    with pytest.raises(rx.errors.UsageError, match="A model that is profiled belongs to a strat"):
+    with pytest.raises(rx.errors.UsageError, match="outside every scope"):
         model.fit(ROWS, TARGETS, verbose=0, callbacks=[rx.callbacks.Profiler(tmp_path)])
 
 
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"warm_up": -1}, {"traced": -1}])
 def test_there_must_be_something_to_measure(wrong):
-    with pytest.raises(rx.errors.UsageError, match="A profile is the mean of some steps"):
+    with pytest.raises(rx.errors.UsageError, match="must be at least"):
         rx.callbacks.Profiler(**wrong)

@@ -59,13 +59,13 @@ def test_epochs_and_batches_are_written(mirrored, tmp_path):
 
 @pytest.mark.parametrize("update_freq", ["step", 0, -1])
 def test_a_wrong_frequency_is_refused(update_freq, tmp_path):
-    with pytest.raises(rx.errors.UsageError, match="per epoch or after a number of batches"):
+    with pytest.raises(rx.errors.UsageError, match="`update_freq`"):
         rx.callbacks.TensorBoard(tmp_path, update_freq=update_freq)
 
 
 def test_a_missing_package_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", None)
-    with pytest.raises(rx.errors.UsageError, match="`tensorboard` package"):
+    with pytest.raises(rx.errors.UsageError, match="replicax\\[tensorboard\\]"):
         rx.callbacks.TensorBoard(tmp_path)
 
 
@@ -208,5 +208,5 @@ def test_metadata_of_no_table_is_refused(mirrored, tmp_path):
     board = rx.callbacks.TensorBoard(
         tmp_path, embeddings_freq=1, embeddings_metadata={"letters": "letters.tsv"}
     )
-    with pytest.raises(rx.errors.UsageError, match="letters.*words"):
+    with pytest.raises(rx.errors.UsageError, match="words.*letters"):
         fit(made(mirrored, table_net), board, np.zeros((4, 2), "int32"), np.ones((4, 1)))

@@ -49,9 +49,9 @@ def test_the_task_of_a_resolver():
 def test_a_resolver_without_a_task(job, index):
     resolver = TwoWorkers()
     resolver.task_type, resolver.task_id = job, index
-    with pytest.raises(errors.ClusterSpecError, match="knows which task it is") as e:
+    with pytest.raises(errors.ClusterSpecError, match="does not know its task") as e:
         task_of(resolver)
-    assert f"task_type={job!r}, task_id={index!r} from TwoWorkers" in str(e.value)
+    assert f"TwoWorkers has task_type={job!r} and task_id={index!r}" in str(e.value)
     assert '"task": {"type": "worker", "index": 0}' in str(e.value)
 
 

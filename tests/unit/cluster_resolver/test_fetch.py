@@ -74,13 +74,13 @@ def test_an_answer_that_is_no_json_is_a_text():
 
 
 def test_a_refusal():
-    with served() as service, pytest.raises(errors.ClusterError, match="answers this process") as e:
+    with served() as service, pytest.raises(errors.ClusterError, match="No answer from") as e:
         fetch_json(Request(f"{service}/refused", {"Authorization": "Bearer secret"}))
     assert "HTTP 403 Forbidden" in str(e.value)
 
 
 def test_no_answer_in_time():
-    with served() as service, pytest.raises(errors.ClusterError, match=r"reached within 0.1 s"):
+    with served() as service, pytest.raises(errors.ClusterError, match=r"within 0.1 s"):
         fetch_json(Request(f"{service}/slow"), timeout=0.1)
 
 
@@ -88,9 +88,7 @@ def test_nobody_there():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/x"
-        with pytest.raises(
-            errors.ClusterError, match=r"service that describes the cluster is reac"
-        ) as e:
+        with pytest.raises(errors.ClusterError, match=r"No answer from") as e:
             fetch_json(Request(url))
     assert url in str(e.value)
 

@@ -55,7 +55,7 @@ def test_a_machine_finds_its_number():
 
 
 def test_a_machine_outside_of_the_group():
-    with pytest.raises(errors.ClusterSpecError, match="runs on an instance of the group"):
+    with pytest.raises(errors.ClusterSpecError, match="instance group"):
         _ = group([("a", "10.0.0.1")], here="10.9.9.9").task_id
 
 
@@ -89,6 +89,6 @@ def test_the_metadata_server_can_be_elsewhere():
 
     environ = {"GCE_METADATA_HOST": "127.0.0.1:80"}
     resolver = GCEClusterResolver("p", "z", "g", 1, environ=environ, fetch=fetch)
-    with pytest.raises(errors.ClusterSpecError, match="at least one instance that runs"):
+    with pytest.raises(errors.ClusterSpecError, match="No instance of the group"):
         resolver.cluster_spec()
     assert asked[0].startswith("http://127.0.0.1:80/computeMetadata/")

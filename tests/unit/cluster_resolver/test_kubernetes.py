@@ -108,18 +108,18 @@ def test_the_api_at_an_ipv6_address(account):
 
 
 def test_a_job_without_a_subdomain(account):
-    with pytest.raises(errors.ClusterSpecError, match="find each other by names in a subdomain"):
+    with pytest.raises(errors.ClusterSpecError, match="subdomain"):
         of_job(account, JOB | {"template": {"spec": {}}}).cluster_spec()
 
 
 def test_a_job_whose_pods_do_not_run_together(account):
-    with pytest.raises(errors.ClusterSpecError, match="train together run at the same time") as e:
+    with pytest.raises(errors.ClusterSpecError, match="parallelism") as e:
         of_job(account, JOB | {"parallelism": 2}).cluster_spec()
     assert "completions: 3 and parallelism: 2" in str(e.value)
 
 
 def test_a_host_name_that_is_not_the_jobs(account):
-    with pytest.raises(errors.ClusterSpecError, match="the name of the Job and its index as host"):
+    with pytest.raises(errors.ClusterSpecError, match="host name.*job_to_label_mapping"):
         of_job(account, HOSTNAME="node7").cluster_spec()
 
 
@@ -147,9 +147,9 @@ def test_an_ipv6_address_is_put_into_brackets(account):
     ("phase", "ip"), [("Pending", None), ("Failed", "10.0.0.1"), ("Running", "")]
 )
 def test_a_pod_that_does_not_run(account, phase, ip):
-    with pytest.raises(errors.ClusterError, match="All pods of the cluster run") as e:
+    with pytest.raises(errors.ClusterError, match="Pod 'a'") as e:
         labelled(account, pod("a", ip, phase)).cluster_spec()
-    assert f"pod 'a' with the labels 'app=train' is {phase}" in str(e.value)
+    assert f"Pod 'a' with the labels 'app=train' is {phase}" in str(e.value)
 
 
 def test_the_python_client_lists_pods():
@@ -177,12 +177,10 @@ def test_the_python_client_lists_pods():
 
 
 def test_outside_of_kubernetes_a_client_is_needed():
-    with pytest.raises(errors.ClusterSpecError, match="asked through a client that is logged in"):
+    with pytest.raises(errors.ClusterSpecError, match="override_client"):
         KubernetesClusterResolver(executable_location=KubernetesExecutableLocation.OFF_CLUSTER)
 
 
 def test_a_pod_without_a_service_account(tmp_path):
-    with pytest.raises(
-        errors.ClusterError, match="asks the API of Kubernetes has a service account"
-    ):
+    with pytest.raises(errors.ClusterError, match="serviceAccountName"):
         of_job(tmp_path).cluster_spec()

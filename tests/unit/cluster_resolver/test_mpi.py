@@ -45,7 +45,7 @@ def test_a_launcher_may_not_tell_local_ranks():
 
 def test_without_a_launcher_there_is_no_rank():
     assert mpi_rank({"PMIX_RANK": "0"}) is None
-    with pytest.raises(errors.ClusterSpecError, match="A rank of MPI is started by mpirun"):
+    with pytest.raises(errors.ClusterSpecError, match="mpirun"):
         MPIClusterResolver(environ={}).cluster_spec()
 
 
@@ -70,7 +70,7 @@ def test_a_host_for_each_rank():
 @pytest.mark.parametrize("hosts", [[], ["a", "b"], ["a", "a"], ["a", "b", "c", "d"]])
 def test_hosts_that_do_not_fit_the_ranks(hosts):
     size = 4 if hosts == ["a", "a"] else 3
-    with pytest.raises(errors.ClusterSpecError, match="There is one host for each rank, or each"):
+    with pytest.raises(errors.ClusterSpecError, match="Cannot divide"):
         MPIClusterResolver(hosts, environ=open_mpi(0, size, 0, 1)).cluster_spec()
 
 
@@ -92,7 +92,7 @@ def test_hosts_of_an_allocation_of_slurm():
 def test_an_allocation_that_is_too_small():
     allocation = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)"}
     resolver = MPIClusterResolver(environ={**open_mpi(2, 3, 1, 2), **allocation})
-    with pytest.raises(errors.ClusterSpecError, match="the hosts have room for"):
+    with pytest.raises(errors.ClusterSpecError, match="Rank 2 has no place"):
         resolver.cluster_spec()
 
 
@@ -100,6 +100,6 @@ def test_an_allocation_that_is_too_small():
     "environ", [open_mpi(0, 4, 0, 2), {"PMI_RANK": "0", "PMI_SIZE": "2"}], ids=["two", "unknown"]
 )
 def test_hosts_that_are_not_known(environ):
-    with pytest.raises(errors.ClusterSpecError, match="on which hosts the other ranks run") as e:
+    with pytest.raises(errors.ClusterSpecError, match="Rank 0.*hosts=") as e:
         MPIClusterResolver(environ=environ).cluster_spec()
     assert "hosts=[" in str(e.value)

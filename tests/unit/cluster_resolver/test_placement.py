@@ -37,7 +37,7 @@ def test_hostlists(notation, hosts):
 
 @pytest.mark.parametrize("notation", ["", "n[1-2", "n1,,n2", "n[a]", "n[]", "n[1-]", "n1,", "n]1["])
 def test_what_is_no_hostlist(notation):
-    with pytest.raises(errors.ClusterSpecError, match="A list of hosts is in Slurm's notation"):
+    with pytest.raises(errors.ClusterSpecError, match="no list of hosts"):
         expand_hostlist(notation)
 
 
@@ -50,7 +50,7 @@ def test_tasks_per_node(notation, counts):
 
 @pytest.mark.parametrize("notation", ["", "2(x)", "2x3", "2,,1", "two"])
 def test_what_is_no_tasks_per_node(notation):
-    with pytest.raises(errors.ClusterSpecError, match="tasks of the nodes are in Slurm's notation"):
+    with pytest.raises(errors.ClusterSpecError, match="no list of tasks per node"):
         expand_tasks_per_node(notation)
 
 
@@ -78,14 +78,12 @@ def test_a_rank_where_it_is_expected(host, local_rank):
 
 @pytest.mark.parametrize(("host", "local_rank"), [("a", None), (None, 1), ("a", 1)])
 def test_a_rank_elsewhere(host, local_rank):
-    with pytest.raises(errors.ClusterSpecError, match="lays the ranks over the hosts as") as e:
+    with pytest.raises(errors.ClusterSpecError, match="Rank 2.*Mend it") as e:
         check_place(PLACES, 2, host=host, local_rank=local_rank, fix="Mend it.")
-    assert "but number 0 on b was expected" in str(e.value)
+    assert "number 0 on b." in str(e.value)
     assert str(e.value).endswith("Mend it.")
 
 
 def test_a_rank_that_is_too_high():
-    with pytest.raises(
-        errors.ClusterSpecError, match=r"Received: rank 3, of 3. It would have no add"
-    ):
+    with pytest.raises(errors.ClusterSpecError, match=r"Rank 3 .*Mend it"):
         check_place(PLACES, 3, host=None, local_rank=None, fix="Mend it.")

@@ -62,7 +62,7 @@ def test_an_empty_list_of_chiefs_is_no_chief():
 
 @pytest.mark.parametrize("question", [worker_count, id_in_cluster])
 def test_parameter_servers_are_not_counted(question):
-    with pytest.raises(errors.ClusterSpecError, match="parameter servers are not"):
+    with pytest.raises(errors.ClusterSpecError, match="ps 0 is a parameter server"):
         question(WITH_CHIEF, PS)
 
 
@@ -81,15 +81,13 @@ def test_there_is_one_chief_and_one_evaluator_at_most(job):
     ],
 )
 def test_other_roles_are_refused(spec, task):
-    with pytest.raises(
-        errors.ClusterSpecError, match="The jobs of a cluster that trains are chief"
-    ):
+    with pytest.raises(errors.ClusterSpecError, match="is none of chief"):
         is_chief(spec, task)
 
 
 @pytest.mark.parametrize("task", [Task("worker", 2), Task("evaluator", 1)])
 def test_a_task_that_is_not_there(task):
-    with pytest.raises(errors.ClusterSpecError, match="A task's index is one that its job has"):
+    with pytest.raises(errors.ClusterSpecError, match="has no task"):
         is_chief(WITHOUT_CHIEF, task)
 
 
@@ -110,19 +108,15 @@ def test_a_chief_alone_is_a_cluster_of_one():
 
 @pytest.mark.parametrize("task", [PS, EVALUATOR])
 def test_who_does_not_train_is_no_process_of_jax(task):
-    with pytest.raises(
-        errors.ClusterSpecError, match="train together are the chief and the workers"
-    ):
+    with pytest.raises(errors.ClusterSpecError, match="neither the chief nor a worker"):
         jax_process(WITH_CHIEF, task)
 
 
 def test_all_workers_must_be_known():
     spec = ClusterSpec({"worker": {0: "a:1", 2: "c:1"}})
-    with pytest.raises(
-        errors.ClusterSpecError, match="All workers of a cluster know the same"
-    ) as e:
+    with pytest.raises(errors.ClusterSpecError, match="no address for worker 1") as e:
         jax_process(spec, WORKER_0)
-    assert "without an address for worker 1" in str(e.value)
+    assert "no address for worker 1" in str(e.value)
 
 
 @given(st.booleans(), st.integers(1, 6), st.integers(0, 3))

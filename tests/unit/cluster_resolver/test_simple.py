@@ -39,7 +39,7 @@ def test_a_plain_dict_is_a_cluster():
 
 
 def test_a_list_is_no_cluster():
-    with pytest.raises(errors.ClusterSpecError, match="A cluster is a mapping from jobs"):
+    with pytest.raises(errors.ClusterSpecError, match="`cluster`"):
         SimpleClusterResolver(["a:1"])
 
 
@@ -78,9 +78,9 @@ def test_tasks_by_index_keep_their_index(one, other, expected):
 
 
 def test_two_tasks_with_one_index():
-    with pytest.raises(errors.ClusterSpecError, match="some tasks of a job give different") as e:
+    with pytest.raises(errors.ClusterSpecError, match="index 1.*'x:1'") as e:
         union({"worker": {1: "b:1"}}, {"worker": ["a:1", "x:1"]}).cluster_spec()
-    assert "Received: 'b:1' and 'x:1' for index 1." in str(e.value)
+    assert "'b:1' and 'x:1'" in str(e.value)
 
 
 def test_the_rest_is_the_first_resolvers():
@@ -100,5 +100,5 @@ def test_overrides():
 
 
 def test_a_union_of_nothing():
-    with pytest.raises(errors.ClusterSpecError, match="made of one resolver or more"):
+    with pytest.raises(errors.ClusterSpecError, match="at least one resolver"):
         UnionResolver()

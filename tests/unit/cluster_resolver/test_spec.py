@@ -103,7 +103,9 @@ def test_what_is_no_address(address):
         errors.ClusterSpecError, match=r"host:port, with a port from 1 to 65535"
     ) as e:
         ClusterSpec({"worker": ["ok:1", address]})
-    assert f"Received: {address!r} for worker 1." in str(e.value)
+    assert f"worker 1 must be host:port, with a port from 1 to 65535, got {address!r}." in str(
+        e.value
+    )
     assert '{"worker": ["host0:2222", "host1:2222"]}' in str(e.value)
 
 
@@ -115,26 +117,26 @@ def test_what_is_no_address(address):
     ],
 )
 def test_two_tasks_at_one_address(cluster, first, second):
-    with pytest.raises(errors.ClusterSpecError, match="No two tasks have the same address") as e:
+    with pytest.raises(errors.ClusterSpecError, match="have the same address") as e:
         ClusterSpec(cluster)
-    assert f"Received: 'a:1' for {first} and {second}." in str(e.value)
+    assert f"{first} and {second} have the same address 'a:1'." in str(e.value)
 
 
 @pytest.mark.parametrize("cluster", [None, ["a:1"], "a:1", 3])
 def test_a_cluster_is_a_mapping(cluster):
-    with pytest.raises(errors.ClusterSpecError, match="A cluster is a mapping from jobs"):
+    with pytest.raises(errors.ClusterSpecError, match="`cluster`"):
         ClusterSpec(cluster)
 
 
 @pytest.mark.parametrize("job", ["", " ", 1, None])
 def test_the_name_of_a_job_is_a_text(job):
-    with pytest.raises(errors.ClusterSpecError, match="The name of a job is a text"):
+    with pytest.raises(errors.ClusterSpecError, match="name of a job"):
         ClusterSpec({job: ["a:1"]})
 
 
 @pytest.mark.parametrize("tasks", ["a:1", None, 2, {"a:1"}])
 def test_the_tasks_of_a_job_are_a_list(tasks):
-    with pytest.raises(errors.ClusterSpecError, match="The tasks of a job are a list of addresses"):
+    with pytest.raises(errors.ClusterSpecError, match="list of addresses"):
         ClusterSpec({"worker": tasks})
 
 
@@ -142,31 +144,25 @@ def test_the_tasks_of_a_job_are_a_list(tasks):
     "tasks", [{"one": "a:1"}, {-1: "a:1"}, {True: "a:1"}, {1: "a:1", "1": "b:1"}]
 )
 def test_tasks_by_index_have_different_indices(tasks):
-    with pytest.raises(
-        errors.ClusterSpecError, match="given by index have different indices from 0"
-    ):
+    with pytest.raises(errors.ClusterSpecError, match="no integer from 0|twice"):
         ClusterSpec({"worker": tasks})
 
 
 def test_an_unknown_job_is_answered_with_the_jobs_there_are():
-    with pytest.raises(
-        errors.ClusterSpecError, match="A task's job is one of the cluster's jobs"
-    ) as e:
+    with pytest.raises(errors.ClusterSpecError, match="evaluator") as e:
         ClusterSpec(CLUSTER).num_tasks("evaluator")
-    assert "job 'evaluator'. The cluster has 'chief', 'ps', 'worker'." in str(e.value)
+    assert "no job 'evaluator', only 'chief', 'ps', 'worker'." in str(e.value)
 
 
 def test_an_unknown_index_is_answered_with_the_indices_there_are():
-    with pytest.raises(
-        errors.ClusterSpecError, match="A task's index is one that its job has"
-    ) as e:
+    with pytest.raises(errors.ClusterSpecError, match="worker") as e:
         ClusterSpec(CLUSTER).task_address("worker", 3)
-    assert "Received: worker 3. The indices of 'worker' are [0, 1, 2]." in str(e.value)
+    assert "Job 'worker' has no task 3, only [0, 1, 2]." in str(e.value)
 
 
 @pytest.mark.parametrize(("job", "index"), [("", 0), (None, 0), ("worker", -1), ("worker", "0")])
 def test_a_task_is_a_name_and_a_number(job, index):
-    with pytest.raises(errors.ClusterSpecError, match="the name of its job and its number in it"):
+    with pytest.raises(errors.ClusterSpecError, match="`job`|`index`"):
         Task(job, index)
 
 

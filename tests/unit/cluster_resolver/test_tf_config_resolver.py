@@ -83,7 +83,7 @@ def test_without_a_task_the_task_is_not_known():
     assert (found.task_type, found.task_id) == (None, None)
     assert found.cluster_spec() == ClusterSpec(CLUSTER)
     for question in (found.master, lambda: task_of(found)):
-        with pytest.raises(errors.ClusterSpecError, match="knows which task it is"):
+        with pytest.raises(errors.ClusterSpecError, match="does not know its task"):
             question()
 
 
@@ -98,7 +98,7 @@ def test_the_variable_of_the_process_is_read_at_every_question(monkeypatch):
 @pytest.mark.parametrize("question", ["cluster_spec", "master"])
 def test_every_question_checks_all_of_it(question):
     broken = resolver(task={"type": "worker", "index": 7})
-    with pytest.raises(errors.ClusterSpecError, match=r"worker 7.*It was read from TF_CONFIG="):
+    with pytest.raises(errors.ClusterSpecError, match=r"no task 7.*It was read from TF_CONFIG="):
         getattr(broken, question)()
-    with pytest.raises(errors.ClusterSpecError, match=r"worker 7"):
+    with pytest.raises(errors.ClusterSpecError, match="task 7"):
         _ = broken.task_type

@@ -49,7 +49,7 @@ def server(answers, asked=None):
         if asked is not None:
             asked.append(place)
         if name not in answers:
-            raise errors.ClusterError(f"It answers. Received: HTTP 404 from {place}. Why. Fix.")
+            raise errors.ClusterError(f"No answer from {place}: HTTP 404. Fix.")
         return answers[name]
 
     return fetch
@@ -162,7 +162,7 @@ def test_addresses():
 
 def test_no_tpu_says_where_it_was_looked_for():
     environ = {"TPU_SKIP_MDS_QUERY": "1", "JAX_PLATFORMS": "cpu"}
-    with pytest.raises(ValueError, match="runs on the hosts of one") as caught:
+    with pytest.raises(ValueError, match="No TPU on this machine") as caught:
         resolver(environ=environ)
     said = str(caught.value)
     for place in (
@@ -182,7 +182,7 @@ def test_no_tpu_says_where_it_was_looked_for():
 
 def test_what_the_metadata_server_said_is_told():
     environ = {"GCE_METADATA_HOST": "metadata:80"}
-    with pytest.raises(errors.ClusterSpecError, match="http://metadata:80/.*: HTTP 404 from"):
+    with pytest.raises(errors.ClusterSpecError, match="http://metadata:80/.*: HTTP 404"):
         resolver(environ=environ)
 
 
@@ -204,21 +204,19 @@ def test_a_fallback_may_come_from_the_environment():
     told = {"RX_TPU_FALLBACK": "gpu, cpu"}
     assert resolver(environ=told).fallback == ("gpu", "cpu")
     assert resolver(environ=told, fallback="cpu").fallback == ("cpu",)  # the program's own wins
-    with pytest.raises(
-        errors.ClusterSpecError, match=r"Received: RX_TPU_FALLBACK='tpu'\. There is no"
-    ):
+    with pytest.raises(errors.ClusterSpecError, match="RX_TPU_FALLBACK='tpu'"):
         resolver(environ={"RX_TPU_FALLBACK": "tpu"})
 
 
 @pytest.mark.parametrize(
     ("options", "environ", "said"),
     [
-        ({"fallback": ("tpu",)}, {}, "falls back to GPUs or CPUs"),
-        ({"job_name": "tpu_worker"}, GKE, "hosts of a TPU are the workers"),
-        ({"tpu": "other"}, GKE | {"TPU_NAME": "mine"}, "the hosts of the TPU that it uses"),
-        ({}, GKE | {"TPU_WORKER_ID": "4"}, "one of those that are listed"),
-        ({"tpu": "a:1,b:1"}, {"TPU_WORKER_ID": "2"}, "worker 2 of 2 in the argument tpu"),
-        ({}, GKE | SLICES | {"MEGASCALE_SLICE_ID": "2"}, "slice 2 of 2"),
+        ({"fallback": ("tpu",)}, {}, r"fallback=\('tpu',\)"),
+        ({"job_name": "tpu_worker"}, GKE, "`job_name`.*'tpu_worker'"),
+        ({"tpu": "other"}, GKE | {"TPU_NAME": "mine"}, "tpu='other'.*'mine'"),
+        ({}, GKE | {"TPU_WORKER_ID": "4"}, "Worker 4"),
+        ({"tpu": "a:1,b:1"}, {"TPU_WORKER_ID": "2"}, "Worker 2.* 2 hosts in the argument tpu"),
+        ({}, GKE | SLICES | {"MEGASCALE_SLICE_ID": "2"}, "slice 2.* 2 slices"),
         ({}, {"TPU_WORKER_HOSTNAMES": "a,b"}, "TPU_WORKER_ID is not set"),
         ({}, GKE | {"MEGASCALE_NUM_SLICES": "2"}, "MEGASCALE_SLICE_ID is not set"),
     ],

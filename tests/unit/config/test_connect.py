@@ -45,9 +45,7 @@ def test_this_machine_among_hosts(joined):
 
 @pytest.mark.parametrize("hosts", [None, [], "elsewhere:1", ["localhost:1", "localhost:2"]])
 def test_this_machine_is_one_of_the_hosts(hosts):
-    with pytest.raises(
-        rx.errors.ClusterSpecError, match="Exactly one of the hosts is this machine"
-    ):
+    with pytest.raises(rx.errors.ClusterSpecError, match="of the hosts .* are this machine"):
         rx.config.experimental_connect_to_host(hosts)
 
 

@@ -23,7 +23,7 @@ def test_all_is_on_unless_the_environment_says_otherwise(monkeypatch):
 
 
 def test_a_part_that_there_is_not():
-    with pytest.raises(rx.errors.UsageError, match="names of parts of the tuning.*'pools'"):
+    with pytest.raises(rx.errors.UsageError, match="pooling.*'pools'"):
         cpu_tuning_parts({"RX_CPU_TUNING": "pools"})
 
 

@@ -60,9 +60,7 @@ def test_it_and_its_strategy_are_freed_and_the_threads_end():
 
 
 def test_another_strategy_is_refused():
-    with pytest.raises(
-        UsageError, match=r"needs a strategy with parameter servers\. Received: object, under"
-    ):
+    with pytest.raises(UsageError, match=r"ParameterServerStrategy, got object"):
         ClusterCoordinator(object())
 
 
@@ -193,14 +191,12 @@ def test_per_worker_data_sets_are_the_strategys(strategy, coordinator):
 
 
 def test_another_way_to_share_is_refused(coordinator):
-    with pytest.raises(
-        UsageError, match=r"`shard` must be one of \['off', 'dynamic'\]\. Received: 'auto'"
-    ):
+    with pytest.raises(UsageError, match="`shard`.*'dynamic'.*'auto'"):
         coordinator.create_per_worker_dataset([1], shard="auto")
 
 
 def test_no_splits_at_all_are_refused(coordinator):
-    with pytest.raises(UsageError, match="cut into at least one split. Received: num_splits=0"):
+    with pytest.raises(UsageError, match="`num_splits`.* 0"):
         coordinator.create_per_worker_dataset([1], shard="dynamic", num_splits=0)
 
 

@@ -111,13 +111,13 @@ def test_arrays_of_jax_are_batched_in_host_memory():
 )
 def test_elements_that_differ_make_no_batch(elements):
     ds = Dataset.from_generator(lambda: iter(elements))
-    with pytest.raises(UsageError, match="elements of a batch have one structure and one shape"):
+    with pytest.raises(UsageError, match="shape.*padded_batch"):
         list(ds.batch(2))
     assert len(list(ds.batch(1))) == 2
 
 
 def test_text_and_numbers_make_no_batch_even_where_numpy_would():
-    with pytest.raises(UsageError, match="have one structure") as error:
+    with pytest.raises(UsageError, match="padded_batch") as error:
         list(Dataset.from_generator(lambda: iter([1, "a"])).batch(2))
     assert str(error.value.__cause__) == "text beside numbers"
 
@@ -200,13 +200,13 @@ def test_scalars_need_no_filling():
 
 
 def test_nothing_is_cut_off():
-    with pytest.raises(UsageError, match="fills elements up; it does not cut them"):
+    with pytest.raises(UsageError, match=r"\(2,\).*\(1,\).*padded_shapes"):
         list(ragged().padded_batch(2, padded_shapes=[1]))
 
 
 @pytest.mark.parametrize("shape", [[2, 2], [], ([6],), {"x": [6]}, 6])
 def test_a_padded_shape_has_the_axes_of_the_elements(shape):
-    with pytest.raises(UsageError, match="fills up axes; it adds none"):
+    with pytest.raises(UsageError, match="`padded_shapes`.* 1 axes"):
         list(ragged().padded_batch(2, padded_shapes=shape))
 
 
@@ -218,7 +218,7 @@ def test_elements_of_different_ranks_are_not_filled_up():
 
 def test_elements_of_different_structures_are_not_filled_up():
     ds = Dataset.from_generator(lambda: iter([(1, 2), (1, 2, 3)]))
-    with pytest.raises(UsageError, match="one structure and one shape"):
+    with pytest.raises(UsageError, match="padded_batch"):
         list(ds.padded_batch(2))
 
 
@@ -268,7 +268,7 @@ def test_rows_keep_their_structure_in_batches_of_another_size():
 
 def test_rows_of_different_shapes_make_no_batch():
     ds = Dataset.from_generator(lambda: iter([np.zeros((1, 2)), np.zeros((1, 3))]))
-    with pytest.raises(UsageError, match="one structure and one shape"):
+    with pytest.raises(UsageError, match="padded_batch"):
         list(ds.rebatch(2))
 
 

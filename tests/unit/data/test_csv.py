@@ -74,7 +74,7 @@ def test_types_are_seen_from_the_rows(write, values, dtype):
 
 def test_types_are_seen_from_the_first_rows_of_all_files(write):
     pattern = write("x\n1\n", "x\n2\n0.5\n")
-    with pytest.raises(rx.errors.CorruptRecord, match="column 0 of line 3 is '0.5'"):
+    with pytest.raises(rx.errors.CorruptRecord, match="Column 0 of line 3.*'0.5'"):
         columns(make_csv_dataset(pattern, 1, num_rows_for_inference=2, **PLAIN))
     for count in (3, 100, None):
         dataset = make_csv_dataset(pattern, 1, num_rows_for_inference=count, **PLAIN)
@@ -156,46 +156,46 @@ def test_files_are_read_in_turn(write):
 
 
 def test_a_pattern_without_files_is_refused(tmp_path):
-    with pytest.raises(rx.errors.UsageError, match="which matches none"):
+    with pytest.raises(rx.errors.UsageError, match=r"\*\.csv"):
         make_csv_dataset(str(tmp_path / "*.csv"), 1)
 
 
 def test_columns_without_a_header_need_names(write):
-    with pytest.raises(rx.errors.UsageError, match="header=False without `column_names`"):
+    with pytest.raises(rx.errors.UsageError, match="`header`.*`column_names`"):
         make_csv_dataset(write("1,2\n"), 1, header=False)
 
 
 @pytest.mark.parametrize("texts", [("x,y\n", "x,z\n"), ("",), ("x,y\n", "")])
 def test_all_files_have_the_same_header(write, texts):
-    with pytest.raises(rx.errors.UsageError, match="All CSV files begin with the same names"):
+    with pytest.raises(rx.errors.UsageError, match="header of.*column_names"):
         make_csv_dataset(write(*texts), 1)
 
 
 def test_names_are_different(write):
-    with pytest.raises(rx.errors.UsageError, match="The names of columns are different"):
+    with pytest.raises(rx.errors.UsageError, match=r"\['x', 'x'\]"):
         make_csv_dataset(write("x,x\n"), 1)
 
 
 @pytest.mark.parametrize("chosen", [["w"], [2], [-1], ["x", 0], []])
 def test_selected_columns_are_there_once(write, chosen):
-    with pytest.raises(rx.errors.UsageError, match="Each selected column is a name or number"):
+    with pytest.raises(rx.errors.UsageError, match="`select_columns`"):
         make_csv_dataset(write("x,y\n"), 1, select_columns=chosen)
 
 
 @pytest.mark.parametrize("options", [{}, {"select_columns": ["x"]}])
 def test_defaults_are_as_many_as_columns(write, options):
-    with pytest.raises(rx.errors.UsageError, match="has one entry in `column_defaults`"):
+    with pytest.raises(rx.errors.UsageError, match="`column_defaults`"):
         make_csv_dataset(write("x,y,z\n"), 1, column_defaults=[1, 2], **options)
 
 
 @pytest.mark.parametrize("options", [{}, {"select_columns": ["y"]}])
 def test_the_label_is_a_column(write, options):
-    with pytest.raises(rx.errors.UsageError, match="The label is one of the columns"):
+    with pytest.raises(rx.errors.UsageError, match="`label_name`"):
         name = "x" if options else "w"
         make_csv_dataset(write("x,y\n1,2\n"), 1, label_name=name, **options)
 
 
 def test_a_row_that_does_not_fit_is_named(write):
     dataset = make_csv_dataset(write("x,y\n1,2\n3\n"), 1, **PLAIN)
-    with pytest.raises(rx.errors.CorruptRecord, match="line 3 has 1 fields"):
+    with pytest.raises(rx.errors.CorruptRecord, match="Line 3.*1 fields"):
         list(dataset)

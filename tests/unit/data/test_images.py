@@ -225,38 +225,38 @@ class TestDecoding:
         Image.fromarray(np.random.randint(0, 255, (20, 20), np.uint8)).save(path)
         path.write_bytes(path.read_bytes()[:kept] if kept else b"text")
         dataset = image_dataset_from_directory(tmp_path, labels=None)
-        with pytest.raises(rx.errors.CorruptRecord, match="A file of an image data set") as error:
+        with pytest.raises(rx.errors.CorruptRecord, match=r"a\.png") as error:
             list(dataset)
         assert repr(str(path)) in str(error.value)
 
     def test_a_file_that_is_gone_is_named(self, folder):
         dataset = image_dataset_from_directory(folder)
         (folder / FILES[0]).unlink()
-        with pytest.raises(rx.errors.UsageError, match="can be opened for reading"):
+        with pytest.raises(rx.errors.UsageError, match=r"0\.png"):
             list(dataset)
 
     def test_a_missing_package_is_named(self, folder, monkeypatch):
         dataset = image_dataset_from_directory(folder)
         monkeypatch.setitem(sys.modules, "PIL", None)
-        with pytest.raises(rx.errors.UsageError, match="by the package pillow"):
+        with pytest.raises(rx.errors.UsageError, match=r"PIL.*replicax\[data\]"):
             list(dataset)
 
 
 class TestRefused:
     def test_a_folder_that_is_none(self, tmp_path):
-        with pytest.raises(rx.errors.UsageError, match="Images are in a folder"):
+        with pytest.raises(rx.errors.UsageError, match="missing"):
             image_dataset_from_directory(tmp_path / "missing")
 
     @pytest.mark.parametrize("labels", ["inferred", None])
     def test_a_folder_without_images(self, tmp_path, labels):
         (tmp_path / "a").mkdir()
-        with pytest.raises(rx.errors.UsageError, match=r"\.jpg or \.png\. Received: none"):
+        with pytest.raises(rx.errors.UsageError, match=r"\.jpg or \.png"):
             image_dataset_from_directory(tmp_path, labels)
 
     def test_a_part_without_images(self, folder):
         options = {"validation_split": 0.01, "seed": 1}
         for subset in ("validation", "both"):
-            with pytest.raises(rx.errors.UsageError, match="in the folder, or in this part of it"):
+            with pytest.raises(rx.errors.UsageError, match="validation_split"):
                 image_dataset_from_directory(folder, subset=subset, **options)
 
     @pytest.mark.parametrize(
@@ -270,29 +270,29 @@ class TestRefused:
         ],
     )
     def test_other_images(self, folder, options):
-        with pytest.raises(rx.errors.UsageError, match="Images have a height and a width"):
+        with pytest.raises(rx.errors.UsageError, match=f"`{next(iter(options))}`"):
             image_dataset_from_directory(folder, **options)
 
     @pytest.mark.parametrize("options", [{"label_mode": "float"}, {"label_mode": "binary"}])
     def test_other_labels(self, folder, options):
-        with pytest.raises(rx.errors.UsageError, match="'binary' for two classes") as error:
+        with pytest.raises(rx.errors.UsageError, match="`label_mode`") as error:
             image_dataset_from_directory(folder, **options)
         assert "3 classes" in str(error.value)
 
     @pytest.mark.parametrize("labels", [[1, 2], "folders"])
     def test_labels_that_do_not_match(self, folder, labels):
-        with pytest.raises(rx.errors.UsageError, match="or one int for each image"):
+        with pytest.raises(rx.errors.UsageError, match="`labels`.* 8 files"):
             image_dataset_from_directory(folder, labels)
 
     def test_classes_without_a_folder(self, folder):
-        with pytest.raises(rx.errors.UsageError, match="A class without a folder"):
+        with pytest.raises(rx.errors.UsageError, match="`class_names`"):
             image_dataset_from_directory(folder, class_names=["a", "z"])
 
     @pytest.mark.parametrize(
         "options", [{"labels": None}, {"labels": [0] * 8}, {"label_mode": None}]
     )
     def test_names_of_classes_that_are_not_inferred(self, folder, options):
-        with pytest.raises(rx.errors.UsageError, match="Names of classes say the order"):
+        with pytest.raises(rx.errors.UsageError, match="`class_names`.*inferred"):
             image_dataset_from_directory(folder, class_names=["a"], **options)
 
     @pytest.mark.parametrize(
@@ -305,13 +305,13 @@ class TestRefused:
         ],
     )
     def test_half_a_split(self, folder, options):
-        with pytest.raises(rx.errors.UsageError, match="A split has a fraction between"):
+        with pytest.raises(rx.errors.UsageError, match="between 0 and 1"):
             image_dataset_from_directory(folder, seed=1, **options)
 
     def test_another_subset(self, folder):
-        with pytest.raises(rx.errors.UsageError, match="A subset is 'training'"):
+        with pytest.raises(rx.errors.UsageError, match="`subset`"):
             image_dataset_from_directory(folder, subset="test", validation_split=0.5, seed=1)
 
     def test_a_shuffled_split_without_a_seed(self, folder):
-        with pytest.raises(rx.errors.UsageError, match="Shuffled files are split by a seed"):
+        with pytest.raises(rx.errors.UsageError, match="`seed`"):
             image_dataset_from_directory(folder, subset="both", validation_split=0.5)

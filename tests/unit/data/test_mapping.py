@@ -319,7 +319,7 @@ def test_an_error_names_the_function_and_the_element(calls):
     assert [int(next(iterator)) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(
         rx.errors.MapFailed,
-        match=r"KeyError: 'three', raised by fails_at_three \(test_mapping.py:\d+\) for element 3",
+        match=r"fails_at_three \(test_mapping.py:\d+\).*KeyError.*element 3.*'three'",
     ) as failed:
         next(iterator)
     assert isinstance(failed.value.__cause__, KeyError)
@@ -335,7 +335,7 @@ def test_after_an_error_elements_keep_their_numbers(calls):
 
 
 def test_an_error_ends_the_batch_that_it_is_in():
-    with pytest.raises(rx.errors.MapFailed, match="returns a value for every element"):
+    with pytest.raises(rx.errors.MapFailed, match="element 3.*filter"):
         list(Dataset.range(9).map(fails_at_three).batch(4))
 
 
@@ -411,7 +411,7 @@ def test_take_while_ends_at_the_first_that_is_false():  # as tf.data
 @pytest.mark.parametrize("verdict", [[True, False], []])
 def test_a_predicate_says_yes_or_no(method, verdict):
     ds = getattr(Dataset.range(3), method)(lambda x: np.array(verdict))
-    with pytest.raises(UsageError, match="returns one truth value. Received: an array of shape"):
+    with pytest.raises(UsageError, match="shape.*all"):
         list(ds)
 
 

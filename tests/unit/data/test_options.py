@@ -51,13 +51,13 @@ def test_a_data_set_does_not_change_with_the_options_it_was_given():
 @pytest.mark.parametrize(
     ("part", "field", "fields"),
     [
-        (Options(), "service", "Options has the fields autotune, deterministic"),
-        (Options().threading, "max_threads", "ThreadingOptions has the fields"),
-        (Options().experimental_distribute, "num_devices", "DistributeOptions has the fields"),
+        (Options(), "service", "autotune, deterministic"),
+        (Options().threading, "max_threads", "private_threadpool_size"),
+        (Options().experimental_distribute, "num_devices", "auto_shard_policy"),
     ],
 )
 def test_a_field_that_is_none_is_refused(part, field, fields):
-    with pytest.raises(UsageError, match=f"{fields}.*would have no effect, silently"):
+    with pytest.raises(UsageError, match=f"'{field}'.*{fields}"):
         setattr(part, field, 1)
 
 
@@ -69,5 +69,5 @@ def test_a_policy_may_be_named(value):
 
 
 def test_an_option_that_only_tf_data_has_is_named():
-    with pytest.raises(AttributeError, match="'experimental_stats', which tf.data may have"):
+    with pytest.raises(AttributeError, match="'experimental_stats'"):
         _ = rx.data.Options().experimental_stats

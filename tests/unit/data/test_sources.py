@@ -79,7 +79,7 @@ def test_a_function_cannot_change_the_element_that_repeats():
 
     ds = Dataset.from_tensors(np.zeros(2)).repeat(2)
     assert [x.tolist() for x in ds.map(lambda x: x + 1)] == [[1, 1], [1, 1]]
-    with pytest.raises(rx.errors.MapFailed, match="read-only.*in_place"):
+    with pytest.raises(rx.errors.MapFailed, match="in_place.*read-only"):
         list(ds.map(in_place))
 
 
@@ -219,7 +219,7 @@ def test_a_signature_converts_as_numpy_does():  # as tf.data
 )
 def test_elements_that_do_not_fit_the_signature(element, signature):
     ds = Dataset.from_generator(lambda: iter([element]), output_signature=signature)
-    with pytest.raises(UsageError, match="A generator yields what its signature says"):
+    with pytest.raises(UsageError, match="`output_signature`"):
         list(ds)
 
 
@@ -313,7 +313,7 @@ def test_text_of_columns_is_text():
 def test_an_object_without_rows_is_an_empty_data_set():
     ds = Dataset.from_source([])
     assert (list(ds), list(ds.batch(2)), len(ds)) == ([], [], 0)
-    with pytest.raises(UsageError, match="are known from its first one. Received: a data set"):
+    with pytest.raises(UsageError, match="data set is empty"):
         _ = ds.element_spec
 
 
@@ -350,5 +350,5 @@ def test_files_are_shuffled_anew_in_each_epoch(folder):
 
 
 def test_a_pattern_matches_a_file(folder):
-    with pytest.raises(UsageError, match="`list_files` needs files. Received: the pattern"):
+    with pytest.raises(UsageError, match=r"\*\.png"):
         Dataset.list_files([str(folder / "*.txt"), str(folder / "*.png")])

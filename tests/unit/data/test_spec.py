@@ -57,7 +57,7 @@ def test_the_spec_of_several_data_sets_is_that_of_all(elements, spec):
 
 def test_data_sets_of_different_structures_have_no_spec():
     both = Dataset.from_tensors((1, 2)).concatenate(Dataset.from_tensors(1))
-    with pytest.raises(UsageError, match="have one structure and one shape.*dtype=int32"):
+    with pytest.raises(UsageError, match="dtype=int32"):
         _ = both.element_spec
 
 
@@ -65,7 +65,7 @@ def test_parts_without_elements_say_nothing_of_the_spec():
     nothing = Dataset.from_generator(lambda: iter(()))
     some = Dataset.from_tensors(1.5)
     assert nothing.concatenate(some).element_spec == ArraySpec((), np.float32)
-    with pytest.raises(UsageError, match="known from its first one"):
+    with pytest.raises(UsageError, match="data set is empty"):
         _ = nothing.concatenate(nothing).element_spec
 
 

@@ -324,7 +324,7 @@ def test_an_order_that_nobody_gave_a_seed_goes_on_in_another_process():
 
 def test_a_position_of_another_pipeline_is_refused():
     state = iter(Dataset.range(9).batch(2)).get_state()
-    with pytest.raises(rx.errors.UsageError, match="A position belongs to a data set made by"):
+    with pytest.raises(rx.errors.UsageError, match="Shuffle"):
         iter(Dataset.range(9).shuffle(3).batch(2)).set_state(state)
 
 
@@ -346,7 +346,7 @@ def test_an_iterator_that_fit_has_read_ahead_is_for_fit_alone(distributed):
     state = iterator.get_state()
     assert next(iterator.host_batches()).tolist() == [2, 3]
     for use in (iterator.get_state, lambda: next(iterator)):
-        with pytest.raises(rx.errors.UsageError, match="is read by a loop or by `fit`, not by"):
+        with pytest.raises(rx.errors.UsageError, match="read ahead"):
             use()
     iterator.set_state(state)
     assert [batch.tolist() for batch in iterator.host_batches()] == [[2, 3], [4, 5], [6, 7]]

@@ -95,7 +95,7 @@ def test_arrays_of_texts_may_be_empty_before_it_is_known_of_what(tmp_path):
 def test_a_data_set_without_elements_can_be_saved(tmp_path, compression):
     Dataset.range(0).save(tmp_path / "a", compression)
     assert list(Dataset.load(tmp_path / "a")) == []
-    with pytest.raises(rx.errors.UsageError, match="known from its first one"):
+    with pytest.raises(rx.errors.UsageError, match="data set is empty"):
         _ = Dataset.load(tmp_path / "a").element_spec
 
 
@@ -192,7 +192,7 @@ def test_a_killed_save_leaves_no_data_set_and_the_next_one_cleans_up(tmp_path):
     done = subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, timeout=200, check=False)
     assert done.returncode == -9
     assert len(os.listdir(tmp_path)) == 1
-    with pytest.raises(rx.errors.UsageError, match="reads a folder that `save` wrote"):
+    with pytest.raises(rx.errors.UsageError, match="interrupted `save`"):
         Dataset.load(tmp_path / "a")
     Dataset.range(2).save(tmp_path / "a")
     assert os.listdir(tmp_path) == ["a"]
@@ -205,11 +205,11 @@ def test_a_killed_save_leaves_no_data_set_and_the_next_one_cleans_up(tmp_path):
         (lambda x: Dataset.range(2), "an array that holds Dataset"),
         (lambda x: jax.random.key(0), "a PRNGKeyArray"),
         (lambda x: np.zeros(2, [("a", int)]), "an array of type "),
-        (lambda x: (), "Saved elements are nests of arrays, of one structure"),
+        (lambda x: (), "nest"),
         (lambda x: x if x < 1 else (x, x), r"a nest PyTreeDef\(\(\*, \*\)\) after 1 of"),
         (lambda x: x if x < 1 else np.float32(x), "float32\\) after 1 of"),
         (lambda x: np.zeros([2] * int(x)), "number of axes"),
-        (lambda x: {(1, 2): x}, "Saved elements are arrays, or tuples"),
+        (lambda x: {(1, 2): x}, "named tuples"),
     ],
 )
 def test_elements_that_have_no_form_on_disk_are_refused(tmp_path, fn, phrase):
@@ -219,24 +219,24 @@ def test_elements_that_have_no_form_on_disk_are_refused(tmp_path, fn, phrase):
 
 
 def test_an_infinite_data_set_is_not_saved(tmp_path):
-    with pytest.raises(rx.errors.UsageError, match="A data set that is saved has an end"):
+    with pytest.raises(rx.errors.UsageError, match="`take`.*`repeat`"):
         Dataset.range(3).repeat().save(tmp_path / "a")
 
 
 def test_the_compression_is_known_and_the_same(tmp_path):
     Dataset.range(3).save(tmp_path / "a", "GZIP")
     assert numbers(Dataset.load(tmp_path / "a", "GZIP")) == [0, 1, 2]
-    with pytest.raises(rx.errors.UsageError, match="compressed by 'GZIP' or not at all"):
+    with pytest.raises(rx.errors.UsageError, match="`compression`.*'GZIP'"):
         Dataset.range(3).save(tmp_path / "a", "ZIP")
     Dataset.range(3).save(tmp_path / "a")
-    with pytest.raises(rx.errors.UsageError, match="with the compression that it was saved with"):
+    with pytest.raises(rx.errors.UsageError, match="compression=None, not 'GZIP'"):
         Dataset.load(tmp_path / "a", "GZIP")
 
 
 def test_another_version_is_refused(tmp_path):
     Dataset.range(3).save(tmp_path / "a")
     change(tmp_path / "a", version=99)
-    with pytest.raises(rx.errors.UsageError, match="is read by the version that wrote it"):
+    with pytest.raises(rx.errors.UsageError, match="version 99"):
         Dataset.load(tmp_path / "a")
 
 
@@ -249,7 +249,7 @@ def change(folder, **fields):
 def test_a_damaged_description_is_a_corrupt_record(tmp_path, text):
     Dataset.range(3).save(tmp_path / "a")
     (tmp_path / "a" / NAME).write_text(text)
-    with pytest.raises(rx.errors.CorruptRecord, match="where it cannot be understood"):
+    with pytest.raises(rx.errors.CorruptRecord, match="replicax.json"):
         Dataset.load(tmp_path / "a")
 
 
@@ -257,10 +257,10 @@ def test_files_that_are_cut_off_or_missing_are_corrupt_records(tmp_path):
     Dataset.range(3).save(tmp_path / "a")
     values = tmp_path / "a" / "0.values.npy"
     os.truncate(values, 4100)
-    with pytest.raises(rx.errors.CorruptRecord, match="files of a saved data set are whole.*4100"):
+    with pytest.raises(rx.errors.CorruptRecord, match="4100"):
         Dataset.load(tmp_path / "a")
     values.unlink()
-    with pytest.raises(rx.errors.CorruptRecord, match="which is missing"):
+    with pytest.raises(rx.errors.CorruptRecord, match="is missing"):
         Dataset.load(tmp_path / "a")
 
 
@@ -269,9 +269,9 @@ def test_a_file_that_shrinks_while_it_is_read_is_a_corrupt_record(tmp_path, monk
     Dataset.range(9).save(tmp_path / "a")
     loaded = Dataset.load(tmp_path / "a")
     os.truncate(tmp_path / "a" / "0.values.npy", 4100)
-    with pytest.raises(rx.errors.CorruptRecord, match="stays as it is while it is read"):
+    with pytest.raises(rx.errors.CorruptRecord, match=r"0\.values\.npy.*value 0"):
         list(loaded)
-    with pytest.raises(rx.errors.CorruptRecord, match="which ends before value "):
+    with pytest.raises(rx.errors.CorruptRecord, match="ends before value "):
         list(loaded.shuffle(9, seed=0).batch(9))
 
 
@@ -280,7 +280,7 @@ def test_a_compressed_file_with_too_few_values_is_a_corrupt_record(tmp_path):
     values = tmp_path / "a" / "0.values.npy.gz"
     values.write_bytes(gzip.compress(gzip.decompress(values.read_bytes())[:4100]))
     change(tmp_path / "a", files={values.name: values.stat().st_size})
-    with pytest.raises(rx.errors.CorruptRecord, match="holds all of its values"):
+    with pytest.raises(rx.errors.CorruptRecord, match=r"0\.values\.npy\.gz.*value 1"):
         list(Dataset.load(tmp_path / "a"))
 
 

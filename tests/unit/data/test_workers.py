@@ -170,7 +170,7 @@ def test_an_error_that_cannot_be_sent_is_described():
     assert next(kinds)[0] == "value"
     kind, error, _ = next(kinds)
     assert (kind, type(error)) == ("error", rx.errors.DataError)
-    assert "Received: Odd: what. Its type cannot be sent" in str(error)
+    assert "Odd: what." in str(error)
     assert next(kinds)[0] == "end"
 
 
@@ -180,7 +180,7 @@ def test_no_workers_is_here():
 
 
 def test_a_cache_in_memory_comes_after_the_workers():
-    with pytest.raises(rx.errors.UsageError, match="has no cache in memory"):
+    with pytest.raises(rx.errors.UsageError, match=r"`cache\(\)` after"):
         Dataset.range(3).map(lambda x: x).cache().batch(2).in_processes(2)
     Dataset.range(3).cache().in_processes(2)  # rows that are in memory anyway
     Dataset.range(3).map(lambda x: x).in_processes(2).cache()
@@ -195,13 +195,13 @@ def test_the_spec_needs_no_processes(workers):
 
 def test_what_cannot_be_sent_is_an_error_before_anything_starts():
     lock = threading.Lock()
-    with pytest.raises(rx.errors.UsageError, match="can be sent to another process"):
+    with pytest.raises(rx.errors.UsageError, match="in_processes.*lock"):
         list(Dataset.range(3).map(lambda x: x if lock else x).in_processes(2))
 
 
 def test_without_grain_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "replicax.data._crew", None)
-    with pytest.raises(rx.errors.UsageError, match="are run by the package grain"):
+    with pytest.raises(rx.errors.UsageError, match=r"replicax\[data\]"):
         list(Dataset.range(3).in_processes(2))
 
 
@@ -264,7 +264,7 @@ def test_a_worker_that_is_killed_is_an_error_soon(workers, none_left):
     next(iterator)
     os.kill(workers()[0].pid, signal.SIGKILL)
     for _ in range(2):  # and it is not an end
-        with pytest.raises(rx.errors.WorkerDied, match="lives until its elements are read.*-9"):
+        with pytest.raises(rx.errors.WorkerDied, match="exit code -9"):
             list(iterator)
     assert none_left()
 

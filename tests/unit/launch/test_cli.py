@@ -113,7 +113,7 @@ def test_the_thread_pool_has_room_for_replicas_and_cores(monkeypatch, replicas, 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", "²", ""])
 def test_what_is_counted_must_be_a_positive_number(option, value, capsys):
     said = refusal(["compare", f"{option}={value}"], capsys)
-    assert f"argument {option}: Must be a whole number of at least 1. Received: {value!r}." in said
+    assert f"argument {option}: must be a whole number of at least 1, got {value!r}" in said
 
 
 @pytest.mark.parametrize("value", ["-1", "4294967296", "x"])
@@ -124,7 +124,7 @@ def test_a_seed_must_be_one_that_numpy_takes(value, capsys):
 
 def test_an_unknown_strategy_is_named(capsys):
     said = refusal(["compare", "--strategies", "mirrored,mirored"], capsys)
-    assert "Received: 'mirored'." in said
+    assert "Did you mean 'mirrored'?" in said
     assert "central_storage, multi_worker, parameter_server" in said
 
 
@@ -136,8 +136,10 @@ def test_a_strategy_can_be_named_once(capsys):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "the following arguments are required: COMMAND"),
-        (["train"], "invalid choice: 'train'"),
+        (["train"], "no command 'train'"),
+        (["runn"], "Did you mean 'run'?"),
+        (["run", "--worker", "2", "a.py"], "Did you mean '--workers'?"),
+        (["k8s", "a.py", "--image", "b"], "--image is required"),
         (["compare", "--dataset", "mnist"], "argument --dataset: invalid choice: 'mnist'"),
         (["compare", "--model", "vgg"], "argument --model: invalid choice: 'vgg'"),
         (["compare", "--epoch", "3"], "unrecognized arguments: --epoch 3"),
@@ -146,6 +148,26 @@ def test_a_strategy_can_be_named_once(capsys):
 )
 def test_other_bad_arguments_are_refused(arguments, complaint, capsys):
     assert complaint in refusal(arguments, capsys)
+
+
+def test_an_error_of_a_command_shows_its_usage(capsys):
+    said = refusal(["doctor", "--foo"], capsys)
+    assert said.startswith("usage: replicax doctor")
+
+
+def test_without_arguments_the_commands_are_listed(capsys):
+    assert _cli.main([]) == 0
+    said = capsys.readouterr().out
+    assert all(f"\n    {command} " in said for command in ("compare", "run", "verify"))
+
+
+@pytest.mark.parametrize("behind", [["--image", "b"], ["--workers=3", "--epochs", "2"]])
+def test_an_option_behind_the_program_is_noticed(behind, capsys):
+    assert _cli.main(["k8s", "--image", "a", "train.py", *behind]) == 0
+    told = capsys.readouterr()
+    assert behind[0].partition("=")[0] in told.err
+    assert "--epochs" not in told.err
+    assert behind[0] in told.out  # the program gets it
 
 
 @pytest.mark.parametrize("command", ["compare", "devices"])

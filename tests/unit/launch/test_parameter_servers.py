@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 from replicax.cluster_resolver import ClusterSpec, Task
@@ -131,8 +132,7 @@ def test_a_member_that_fails_too_often_ends_all(launch, script):
     code, out, err = outcome(launch(*options, script(ANY + fails)))
     assert code == 3
     assert out[:2] == ["[ps 0] 0", "[ps 0] 1"]
-    assert "A ps process failed. Received: exit code 3 from ps 0 (pid " in "".join(err)
-    assert "A cluster cannot go on without its ps, so this ends all." in "".join(err)
+    assert any(re.search(r"ps 0 \(pid \d+\) failed with exit code 3", line) for line in err)
 
 
 def test_a_chief_that_fails_ends_all_and_all_are_started_again(launch, script):
@@ -147,5 +147,5 @@ sys.exit(5 if os.environ["RX_RESTART"] == "0" else 0)
     options = ("--ps", "1", "--max-restarts", "1", "--grace", "0.2")
     code, out, err = outcome(launch(*options, path))
     assert (code, out) == (0, ["[chief 0] 0", "[chief 0] 1"])
-    assert "A chief process failed. Received: exit code 5 from chief 0" in err[0]
+    assert re.search(r"chief 0 \(pid \d+\) failed with exit code 5", err[0])
     assert err[-1] == "replicax: starting all workers again, restart 1 of 1"

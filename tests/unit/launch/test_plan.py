@@ -154,7 +154,7 @@ def test_workers_get_gpus_of_their_own_of_those_that_the_user_names():
 @pytest.mark.usefixtures("two_gpus")
 def test_more_workers_than_gpus_are_refused_unless_they_do_not_join():
     three = ["a:1", "a:2", "a:3"]
-    with pytest.raises(rx.errors.ClusterSpecError, match="3 workers for 2 GPUs"):
+    with pytest.raises(rx.errors.ClusterSpecError, match="3 workers cannot share 2 GPUs"):
         plan(TRAIN, three, [0, 1, 2], surroundings=Surroundings({}))
     alone = Surroundings({}, extra={"RX_JOIN": "0"})
     assert gpus_of(plan(TRAIN, three, [0, 1, 2], surroundings=alone)) == ["0", "1", "0"]

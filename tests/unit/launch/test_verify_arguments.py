@@ -31,7 +31,7 @@ def test_an_unknown_strategy_is_refused(capsys):
     with pytest.raises(SystemExit, match="2"):
         _cli.main(["verify", "train.py", "--strategies", "mirored"])
     said = " ".join(capsys.readouterr().err.split())
-    assert "Received: 'mirored'" in said and "central_storage, zero1" in said
+    assert "no strategy 'mirored'" in said and "central_storage, zero1" in said
 
 
 def test_the_names_are_those_that_the_child_knows():

@@ -127,14 +127,14 @@ def test_integers_of_64_bits_stay_whole():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"vocabulary": ["a", "a"]}, r"A vocabulary holds each token once.*misplaced: \['a'\]"),
-        ({"vocabulary": ["a", "b"], "max_tokens": 2}, "A vocabulary holds each token once"),
-        ({"vocabulary": []}, "A vocabulary holds each token once"),
-        ({"vocabulary": ["a"], "idf_weights": [1.0]}, "`idf_weights` belong to a vocabulary with"),
-        ({"vocabulary": ["a"], "output_mode": "tf_idf"}, "`idf_weights` belong to a vocabulary"),
-        ({"max_tokens": 1}, "`max_tokens` counts all tokens"),
-        ({"output_mode": "many"}, "An output mode is one of int, one_hot"),
-        ({"sparse": True, "output_mode": "count"}, "take no sparse arrays"),
+        ({"vocabulary": ["a", "a"]}, r"\['a'\]"),
+        ({"vocabulary": ["a", "b"], "max_tokens": 2}, "`max_tokens`.*3"),
+        ({"vocabulary": []}, "vocabulary is empty"),
+        ({"vocabulary": ["a"], "idf_weights": [1.0]}, "`idf_weights`"),
+        ({"vocabulary": ["a"], "output_mode": "tf_idf"}, "`idf_weights`"),
+        ({"max_tokens": 1}, "max_tokens=1"),
+        ({"output_mode": "many"}, "`output_mode`.*'one_hot'.*'many'"),
+        ({"sparse": True, "output_mode": "count"}, "`sparse`"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(arguments, message):
@@ -145,17 +145,17 @@ def test_arguments_that_do_not_fit_are_refused(arguments, message):
 def test_an_unknown_text_without_a_place_is_refused():
     with pytest.raises(UsageError, match=r"\['z'\]"):
         layers.StringLookup(vocabulary=["a"], num_oov_indices=0)(["z"])
-    with pytest.raises(UsageError, match=r"all inputs must be in the vocabulary. Received: \[3\]"):
+    with pytest.raises(UsageError, match=r"\[3\].*num_oov_indices"):
         layers.IntegerLookup(vocabulary=[1], num_oov_indices=0)([3])
 
 
 def test_a_given_vocabulary_is_not_learnt():
-    with pytest.raises(UsageError, match="A layer learns its vocabulary, or is given one"):
+    with pytest.raises(UsageError, match="without `vocabulary`"):
         layers.StringLookup(vocabulary=["a"]).adapt(["b"])
 
 
 def test_rows_over_no_vocabulary_are_refused():
-    with pytest.raises(UsageError, match="needs a vocabulary before it is called"):
+    with pytest.raises(UsageError, match=r"`adapt\(data\)`"):
         layers.StringLookup(output_mode="count")([["a"]])
 
 
@@ -191,7 +191,7 @@ def test_pairs_are_hashed():
 
 
 def test_hashing_without_bins_is_refused():
-    with pytest.raises(UsageError, match="`Hashing` has output modes 'int'"):
+    with pytest.raises(UsageError, match="`num_bins`.*2"):
         layers.Hashing(1, mask_value="")
 
 

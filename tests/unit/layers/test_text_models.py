@@ -134,7 +134,7 @@ def test_text_for_a_layer_with_weights_is_refused():
     text = keras.Input((1,), dtype="string")
     inner = classifier()
     model = keras.Model(text, inner(text))
-    with pytest.raises(UsageError, match="Text goes to layers without weights"):
+    with pytest.raises(UsageError, match="has weights"):
         model(np.array([["good"]]))
 
 
@@ -146,7 +146,7 @@ def test_text_of_another_source_is_refused():
         def __getitem__(self, index):
             return np.array(TEXTS), LABELS
 
-    with pytest.raises(UsageError, match="A model that reads text takes arrays of text"):
+    with pytest.raises(UsageError, match="dataset.map"):
         classifier().fit(Source(), verbose=0)
 
 

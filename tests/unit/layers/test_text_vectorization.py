@@ -104,10 +104,10 @@ def test_the_configuration_makes_the_same_layer():
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(arguments):
-    with pytest.raises(UsageError, match="`standardize` is a function or one of"):
+    with pytest.raises(UsageError, match=f"`{list(arguments)[-1]}`"):
         TextVectorization(**arguments)
 
 
 def test_several_texts_for_an_example_are_refused():
-    with pytest.raises(UsageError, match="Each example has one text, which is split into words"):
+    with pytest.raises(UsageError, match=r"shape \(1, 2\)"):
         TextVectorization(vocabulary=["a"])([["a", "b"]])

@@ -11,9 +11,9 @@ from replicax._core.errors import MixedStrategies, NotInCrossReplicaContext, Usa
 
 
 def test_arguments_in_no_list_are_explained(mirrored):
-    with pytest.raises(UsageError, match="The arguments of `run` are a list or tuple") as caught:
+    with pytest.raises(UsageError, match=r"args=\(batch,\)") as caught:
         mirrored.run(lambda x: x, args=np.ones(2))
-    assert "args of type ndarray" in str(caught.value)
+    assert "ndarray" in str(caught.value)
     assert "`args=(batch,)`, with a comma" in str(caught.value)
 
 
@@ -32,12 +32,12 @@ def test_a_cross_replica_method_inside_run_is_explained(mirrored):
     def replica_fn():
         return mirrored.reduce("SUM", jnp.ones(1), axis=None)
 
-    with pytest.raises(NotInCrossReplicaContext, match="There each replica runs by itself"):
+    with pytest.raises(NotInCrossReplicaContext, match="requires being in cross-replica context"):
         mirrored.run(replica_fn)
 
 
 def test_other_methods_point_to_merge_call(mirrored):
-    with pytest.raises(RuntimeError, match=r"get_replica_context\(\)\.merge_call\(\) instead"):
+    with pytest.raises(RuntimeError, match=r"get_replica_context\(\)\.merge_call\(\)"):
         mirrored.run(lambda: mirrored.run(lambda: 1))
 
 

@@ -129,7 +129,7 @@ def test_mirrored_variables_train_as_those_of_workers_do(compression, divided):
 
 
 def test_gradients_are_summed_in_one_way():
-    with pytest.raises(UsageError, match=r"Gradients are summed in one way\. Received: .*'int8'"):
+    with pytest.raises(UsageError, match="`compression='int8'` and `cross_device_ops"):
         rx.MirroredStrategy(cross_device_ops=rx.CrossDeviceOps(), compression="int8")
 
 
@@ -138,7 +138,7 @@ def test_fit_is_compiled(how):
     with strategy_with("bf16").scope():
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse", **how)
-    with pytest.raises(UsageError, match=r"is a compiled one. Received: .*=(Tru|Fals)e"):
+    with pytest.raises(UsageError, match=r"compiled with .*=(Tru|Fals)e"):
         model.fit(np.zeros((4, 2)), np.zeros((4, 1)), verbose=0)
 
 

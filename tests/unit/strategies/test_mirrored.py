@@ -31,12 +31,12 @@ def test_one_device_is_enough():
 
 @pytest.mark.parametrize("devices", [["GPU:0"], ["CPU:0", "CPU:99"]])
 def test_devices_must_exist(devices):
-    with pytest.raises(rx.errors.UnknownDevice, match="A device must be one that this machine has"):
+    with pytest.raises(rx.errors.UnknownDevice, match="No device '.*' here"):
         rx.MirroredStrategy(devices)
 
 
 def test_a_device_holds_one_replica():
-    with pytest.raises(ValueError, match="would take turns, not run together"):
+    with pytest.raises(ValueError, match="named more than once"):
         rx.MirroredStrategy(["CPU:0", "CPU:1", "/cpu:0"])
 
 
@@ -53,3 +53,46 @@ def test_the_cross_device_operation_is_asked():
 def test_it_shows_its_devices():
     shown = repr(rx.MirroredStrategy(["CPU:1", "CPU:0"]))
     assert shown == "<MirroredStrategy with 2 replica(s) on CPU:1, CPU:0>"
+
+
+@pytest.mark.parametrize(
+    ("devices", "names"),
+    [
+        (2, ("CPU:0", "CPU:1")),
+        ("cpu", tuple(f"CPU:{i}" for i in range(8))),
+        ("CPU:3", ("CPU:3",)),
+        ("CPU:1, cpu:2", ("CPU:1", "CPU:2")),
+    ],
+)
+def test_devices_as_people_write_them(devices, names):
+    assert rx.MirroredStrategy(devices).extended.worker_devices == names
+
+
+@pytest.mark.parametrize(
+    ("devices", "fact"),
+    [(0, "0 devices"), (9, "9 devices"), ("gpu", "replicax.cuda"), ("CPU:9", "virtual_devices")],
+)
+def test_devices_that_are_not_there_are_named_with_a_fix(devices, fact):
+    with pytest.raises(rx.errors.UnknownDevice, match=f"{fact}") as error:
+        rx.MirroredStrategy(devices)
+    assert "CPU:0-7" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("nccl", rx.NcclAllReduce),
+        ("hierarchical_copy", rx.HierarchicalCopyAllReduce),
+        ("reduction_to_one_device", rx.ReductionToOneDevice),
+    ],
+)
+def test_cross_device_ops_by_name(name, kind):
+    strategy = rx.MirroredStrategy(2, name)
+    assert isinstance(strategy._engine.reducer, kind)
+    assert float(strategy.run(lambda: rx.get_replica_context().all_reduce("SUM", 1.0))) == 2.0
+
+
+@pytest.mark.parametrize("wrong", ["ring", rx.NcclAllReduce, 3])
+def test_unknown_cross_device_ops_are_refused(wrong):
+    with pytest.raises(rx.errors.UsageError, match="`cross_device_ops` must be .*'nccl'"):
+        rx.MirroredStrategy(2, wrong)

@@ -47,7 +47,7 @@ def test_all_devices_are_replicas(strategy):
 
 
 def test_without_a_fallback_there_must_be_a_tpu():
-    with pytest.raises(rx.errors.ClusterSpecError, match="Received: a machine where none was"):
+    with pytest.raises(rx.errors.ClusterSpecError, match="No TPU on this machine"):
         rx.TPUStrategy()
 
 
@@ -65,9 +65,7 @@ def test_the_fallback_is_announced_once(caplog):
 
 def test_a_tpu_that_jax_does_not_have():
     environ = {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}
-    with pytest.raises(
-        rx.errors.UnknownDevice, match=r'on those of its fallback[^$]*devices\("tpu"'
-    ):
+    with pytest.raises(rx.errors.UnknownDevice, match=r'or of its fallback[^$]*devices\("tpu"'):
         rx.TPUStrategy(TPUClusterResolver(environ=environ))
     with pytest.raises(rx.errors.UnknownDevice, match=r'jax.devices\("gpu"\): '):
         rx.TPUStrategy(fallback("gpu"))
@@ -229,18 +227,18 @@ def test_one_device_per_replica_has_nothing_to_split(strategy):
 
 @pytest.mark.parametrize("dims", [[1, 2], [4], [2, 2, 1], [-2, -2]])
 def test_a_split_that_is_none(squares, dims):
-    with pytest.raises(rx.errors.UsageError, match="as many parts in all as a replica has"):
+    with pytest.raises(rx.errors.UsageError, match="computation_shape"):
         squares.experimental_split_to_logical_devices(np.ones((4, 4)), dims)
 
 
 def test_a_split_into_uneven_parts(squares):
-    with pytest.raises(rx.errors.UsageError, match="into parts of one shape, which is known"):
+    with pytest.raises(rx.errors.UsageError, match="Axis 1 of"):
         squares.experimental_split_to_logical_devices(np.ones((4, 6)), [1, 4])
 
 
 @pytest.mark.parametrize("number", [-1, 4])
 def test_a_logical_device_that_is_none(squares, number):
-    with pytest.raises(rx.errors.UsageError, match="one of the logical devices of a replica"):
+    with pytest.raises(rx.errors.UsageError, match="`logical_device_id`"):
         squares.experimental_assign_to_logical_device(np.ones(3), number)
 
 

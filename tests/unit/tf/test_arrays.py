@@ -48,7 +48,7 @@ class TestHostOrDevice:
         big = np.array([2**40])
         assert int(tf.add(big, 1)[0]) == 2**40 + 1
         assert tf.cast(np.float32([1]), tf.int64).dtype == np.int64
-        with pytest.raises(UsageError, match="JAX computes in 32 bits"):
+        with pytest.raises(UsageError, match="jax_enable_x64"):
             tf.add(big, tf.ones(1, tf.int32))
 
     def test_python_numbers_and_lists_take_the_type_beside_them(self):
@@ -112,7 +112,7 @@ class TestShapes:
             lambda n: tf.reshape(jnp.ones(4), [n, -1]),
             lambda n: tf.one_hot(jnp.ones(2, int), n),
         ):
-            with pytest.raises(UsageError, match="A shape is known when a function is compiled"):
+            with pytest.raises(UsageError, match="tf.shape"):
                 jax.jit(call)(2)
 
     @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ class TestShapes:
         ],
     )
     def test_a_shape_that_depends_on_values_is_refused(self, call):
-        with pytest.raises(UsageError, match="returns depends on values"):
+        with pytest.raises(UsageError, match="depends on values"):
             jax.jit(call)(jnp.ones(3, int))
 
     def test_counts_with_a_length_are_compiled(self):
@@ -143,18 +143,18 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("call", "message"),
         [
-            (lambda x: tf.add_n([]), "`add_n` adds up a list of arrays"),
-            (lambda x: tf.unstack(x, num=3), "how many arrays stand along the axis"),
-            (lambda x: tf.split(x, 3), "The parts of a split make up its axis"),
-            (lambda x: tf.split(x, [1, 4]), "for an axis of size 4"),
-            (lambda x: tf.pad(x, [[1, 1]], "WRAP"), "A mode of `pad` is"),
-            (lambda x: tf.where(x > 0, x), "`where` takes both values or none"),
-            (lambda x: tf.sort(x, direction="UP"), 'A direction is "ASCENDING"'),
-            (lambda x: tf.nn.dropout(x, 1.5), "The rate of a dropout is a share"),
+            (lambda x: tf.add_n([]), "list of one or more"),
+            (lambda x: tf.unstack(x, num=3), "`num` must be 4"),
+            (lambda x: tf.split(x, 3), "size 4 into 3"),
+            (lambda x: tf.split(x, [1, 4]), "size 4 into"),
+            (lambda x: tf.pad(x, [[1, 1]], "WRAP"), "`mode` must be"),
+            (lambda x: tf.where(x > 0, x), "only one of `x` and `y`"),
+            (lambda x: tf.sort(x, direction="UP"), "`direction` must be"),
+            (lambda x: tf.nn.dropout(x, 1.5), "`rate` must be"),
             (lambda x: tf.linalg.diag(x, num_rows=9), "square matrices with one diagonal"),
             (
                 lambda x: tf.nn.conv2d(x.reshape(1, 2, 2, 1), x, 1, "SAME", "CHWN"),
-                "A layout of 2 axes of space is one of",
+                "`data_format` must be",
             ),
         ],
     )
@@ -249,7 +249,7 @@ class TestKerasModels:
         assert np.asarray(model(np.ones((5, 3)))).tolist() == [[2] * 3] * 5
 
     def test_a_function_that_is_gone_is_said(self):
-        with pytest.raises(UsageError, match="A saved model may hold the array functions"):
+        with pytest.raises(UsageError, match="no_such_function"):
             tf._calls.named("no_such_function")
 
 
@@ -263,9 +263,9 @@ class TestKerasModels:
     ],
 )
 def test_a_cast_to_64_bits_refuses_what_does_not_fit(cast, number, dtype):
-    with pytest.raises(UsageError, match="A cast gives integers that JAX can hold"):
+    with pytest.raises(UsageError, match="jax_enable_x64"):
         cast(tf.constant(number), dtype)
-    with pytest.raises(UsageError, match="A cast gives integers that JAX can hold"):
+    with pytest.raises(UsageError, match="jax_enable_x64"):
         rx.function(lambda: cast(tf.constant(number), dtype))()
 
 

@@ -619,9 +619,9 @@ def no_return(x):  # noqa: RET503
         (shapes_differ, r"'row' at test_autograph.py:\d+, `if x > 0:.*\[2\].*\[3\]"),
         (types_differ, r"'row' at test_autograph.py:\d+, `if x > 0:.*float32.*int32"),
         (grows, r"'row' at test_autograph.py:\d+, `while row.sum\(\) < x:`.*\[1\].*\[2\]"),
-        (lengthens, r"'rows' at test_autograph.py:\d+, `while i < x:`, \[\] before .*\['int32"),
-        (renames, r"'name' at test_autograph.py:\d+, `if x > 0:`, 'b' in one branch and 'a' in"),
-        (one_branch, r"'row' at test_autograph.py:\d+, `return row`.*`if x > 0:`"),
+        (lengthens, r"'rows' at test_autograph.py:\d+, `while i < x:`.* \[\] before .*\['int32"),
+        (renames, r"'name' at test_autograph.py:\d+, `if x > 0:`.*'b' in one branch and 'a' in"),
+        (one_branch, r"'row' .* at test_autograph.py:\d+, `return row`.*`if x > 0:`"),
         (no_return, r"returned at test_autograph.py:\d+, `if x > 0:`.*None"),
     ],
 )

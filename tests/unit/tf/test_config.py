@@ -74,7 +74,7 @@ def test_a_cluster_can_be_joined_after_devices_were_listed():
 def test_another_number_of_devices_comes_too_late():
     tf.config.set_logical_device_configuration(CPU, [tf.config.LogicalDeviceConfiguration()] * 8)
     assert len(tf.config.get_logical_device_configuration(CPU)) == 8
-    with pytest.raises(RuntimeError, match="What devices are is said before JAX is used"):
+    with pytest.raises(RuntimeError, match="JAX has started already"):
         tf.config.experimental.set_virtual_device_configuration(
             CPU, [tf.config.experimental.VirtualDeviceConfiguration()]
         )
@@ -93,7 +93,7 @@ def test_gpus_are_hidden(two_gpus):
 
 def test_only_known_devices_are_visible(two_gpus):
     unknown = tf.config.PhysicalDevice("/physical_device:GPU:7", "GPU")
-    with pytest.raises(ValueError, match="Visible devices are some of those"):
+    with pytest.raises(ValueError, match="GPU:7.*Choose from"):
         tf.config.set_visible_devices([unknown], "GPU")
     tf.config.set_visible_devices(GPUS, "GPU")
     assert two_gpus == {}
@@ -103,7 +103,7 @@ def test_a_gpu_is_not_divided(two_gpus):
     one = tf.config.LogicalDeviceConfiguration()
     tf.config.set_logical_device_configuration(GPUS[0], [one])
     for parts in ([one] * 2, [tf.config.LogicalDeviceConfiguration(memory_limit=1024)]):
-        with pytest.raises(ValueError, match="A GPU or TPU is one device, with all its memory"):
+        with pytest.raises(ValueError, match="XLA_PYTHON_CLIENT_MEM_FRACTION"):
             tf.config.set_logical_device_configuration(GPUS[0], parts)
 
 
@@ -113,7 +113,7 @@ def test_memory_grows(two_gpus, monkeypatch):
         tf.config.experimental.set_memory_growth(gpu, True)
     assert env.os.environ[env.PREALLOCATE] == "false"
     assert tf.config.experimental.get_memory_growth(GPUS[0])
-    with pytest.raises(ValueError, match="Memory grows on GPUs"):
+    with pytest.raises(ValueError, match="memory growth of .*CPU:0"):
         tf.config.experimental.set_memory_growth(CPU, True)
 
 
@@ -128,7 +128,7 @@ def test_determinism_of_a_cpu_needs_nothing():
 
 
 def test_memory_of_a_cpu_is_not_counted():
-    with pytest.raises(ValueError, match="Memory is counted on accelerators"):
+    with pytest.raises(ValueError, match="'CPU:0'"):
         tf.config.experimental.get_memory_info("CPU:0")
     assert tf.config.experimental.get_device_details(CPU) == {}
 

@@ -153,13 +153,13 @@ def test_a_data_set_is_saved_by_the_older_function(tmp_path):
 
 def test_a_single_element_is_the_only_one():
     assert int(tf.data.experimental.get_single_element(Dataset.range(7, 8))) == 7
-    with pytest.raises(ValueError, match="`get_single_element` is for data sets of one.*more than"):
+    with pytest.raises(ValueError, match="one element, got several"):
         tf.data.experimental.get_single_element(Dataset.range(2))
 
 
 def test_a_wrong_cardinality_is_refused():
     Dataset.range(2).apply(tf.data.experimental.assert_cardinality(2))
-    with pytest.raises(ValueError, match="A data set has the cardinality that it is said"):
+    with pytest.raises(ValueError, match="3 elements, but 2"):
         Dataset.range(3).apply(tf.data.experimental.assert_cardinality(2))
 
 
@@ -246,5 +246,5 @@ def test_zeros_of_unknown_shape_are_no_array(use):
     def read(x):
         return use(tf.TensorArray(tf.float32, 1, dynamic_size=True).stack())
 
-    with pytest.raises((rx.errors.DataError, rx.errors.UsageError), match="no element yet"):
+    with pytest.raises((rx.errors.DataError, rx.errors.UsageError), match="element_shape"):
         list(Dataset.range(1).map(read))

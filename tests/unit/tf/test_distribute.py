@@ -75,7 +75,7 @@ def test_older_spellings_make_the_same_things(monkeypatch):
 
 def test_methods_of_tensorflow_1_say_what_to_use():
     strategy = tf.distribute.get_strategy()
-    with pytest.raises(AttributeError, match="has the methods of TensorFlow 2.*experimental_distr"):
+    with pytest.raises(AttributeError, match="experimental_distr"):
         strategy.make_dataset_iterator(None)
     assert not hasattr(strategy, "no_such_method")
 

@@ -70,11 +70,11 @@ def test_copies_are_equal_and_hash_alike():
 
 
 def test_text_has_no_limits():
-    with pytest.raises(UsageError, match="Limits are of integers"):
+    with pytest.raises(UsageError, match="real_dtype"):
         _ = tf.string.max
 
 
 def test_other_things_are_no_types():
-    with pytest.raises(TypeError, match="A type of numbers is one of tf.dtypes"):
+    with pytest.raises(TypeError, match="float7"):
         tf.as_dtype("float7")
     assert tf.float32 != "float7"

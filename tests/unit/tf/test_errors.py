@@ -32,7 +32,7 @@ def test_the_end_of_an_iterator():
                 iterator.get_next()
                 steps += 1
         except tf.errors.OutOfRangeError as error:
-            assert "gives what its data set has" in str(error)
+            assert "end of its data" in str(error)
         assert steps == 2
         with pytest.raises(StopIteration):
             next(iterator)

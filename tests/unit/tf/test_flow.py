@@ -77,7 +77,7 @@ def test_branches_may_return_nothing_and_nest():
 
 
 def test_branches_of_other_structures_are_refused():
-    with pytest.raises(rx.errors.UsageError, match="branches of compiled code return the same"):
+    with pytest.raises(rx.errors.UsageError, match="different structures"):
         rx.function(lambda x: cond(x > 0, lambda: (x, x), lambda: x))(jnp.float32(1))
 
 
@@ -160,7 +160,7 @@ def test_gradients_flow_through_a_loop_with_a_known_end():
 
 
 def test_a_body_that_returns_something_else_is_refused():
-    with pytest.raises(rx.errors.UsageError, match="body of a loop returns what it was called"):
+    with pytest.raises(rx.errors.UsageError, match="loop's body returns"):
         rx.function(lambda n: while_loop(lambda i, j: i < n, lambda i, j: (i, (j, j)), (n, n)))(
             jnp.int32(1)
         )
@@ -213,7 +213,7 @@ def test_all_elements_at_once(way):
     v = keras.Variable(2.0)
     x = jnp.arange(6.0).reshape(3, 2)
     assert way(lambda x: vectorized_map(lambda row: row.sum() * v, x))(x).tolist() == [2, 10, 18]
-    with pytest.raises(rx.errors.UsageError, match="for all elements at once writes no variable"):
+    with pytest.raises(rx.errors.UsageError, match="tf.map_fn"):
         way(lambda x: vectorized_map(lambda row: v.assign_add(row[0]), x))(x)
 
 
@@ -250,11 +250,11 @@ def test_an_array_of_elements():
     grown = TensorArray("int32", dynamic_size=True).write(0, 4).write(2, 5)
     assert grown.stack().tolist() == [4, 0, 5]
     assert TensorArray("int32").unstack([1, 2, 3]).size() == 3
-    with pytest.raises(IndexError, match="Tried to write behind its end"):
+    with pytest.raises(IndexError, match="Tried to write index 2"):
         array.write(2, [0.0, 0.0])
-    with pytest.raises(rx.errors.UsageError, match="is read after it was written"):
+    with pytest.raises(rx.errors.UsageError, match="array.write"):
         TensorArray("int32", 3).stack()
-    with pytest.raises(rx.errors.UsageError, match="TensorArray in compiled code has a size"):
+    with pytest.raises(rx.errors.UsageError, match="`size` of a TensorArray"):
         rx.function(lambda n: TensorArray("int32", n))(jnp.int32(3))
 
 
@@ -342,12 +342,12 @@ def test_a_short_range_is_written_out_and_a_long_one_is_a_loop_of_the_program(ca
     assert "loops over a `tf.range` of 17" in caplog.text
     found = mirrored.run(power, args=(jnp.float32(1), 17))
     assert [float(one) for one in local(mirrored, found)] == [2.0**17] * 2
-    with pytest.raises(rx.errors.UsageError, match="one program, and data comes"):
+    with pytest.raises(rx.errors.UsageError, match="cannot read data"):
         mirrored.run(lambda x: as_it_is(x, 17), args=(jnp.float32(1),))
 
 
 def test_a_range_of_traced_size_is_no_array():
-    with pytest.raises(rx.errors.LeakedTracer, match="whose end is computed in the program"):
+    with pytest.raises(rx.errors.LeakedTracer, match="tf.while_loop"):
         tf.function(lambda n: jnp.asarray(tf.range(n)) * 2)(jnp.int32(3))
 
 
@@ -357,7 +357,7 @@ def test_cases():
     )
     assert [int(fn(jnp.int32(x))) for x in (11, 6, 1)] == [0, 60, -1]
     assert int(tf.case([(False, lambda: 1), (False, lambda: 2)])) == 2
-    with pytest.raises(rx.errors.UsageError, match="no pairs of a predicate"):
+    with pytest.raises(rx.errors.UsageError, match="no branches"):
         tf.case([])
 
 

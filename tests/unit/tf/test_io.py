@@ -45,7 +45,7 @@ def test_folders_and_files(tmp_path):
 def test_files_are_not_replaced_unless_asked(tmp_path):
     (tmp_path / "a").write_text("a")
     (tmp_path / "b").write_text("b")
-    with pytest.raises(tf.errors.AlreadyExistsError, match="A file is replaced if that is asked"):
+    with pytest.raises(tf.errors.AlreadyExistsError, match="overwrite=True"):
         gfile.copy(tmp_path / "a", tmp_path / "b")
     gfile.copy(tmp_path / "a", tmp_path / "b", overwrite=True)
     assert (tmp_path / "b").read_text() == "a"
@@ -55,7 +55,7 @@ def test_files_are_not_replaced_unless_asked(tmp_path):
 
 def test_files_of_other_places_need_fsspec(monkeypatch):
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
-    with pytest.raises(rx.errors.UsageError, match="reached by the package fsspec"):
+    with pytest.raises(rx.errors.UsageError, match="pip install fsspec"):
         gfile.exists("gs://bucket/file")
 
 
@@ -133,7 +133,7 @@ def test_jpegs():
     flat = np.full((8, 8, 3), 100, np.uint8)
     found = tf.io.decode_jpeg(tf.io.encode_jpeg(flat, quality=90))
     assert np.abs(found.astype(int) - 100).max() <= 2
-    with pytest.raises(rx.errors.UsageError, match="A JPEG is decoded in its size"):
+    with pytest.raises(rx.errors.UsageError, match="`ratio` must be 1"):
         tf.io.decode_jpeg(tf.io.encode_jpeg(flat), ratio=2)
 
 
@@ -153,7 +153,7 @@ def test_pixels_of_a_jpeg_are_tensorflows():
 
 
 def test_what_is_no_image():
-    with pytest.raises(tf.errors.DataLossError, match="What is decoded is an image"):
+    with pytest.raises(tf.errors.DataLossError, match="as an image"):
         tf.io.decode_image(b"text")
 
 
@@ -172,7 +172,7 @@ def test_lines_of_csv():
         np.array(["1;2", "3;NA"], object), [[7]], ";", na_value="NA", select_cols=[1]
     )
     assert column.tolist() == [2, 7]
-    with pytest.raises(rx.errors.UsageError, match="A line of CSV has a value for each default"):
+    with pytest.raises(rx.errors.UsageError, match="record_defaults"):
         tf.io.decode_csv("1,2", [[0]])
 
 

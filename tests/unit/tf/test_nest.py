@@ -41,15 +41,15 @@ def test_what_is_a_nest():
 
 @pytest.mark.parametrize("other", [[1, 2], (1, [2]), {"a": 1}, 5, (1, 2, 3)])
 def test_other_forms_are_refused(other):
-    with pytest.raises(UsageError, match="Two nests that are walked together"):
+    with pytest.raises(UsageError, match="structures"):
         tf.nest.assert_same_structure((1, 2), other)
 
 
 def test_other_numbers_of_values_are_refused():
-    with pytest.raises(UsageError, match="as many values as it has places"):
+    with pytest.raises(UsageError, match="1 values"):
         tf.nest.pack_sequence_as([1, 2], [1])
 
 
 def test_there_must_be_a_nest():
-    with pytest.raises(UsageError, match="takes a function and a nest"):
+    with pytest.raises(UsageError, match="no structure"):
         tf.nest.map_structure(len)

@@ -82,7 +82,7 @@ def test_a_recorded_loss_is_minimized():
 
 
 def test_a_loss_that_nobody_recorded_is_refused():
-    with pytest.raises(UsageError, match="`minimize` takes a function that returns the loss"):
+    with pytest.raises(UsageError, match="`minimize` cannot"):
         keras.optimizers.SGD(0.5).minimize(np.float32(3.0), [keras.Variable(2.0)])
 
 
@@ -153,7 +153,7 @@ def test_a_folder_holds_what_the_model_computes(tmp_path):
 
     model, folder = Twice(), tmp_path / "folder"
     exporting.save(small_model(), folder)
-    with pytest.raises(UsageError, match="built before it is saved as a folder.*Received: 'twice'"):
+    with pytest.raises(UsageError, match="'twice'.*not built"):
         model.save(folder)
     assert model.save_spec() is None
     model(X)
@@ -218,7 +218,7 @@ def test_weights_that_are_not_there_are_not_saved(tmp_path):
 
 
 def test_no_checkpoint_is_said_to_be_none():
-    with pytest.raises(UsageError, match="`load_weights` takes the path of a checkpoint"):
+    with pytest.raises(UsageError, match="latest_checkpoint"):
         small_model().load_weights(None)
 
 

@@ -69,7 +69,7 @@ def test_shapes_and_types():
 
 
 def test_integers_want_a_bound():
-    with pytest.raises(rx.errors.UsageError, match="Integers are drawn below a bound"):
+    with pytest.raises(rx.errors.UsageError, match="`maxval` is missing"):
         tf.random.uniform([2], dtype="int32")
 
 

@@ -135,7 +135,7 @@ def test_functions_of_python_in_compiled_code():
     assert len(calls) == 2
     mean = rx.function(lambda x: tf.py_function(lambda x: x.numpy().mean(), [x], "float32"))
     assert float(mean(jnp.asarray(3.0))) == 3
-    with pytest.raises(Exception, match=r"shape of its first argument. Received: \(\) for \(3,\)"):
+    with pytest.raises(Exception, match=r"\(3,\), got \(\)"):
         jax.block_until_ready(mean(jnp.arange(3.0)))
 
 
@@ -144,7 +144,7 @@ def test_a_result_of_python_that_32_bits_cannot_hold_is_refused(compiled):
     def call():
         return tf.py_function(lambda: 2**40 + 1, [], tf.int64)
 
-    with pytest.raises(Exception, match="int64 values that do not fit"):
+    with pytest.raises(Exception, match="int64 values do not fit"):
         jax.block_until_ready(rx.function(call)() if compiled else call())
 
 

@@ -80,7 +80,7 @@ def test_images(writer, tmp_path, channels):
 
 
 def test_images_are_a_batch(writer):
-    with writer.as_default(step=1), pytest.raises(rx.errors.UsageError, match="come as a batch"):
+    with writer.as_default(step=1), pytest.raises(rx.errors.UsageError, match=r"image\[None\]"):
         tf.summary.image("i", np.zeros((2, 2, 3)))
 
 
@@ -101,7 +101,7 @@ def test_the_step_of_summaries_that_have_none(writer, tmp_path):
         tf.summary.scalar("a", 1.0)
     assert tf.summary.experimental.get_step() == 7
     tf.summary.experimental.set_step(None)
-    with writer.as_default(), pytest.raises(rx.errors.UsageError, match="A summary is of a step"):
+    with writer.as_default(), pytest.raises(rx.errors.UsageError, match="No step"):
         tf.summary.scalar("a", 1.0)
     assert [step for step, _ in read(writer, tmp_path, "a")[1]] == [7, 8]
 
@@ -173,7 +173,7 @@ def test_the_end_of_a_program_loses_nothing(tmp_path):
 
 def test_a_profile(tmp_path):
     tf.summary.trace_on(profiler=True)
-    with pytest.raises(rx.errors.UsageError, match="A profile is written to a folder"):
+    with pytest.raises(rx.errors.UsageError, match="No folder for the profile"):
         tf.summary.trace_export("a", step=0)
     jax.block_until_ready(jnp.ones(3) + 1)
     tf.summary.trace_export("a", step=0, profiler_outdir=tmp_path)
@@ -184,8 +184,8 @@ def test_a_profile(tmp_path):
 
 def test_tensorboard_is_optional(monkeypatch):
     def missing(name):
-        raise ImportError(name)
+        raise ModuleNotFoundError(name)
 
     monkeypatch.setattr(event_files.importlib, "import_module", missing)
-    with pytest.raises(rx.errors.UsageError, match="Summaries are written with the `tensorboard`"):
+    with pytest.raises(rx.errors.UsageError, match=r"replicax\[tensorboard\]"):
         tf.summary.create_file_writer("logs")

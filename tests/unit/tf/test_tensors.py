@@ -36,7 +36,7 @@ def test_numpy_gives_an_array_of_its_own_or_a_number():
 
 
 def test_values_of_compiled_code_have_no_numpy():
-    with pytest.raises(UsageError, match=r"`numpy\(\)` is for values that are known"):
+    with pytest.raises(UsageError, match=r"no `numpy\(\)`"):
         jax.jit(lambda x: x.numpy())(1.0)
     leaked = []
     tf.function(lambda x: leaked.append(x))(tf.constant(1))
@@ -52,7 +52,7 @@ def test_a_constant_takes_a_type_and_a_shape():
     assert tf.constant([1, 2], tf.float32).dtype == tf.float32
     assert tf.constant(3, shape=[2, 2]).tolist() == [[3, 3], [3, 3]]
     assert tf.constant([1, 2, 3, 4], shape=(2, 2)).tolist() == [[1, 2], [3, 4]]
-    with pytest.raises(UsageError, match="as many elements as its shape"):
+    with pytest.raises(UsageError, match="from 3 elements"):
         tf.constant([1, 2, 3], shape=[2])
 
 
@@ -64,7 +64,7 @@ def test_a_constant_is_known_in_compiled_code():
 
 @pytest.mark.parametrize("value", [2**40, [2**40], np.array([2**40]), np.uint64(2**40), [1e300]])
 def test_what_does_not_fit_in_32_bits_is_refused(value):
-    with pytest.raises(UsageError, match="JAX computes in 32 bits unless told otherwise"):
+    with pytest.raises(UsageError, match="jax_enable_x64"):
         tf.constant(value)
 
 
@@ -81,7 +81,7 @@ def test_text_is_bytes_for_numpy():
 
 
 def test_lists_with_rows_of_different_lengths_are_refused():
-    with pytest.raises(UsageError, match="A nested list becomes one rectangular array"):
+    with pytest.raises(UsageError, match="pad_sequences"):
         tf.constant([[1], [2, 3]])
 
 
@@ -112,7 +112,7 @@ def test_the_static_value():
 
 def test_a_shape_that_must_be():
     assert tf.ensure_shape(tf.ones((2, 3)), [None, 3]).shape == (2, 3)
-    with pytest.raises(UsageError, match="The program said so with `ensure_shape`"):
+    with pytest.raises(UsageError, match=r"\(None, 4\), got \(2, 3\)"):
         tf.ensure_shape(tf.ones((2, 3)), [None, 4])
 
 
@@ -134,13 +134,13 @@ class TestTensorShape:
         shape = tf.TensorShape(None)
         assert (shape.rank, shape.dims, bool(shape), str(shape)) == (None, None, False, "<unknown>")
         assert shape.is_compatible_with([1, 2]) and shape.merge_with([1]) == [1]
-        with pytest.raises(UsageError, match="Only a shape of known rank is a list"):
+        with pytest.raises(UsageError, match="`rank`"):
             shape.as_list()
 
     def test_shapes_that_cannot_be_one(self):
         shape = tf.TensorShape([None, 3])
         assert not shape.is_compatible_with([3]) and not shape.is_compatible_with([1, 4])
-        with pytest.raises(UsageError, match="Two shapes of one array must agree"):
+        with pytest.raises(UsageError, match="both shapes"):
             shape.assert_is_compatible_with([1, 4])
 
 

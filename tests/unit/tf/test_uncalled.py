@@ -133,7 +133,7 @@ def test_a_metric_may_say_a_variable(mirrored):
 
 
 def test_hooks_of_cross_device_ops_are_refused_when_the_class_is_made():
-    with pytest.raises(UsageError, match=r"Mine\.reduce_implementation.*`combine`"):
+    with pytest.raises(UsageError, match=r"Mine\.reduce_implementation.*`combine"):
         type("Mine", (rx.CrossDeviceOps,), {"reduce_implementation": lambda self: None})
 
 

@@ -48,14 +48,14 @@ def test_it_travels_as_text():
 def test_a_chip_may_be_missing():
     topology = Topology(mesh_shape=[2, 2, 1, 1], device_coordinates=[[[0, 0, 0, 0], [1, 1, 0, 0]]])
     assert topology.missing_devices.tolist() == [[0, 1, 0, 0], [1, 0, 0, 0]]
-    with pytest.raises(errors.UsageError, match="where no device is"):
+    with pytest.raises(errors.UsageError, match="No device at"):
         topology.tpu_device_ordinal_at_coordinates([0, 1, 0, 0])
 
 
 @pytest.mark.parametrize("place", [[0, 0, 0], [2, 0, 0, 0], [-1, 0, 0, 0]])
 def test_coordinates_outside_of_the_mesh(place):
     topology = Topology(mesh_shape=[2, 1, 1, 1], device_coordinates=[[[0] * 4, [1, 0, 0, 0]]])
-    with pytest.raises(errors.UsageError, match="coordinates of a device are x, y, z"):
+    with pytest.raises(errors.UsageError, match="No device at"):
         topology.task_ordinal_at_coordinates(place)
 
 
@@ -64,7 +64,7 @@ def test_coordinates_outside_of_the_mesh(place):
     [([2, 2], [[[0] * 4]]), ([1, 1, 1, 1], [[0] * 4]), ([1, 1, 1, 1], [[[0, 1, 0, 0]]])],
 )
 def test_numbers_that_are_no_topology(mesh_shape, coordinates):
-    with pytest.raises(errors.UsageError, match="A topology is a mesh of x, y, z and cores"):
+    with pytest.raises(errors.UsageError, match="mesh_shape="):
         Topology(mesh_shape=mesh_shape, device_coordinates=coordinates)
 
 
@@ -84,9 +84,7 @@ def test_slices_lie_behind_each_other():
 
 def test_hosts_with_different_numbers_of_devices():
     devices = [described(host, number, [number, 0, 0]) for number, host in enumerate([0, 0, 1])]
-    with pytest.raises(
-        errors.UsageError, match="All hosts of a TPU have the same number of devices"
-    ):
+    with pytest.raises(errors.UsageError, match="different numbers of devices"):
         Topology.of(devices)
 
 

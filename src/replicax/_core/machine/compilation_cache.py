@@ -83,9 +83,8 @@ def choose(folder: str | os.PathLike[str] | bool | None) -> Path | None:
         kept = _use(Path(folder).expanduser()) if folder else None
     except (OSError, RuntimeError) as error:
         raise UsageError(
-            "Compiled programs are kept in a folder that this user alone can write to. Received: "
-            f"{str(folder)!r}: {error}. The next start would find nothing there. Name another "
-            "folder, or pass False to keep nothing."
+            f"Cannot keep compiled programs in {str(folder)!r}: {error}. Name a folder that only "
+            "this user can write to, or pass False to keep none."
         ) from error
     if kept is None:
         jax.config.update("jax_compilation_cache_dir", None)

@@ -50,10 +50,9 @@ def own_gpus(processes: int, gpus: Sequence[str]) -> list[dict[str, str]]:
         return [{} for _ in range(processes)]
     if processes > len(gpus):
         raise ClusterSpecError(
-            f"Workers on one machine need a GPU each. Received: {processes} workers for "
-            f"{len(gpus)} GPU{'s' * (len(gpus) > 1)}. NCCL, which adds up their gradients, refuses "
-            f"two on one. Start {len(gpus)}, or let them use the CPU: JAX_PLATFORMS=cpu. "
-            "See docs/gpu.md."
+            f"{processes} workers cannot share {len(gpus)} GPU{'s' * (len(gpus) > 1)}: each needs "
+            f"one of its own. Start {len(gpus)}, or set JAX_PLATFORMS=cpu to train on the CPU. See "
+            "docs/gpu.md."
         )
     each = len(gpus) // processes
     return [

@@ -136,7 +136,6 @@ def compute_deterministically() -> None:
 def _before_start(what: str) -> None:
     if is_started():
         raise BackendAlreadyInitialized(
-            "What devices are is said before JAX is used in this process. Received: a wish for "
-            f"{what}, when JAX has started. It looks at its devices once. Move the call to the top "
-            "of the program, before arrays, models and strategies are made."
+            f"Cannot set up {what}: JAX has started already. Move the call to the top of the "
+            "program, before arrays, models and strategies are made."
         )

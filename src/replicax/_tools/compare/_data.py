@@ -55,7 +55,7 @@ def load(settings: Settings) -> Dataset:
 
 def _digits(settings: Settings) -> Dataset:
     """The 1797 digits of scikit-learn."""
-    with needs("The digits come with the package scikit-learn", extra="report"):
+    with needs("The digits data set", extra="report"):
         from sklearn.datasets import load_digits  # slow to import, and only needed here
 
     images, classes = load_digits(return_X_y=True)

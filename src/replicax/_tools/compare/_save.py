@@ -37,7 +37,7 @@ def save(comparison: Comparison, folder: str | Path) -> tuple[Path, ...]:
 
 def drawing() -> tuple[ModuleType, ModuleType]:
     """The modules that make the page and the pictures."""
-    with needs("A comparison is drawn by the package matplotlib", extra="report"):
+    with needs("Drawing a comparison", extra="report"):
         from replicax._tools.compare import _page, _plots
     return _page, _plots
 

@@ -62,7 +62,7 @@ class Row:
 
 def drawing() -> ModuleType:
     """The module that draws."""
-    with needs("A plan is drawn by the package matplotlib", extra="report"):
+    with needs("Drawing a plan", extra="report"):
         from replicax._tools.plan import _plots
     return _plots
 

@@ -51,9 +51,8 @@ class CsvFormat:
             object.__setattr__(self, "select_cols", tuple(self.select_cols))
             _check_selection(self.select_cols, len(columns))
         if len(self.field_delim) != 1 or self.field_delim in '"\r\n':
-            raise UsageError(
-                "Fields are separated by one character. Received: field_delim="
-                f"{self.field_delim!r}. It could not be told from text. Use ',', ';' or a tab."
+            raise UsageError.of(
+                "field_delim", "one character, such as ',', ';' or a tab", self.field_delim
             )
         window_bits_of(self.compression)
 
@@ -64,8 +63,8 @@ class CsvFormat:
         with contextlib.closing(self.rows(path, start)) as rows:
             if self.header and start is None and next(rows, None) is None:
                 raise CorruptRecord(
-                    f"A CSV file begins with a header. Received: {path!r}, which is empty. There "
-                    "is no row to pass over. Leave the file out, or pass header=False."
+                    f"{path!r} is empty, without the row of names. Leave the file out, or pass "
+                    "header=False."
                 )
             failure: CorruptRecord | None = None
             while failure is None:
@@ -106,9 +105,8 @@ class CsvFormat:
                     return
                 except csv.Error as error:
                     raise CorruptRecord(
-                        f"A row follows the rules of CSV. Received: {path!r}, where the row of "
-                        f"line {line} does not: {error}. Its fields cannot be told apart. Mend "
-                        "the quotation marks, or pass use_quote_delim=False."
+                        f"Cannot read the row at line {line} of {path!r} as CSV: {error}. Correct "
+                        "its quotation marks, or pass use_quote_delim=False."
                     ) from error
                 yield row or [""], line, position
 
@@ -156,17 +154,15 @@ class CsvFormat:
                     values.append(_PARSERS[dtype](field))
                 except (ValueError, OverflowError) as error:
                     raise CorruptRecord(
-                        f"Every value of a column has its type. Received: {path!r}, where column "
-                        f"{at} of line {line} is {field!r}, which is no {dtype}. It cannot be "
-                        "converted. Mend the row, or give the column another type."
+                        f"Column {at} of line {line} of {path!r} is {field!r}, which is no "
+                        f"{dtype}. Correct the row, or give the column another type."
                     ) from error
             elif default is not None:
                 values.append(default)
             else:
                 raise CorruptRecord(
-                    f"A column without a default has a value in every row. Received: {path!r}, "
-                    f"where column {at} of line {line} is missing. Nothing says what stands for "
-                    "it. Put a default value for its type into `record_defaults`."
+                    f"Column {at} of line {line} of {path!r} has no value. Put a default value "
+                    "into `record_defaults`, in place of the type."
                 )
         return tuple(values)
 
@@ -180,10 +176,9 @@ class CsvFormat:
             complete = not columns or columns[-1] < len(row)
         if not complete:
             raise CorruptRecord(
-                "Every row has the fields that were asked for. Received: "
-                f"{path!r}, where line {line} has {len(row)} fields, for the columns "
-                f"{list(columns)}. They cannot be matched. Mend the row, or change "
-                "`record_defaults`, `select_cols` or `field_delim`."
+                f"Line {line} of {path!r} has {len(row)} fields, without the columns "
+                f"{list(columns)} that are read. Correct the row, or `record_defaults`, "
+                "`select_cols` or `field_delim`."
             )
         return columns
 
@@ -237,10 +232,11 @@ def _column(default: Any, at: int) -> Column:
             values = values.astype(narrow) if narrow and fits else values
         dtype = "str" if values.dtype.kind == "U" else values.dtype.name
     if dtype not in _PARSERS or values.size > 1:
-        raise UsageError(
-            "A column of a CSV file is int32, int64, float32, float64 or str, and has at most one "
-            f"default value. Received: record_defaults[{at}]={default!r}. A field is one value of "
-            "one of these types. Use a type or one value, and convert it with `map`."
+        raise UsageError.of(
+            f"record_defaults[{at}]",
+            "int32, int64, float32, float64 or str, or one value of these types",
+            default,
+            "Convert the column to other types with `map`.",
         )
     if not values.size:
         return Column(dtype, None)
@@ -250,14 +246,11 @@ def _column(default: Any, at: int) -> Column:
 def _check_selection(chosen: Sequence[int], columns: int) -> None:
     if len(chosen) != columns:
         raise UsageError(
-            "Each selected column has an entry in `record_defaults`. Received: "
-            f"{len(chosen)} selected columns, {columns} entries. The types cannot be matched. "
-            "Make the two lists equally long."
+            f"`record_defaults` has {columns} entries for {len(chosen)} selected columns. Pass one "
+            "for each of them."
         )
     increasing = all(a < b for a, b in zip(chosen, chosen[1:], strict=False))
     if not increasing or any(at < 0 for at in chosen):
-        raise UsageError(
-            f"Columns are selected in increasing order, from 0. Received: select_cols={chosen}. "
-            "A row is read from left to right. Sort the numbers, and bring the values into "
-            "another order with `map`."
+        raise UsageError.of(
+            "select_cols", "increasing numbers from 0", chosen, "Reorder the values with `map`."
         )

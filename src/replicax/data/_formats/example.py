@@ -53,9 +53,8 @@ class FixedLenFeature:
         object.__setattr__(self, "shape", tuple(self.shape))
         object.__setattr__(self, "dtype", kind_of(self.dtype))
         if not all(isinstance(size, int | np.integer) and size >= 0 for size in self.shape):
-            raise UsageError(
-                f"A feature of fixed length has a known shape. Received: shape={self.shape}. It "
-                "says how many values there are. Use sizes, or a VarLenFeature."
+            raise UsageError.of(
+                "shape", "a tuple of sizes", self.shape, "Use VarLenFeature if the size varies."
             )
         if self.default_value is not None:
             self.default()
@@ -64,11 +63,7 @@ class FixedLenFeature:
         """The default values, flat."""
         values = np.array(self.default_value, _array_type(self.dtype)).reshape(-1)
         if len(values) != math.prod(self.shape):
-            raise UsageError(
-                "A default value has the shape of its feature. Received: "
-                f"default_value={self.default_value!r}, shape={self.shape}. It stands for all "
-                "values of the feature. Pass an array of that shape."
-            )
+            raise UsageError.of("default_value", f"of shape {self.shape}", self.default_value)
         return values
 
 
@@ -234,9 +229,8 @@ def kind_of(dtype: Any) -> str:
         return "bytes"
     name = np.dtype({float: np.float32}.get(dtype, dtype)).name if dtype is not str else "str"
     if name not in _FIELDS:
-        raise UsageError(
-            f"A feature is int64, float32 or bytes. Received: dtype={dtype!r}. An example stores "
-            "no other type. Use one of the three, and convert the values with `map`."
+        raise UsageError.of(
+            "dtype", "int64, float32 or bytes", dtype, "Convert the values with `map`."
         )
     return name
 
@@ -260,15 +254,13 @@ def message_of(kind: str, serialized: Any, index: int) -> Any:
         return message_class(kind).FromString(serialized)
     except messages()[1] as error:
         raise CorruptRecord(
-            f"A record holds a serialized tf.train.{kind}. Received: {len(serialized)} bytes "
-            f"(number {index} of the batch) that are none. It was written as something else. "
-            "Check what the file holds; `make_example` makes such records."
+            f"Record {index} of the batch is no serialized tf.train.{kind} ({len(serialized)} "
+            "bytes). Check what wrote the file; `make_example` makes such records."
         ) from error
     except TypeError as error:
         raise UsageError(
-            "A serialized example is bytes. Received: an object of type "
-            f"{type(serialized).__name__}. There is nothing to parse. Use `parse_single_example` "
-            "for one record, `parse_example` for a list or an object array of them."
+            f"A serialized example is bytes, not {type(serialized).__name__}. Use "
+            "`parse_single_example` for one record, `parse_example` for a list of them."
         ) from error
 
 
@@ -282,24 +274,20 @@ def values_of(found: Any, name: str, feature: Feature, index: int) -> np.ndarray
             return array_of((), feature.dtype)
         if feature.default_value is None:
             raise UsageError(
-                f"Every example has the features without a default. Received: example {index} "
-                f"without {name!r}; it has {sorted(found)}. Nothing says what stands for it. Pass "
-                "a `default_value`, or a VarLenFeature."
+                f"Example {index} has no {name!r}, only {sorted(found)}. Give the feature a "
+                "`default_value`, or use a VarLenFeature."
             )
         return feature.default()
     if field != _FIELDS[feature.dtype]:
         raise UsageError(
-            "The values of a feature have the type that was asked for. Received: "
-            f"{name!r} of example {index} is a {field}, asked for as {feature.dtype}. Values are "
-            "not converted. Ask for the type it has."
+            f"{name!r} of example {index} is a {field}, which cannot be read as {feature.dtype}. "
+            "Ask for the type that was written."
         )
     values = array_of(getattr(entry, field).value[:], feature.dtype)  # slices of a list are quicker
     if fixed and len(values) != math.prod(feature.shape):
         raise UsageError(
-            "A feature has as many values as its shape says. Received: "
-            f"{len(values)} values in {name!r} of example {index}, for the shape {feature.shape}. "
-            "They cannot be brought into it. Use the shape it was written with, or a "
-            "VarLenFeature."
+            f"{name!r} of example {index} has {len(values)} values, which do not fit shape "
+            f"{feature.shape}. Use the shape it was written with, or a VarLenFeature."
         )
     return values
 
@@ -329,7 +317,6 @@ def _encoded(name: str, value: Any) -> tuple[str | None, list[Any]]:
     elif array.dtype.kind in "biu" and np.all(array <= np.iinfo(np.int64).max):
         return "int64_list", array.astype(np.int64).reshape(-1).tolist()
     raise UsageError(
-        "A feature holds whole numbers of 64 bits, real numbers, or text and bytes. Received: "
-        f"{name!r} is a {type(value).__name__}, {value!r:.50}. An example stores flat lists of "
-        "these. Convert the value, for instance with `astype`, or join its lists."
+        f"Cannot store {name!r} in an example: {value!r:.50} is a {type(value).__name__}. Pass "
+        "integers of 64 bits, floats, text or bytes, or flat lists of one of these."
     )

@@ -1,4 +1,4 @@
-"""What a file format is, and opening its bytes: plain or compressed.
+"""The protocol of file formats, and opening plain or compressed files.
 
 A position is plain data. It counts uncompressed bytes, so that it means the same for every
 compression; going there in a compressed file costs reading up to it.
@@ -9,12 +9,9 @@ from __future__ import annotations
 import io
 import zlib
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, final
+from typing import Any, BinaryIO, Protocol, final
 
-from replicax._core.errors import CorruptRecord, UsageError, needs
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+from replicax._core.errors import CorruptRecord, UsageError
 
 # zlib's `wbits` for each container; None for uncompressed bytes
 WINDOW_BITS = {None: None, "": None, "GZIP": 31, "ZLIB": 15}
@@ -43,8 +40,7 @@ def open_bytes(path: str, compression: str | None = None, start: int = 0) -> Bin
         file = open(path, "rb", buffering=0)  # noqa: SIM115 - whoever reads closes it
     except OSError as error:
         raise UsageError(
-            f"A file of a data set can be opened for reading. Received: {path!r}. The system "
-            f"says: {error.strerror}. Check the path, and that this machine has the file."
+            f"Cannot open {path!r}: {error.strerror}. Check the path on this machine."
         ) from error
     if window_bits is None:
         file.seek(start)
@@ -61,17 +57,8 @@ def open_bytes(path: str, compression: str | None = None, start: int = 0) -> Bin
 def window_bits_of(compression: str | None) -> int | None:
     """zlib's `wbits` for this compression; None without compression."""
     if compression not in WINDOW_BITS:
-        raise UsageError(
-            "A compression is None, 'GZIP' or 'ZLIB'. Received: compression="
-            f"{compression!r}. Files are opened by this name, not by their ending. Use one of "
-            "the three, in capitals."
-        )
+        raise UsageError.of("compression", "None, 'GZIP' or 'ZLIB'", compression)
     return WINDOW_BITS[compression]
-
-
-def needs_package(package: str, *, extra: str) -> AbstractContextManager[None]:
-    """Say which extra to install if the imports in this block fail."""
-    return needs(f"This file format is read and written by the package {package}", extra=extra)
 
 
 @final
@@ -121,6 +108,6 @@ class _Inflated(io.RawIOBase):
 
     def _damaged(self, fault: str) -> CorruptRecord:
         return CorruptRecord(
-            f"A compressed file is whole. Received: {self._path!r}, where {fault}. What follows "
-            "cannot be read. Write the file again, or pass the compression it was written with."
+            f"{self._path!r} is damaged: {fault}. Write the file again, or pass the compression it "
+            "was written with."
         )

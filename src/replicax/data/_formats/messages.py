@@ -8,13 +8,13 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from replicax.data._formats.format import needs_package
+from replicax._core.errors import needs
 
 
 @functools.cache
 def messages() -> tuple[Any, Any]:
     """The class of an example's messages, and the error for bytes that are no message."""
-    with needs_package("protobuf", extra="data"):
+    with needs("Reading and writing tf.train.Example", extra="data"):
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
         from google.protobuf.message import DecodeError
     file = descriptor_pb2.FileDescriptorProto(

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from replicax._core.errors import CorruptRecord, UsageError
-from replicax.data._formats.format import needs_package, open_bytes
+from replicax._core.errors import CorruptRecord, UsageError, needs
+from replicax.data._formats.format import open_bytes
 
 # row groups before this position, and rows of the next one
 RowPosition = tuple[int, int]
@@ -35,10 +35,7 @@ class ParquetFormat:
         if self.columns is None:
             return
         if isinstance(self.columns, str) or not self.columns:
-            raise UsageError(
-                f"The columns to read are a list of names. Received: columns={self.columns!r}. "
-                "A row without columns has no values. Pass at least one name, or None for all."
-            )
+            raise UsageError.of("columns", "a list of names, or None for all", self.columns)
         object.__setattr__(self, "columns", tuple(self.columns))
 
     def records(
@@ -57,7 +54,7 @@ class ParquetFormat:
 
     def _blocks(self, path: str, start: RowPosition) -> Generator[tuple[int, int, Any], None, None]:
         """Yield (row group, first row, record batch)."""
-        with needs_package("pyarrow", extra="parquet"):
+        with needs("Reading Parquet files", extra="parquet"):
             import pyarrow
             import pyarrow.parquet
         open_bytes(path).close()  # called for its error message
@@ -79,17 +76,14 @@ class ParquetFormat:
                         row += rows
         except (pyarrow.ArrowException, OSError) as error:
             raise CorruptRecord(
-                f"A Parquet file is whole. Received: {path!r}, where pyarrow says: {error} It is "
-                "damaged, cut off, or of another format. Write or copy the file again."
+                f"Cannot read the Parquet file {path!r}: {str(error).strip()} Write or "
+                "copy the file again."
             ) from error
 
     def _check_columns(self, names: list[str], path: str) -> None:
         for column in self.columns or ():
             if column not in names and column.partition(".")[0] not in names:
-                raise UsageError(
-                    f"The columns to read are in the file. Received: {column!r}, but {path!r} has "
-                    f"{names}. There is nothing to read. Use one of these names."
-                )
+                raise UsageError(f"No column {column!r} in {path!r}. It has {names}.")
 
 
 def _rows_per_block(group: Any) -> int:
@@ -109,9 +103,8 @@ def _values(array: Any, place: str) -> Any:
     has_missing = types.is_floating(kind) or types.is_temporal(kind)  # NaN, NaT
     if array.null_count and not has_missing:
         raise CorruptRecord(
-            f"A column of {kind} has a value in every row. Received: {place}, with "
-            f"{array.null_count} missing among {len(array)}. NumPy has no number or text that "
-            "means 'missing'. Fill them when the file is written, or leave the column out."
+            f"{array.null_count} of {len(array)} rows have no value in {place}, of type {kind}. "
+            "Fill them when you write the file, or leave the column out with `columns`."
         )
     if types.is_struct(kind):
         names = [field.name for field in kind]
@@ -128,9 +121,8 @@ def _values(array: Any, place: str) -> Any:
     values = array.to_numpy(zero_copy_only=False)
     if values.dtype == object:
         raise UsageError(
-            "A column has a type that NumPy has too, or holds text, bytes, lists or structs. "
-            f"Received: {place}, of type {kind}. It has no counterpart. Cast the column when the "
-            "file is written, or leave it out with `columns`."
+            f"NumPy has no type for {place}, of type {kind}. Cast the column when you write the "
+            "file, or leave it out with `columns`."
         )
     return values
 
@@ -156,7 +148,6 @@ def _cut(values: Any, bounds: np.ndarray, place: str) -> list[np.ndarray]:
         return [np.array(values[start:stop]) for start, stop in pairs]
     except ValueError as error:
         raise UsageError(
-            f"The inner lists of a list have one length, because it is one array. Received: "
-            f"{place}, with inner lists of different lengths. They cannot be stacked. Store them "
-            "as lists of one level, or leave the column out with `columns`."
+            f"The inner lists of {place} differ in length, so they are no array. Store lists of "
+            "one level, or leave the column out with `columns`."
         ) from error

@@ -44,9 +44,8 @@ def lines_of(
                 line = raw.decode()
             except UnicodeDecodeError as error:
                 raise CorruptRecord(
-                    f"A text file is UTF-8. Received: {path!r}, where line {number + 1} has the "
-                    f"byte 0x{raw[error.start]:02x} at column {error.start}. It is in another "
-                    "encoding, compressed, or no text. Convert the file, or pass its compression."
+                    f"Line {number + 1} of {path!r} is not UTF-8: byte 0x{raw[error.start]:02x} at "
+                    f"column {error.start}. Convert the file, or pass its compression."
                 ) from error
             if offset == 0:
                 line = line.removeprefix("\ufeff")

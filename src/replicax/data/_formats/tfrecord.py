@@ -99,8 +99,8 @@ class TFRecordWriter:
             self._file = open(path, "wb", _BUFFER)  # noqa: SIM115 - closed by `close`
         except OSError as error:
             raise UsageError(
-                f"A TFRecord file can be made where it is asked for. Received: {self._path!r}. "
-                f"The system says: {error.strerror}. Make its folder first, or choose another."
+                f"Cannot write {self._path!r}: {error.strerror}. Make its folder first, or choose "
+                "another."
             ) from error
         self._deflater = zlib.compressobj(wbits=window_bits) if window_bits else None
 
@@ -112,8 +112,8 @@ class TFRecordWriter:
         """
         if not isinstance(record, bytes | bytearray | memoryview):
             raise UsageError(
-                f"A record is bytes. Received: {type(record).__name__}. A file holds bytes, and "
-                "how to make them is yours to choose. Use `make_example`, or encode a text."
+                f"A record is bytes, not {type(record).__name__}. Use `make_example`, or encode "
+                "the text."
             )
         self._check_open()
         record = bytes(record)
@@ -153,8 +153,8 @@ class TFRecordWriter:
     def _check_open(self) -> None:
         if self._file.closed:
             raise UsageError(
-                f"A closed writer is done. Received: a call after the end of {self._path!r}. Its "
-                "file is finished. Write before `close`, within the `with` block."
+                f"The writer of {self._path!r} is closed. Write before `close`, inside the `with` "
+                "block."
             )
 
 
@@ -171,15 +171,12 @@ def _read(file: BinaryIO, size: int) -> bytes:
 
 def _cut_off(path: str, offset: int) -> CorruptRecord:
     return CorruptRecord(
-        f"A TFRecord file ends with a whole record. Received: {path!r}, cut off within the record "
-        f"at byte {offset}. Its writer was stopped, or a copy is not complete. Write or copy the "
-        "file again."
+        f"{path!r} is cut off in the record at byte {offset}. Write or copy the file again."
     )
 
 
 def _corrupt(path: str, offset: int, part: str) -> CorruptRecord:
     return CorruptRecord(
-        f"The checksums of a TFRecord file are right. Received: {path!r}, where that of the {part} "
-        f"of the record at byte {offset} is wrong. The file is damaged, compressed, or no TFRecord "
-        "file. Write it again, or pass the compression it was written with."
+        f"The checksum of the {part} of the record at byte {offset} of {path!r} is wrong. The file "
+        "is damaged, compressed or no TFRecord file: write it again, or pass its compression."
     )

@@ -125,9 +125,9 @@ def _target(arrays: Sequence[np.ndarray], wanted: Any) -> tuple[int, ...]:
     shape = [None] * max(ranks) if wanted is None else wanted
     if not _is_shape(shape) or ranks != {len(shape)}:
         raise UsageError(
-            "`padded_batch` fills up axes; it adds none. Received: elements with "
-            f"{' or '.join(map(str, sorted(ranks)))} axes, for the shape {wanted}. Nothing says "
-            "which axis is which. Give a shape of as many axes, or a nest of them like an element."
+            f"`padded_shapes` has {wanted} for elements with "
+            f"{' or '.join(map(str, sorted(ranks)))} axes. Pass a shape with as many axes, or a "
+            "nest of shapes like an element."
         )
     longest = [max(sizes) for sizes in zip(*[array.shape for array in arrays], strict=True)]
     target = tuple(
@@ -135,9 +135,8 @@ def _target(arrays: Sequence[np.ndarray], wanted: Any) -> tuple[int, ...]:
     )
     if any(most > want for most, want in zip(longest, target, strict=True)):
         raise UsageError(
-            "`padded_batch` fills elements up; it does not cut them. Received: an element of "
-            f"shape {tuple(longest)} to be filled up to {target}. It is too long. "
-            "Raise `padded_shapes`, or use None for the longest of each batch."
+            f"An element of shape {tuple(longest)} is longer than its padded shape {target}. Raise "
+            "`padded_shapes`, or use None for the longest of each batch."
         )
     return target
 

@@ -62,9 +62,9 @@ class FilterCursor(Cursor):
         verdict = call(self._node.predicate, element, self._number)
         if np.size(verdict) != 1:
             raise UsageError(
-                "The function of `filter` and `take_while` returns one truth value. Received: an "
-                f"array of shape {np.shape(verdict)}. An element is kept as a whole or not at "
-                "all. Reduce it, for example by `.all()`, or `unbatch` before filtering rows."
+                "The function of `filter` or `take_while` must return one truth value, got an "
+                f"array of shape {np.shape(verdict)}. Reduce it, as with `.all()`, or `unbatch` "
+                "before you filter rows."
             )
         return bool(verdict)
 
@@ -114,8 +114,8 @@ class ScanCursor(OneByOne, Cursor):
         result = call(self._fn, (own_copy(self._carry), elements[0]), self._number)
         if not isinstance(result, tuple | list) or len(result) != 2:
             raise UsageError(
-                "The function of `scan` returns a pair: the next state and an output. Received: "
-                f"a {type(result).__name__}. Both are needed. Return `state, output`."
+                f"The function of `scan` must return a pair, got {type(result).__name__}. Return "
+                "`state, output`."
             )
         self._carry, output = as_returned(result)
         self._number += 1

@@ -55,9 +55,9 @@ class Interleave(Node):
         node = getattr(made, "node", None)
         if not isinstance(node, Node):
             raise UsageError(
-                "The function of `flat_map` and `interleave` returns a data set. Received: a "
-                f"{type(made).__name__}. Its elements are to be put in a row. Return a `Dataset`, "
-                "for example `Dataset.from_tensor_slices(value)`, or use `map`."
+                f"The function of `flat_map` or `interleave` must return a data set, got "
+                f"{type(made).__name__}. Return a `Dataset`, such as "
+                "`Dataset.from_tensor_slices(value)`, or use `map`."
             )
         drawn = drawn_seeds(node)
         if drawn:

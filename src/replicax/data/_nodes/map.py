@@ -1,4 +1,4 @@
-"""A function of every element, inline or in threads."""
+"""Functions applied to every element, inline or in threads."""
 
 from __future__ import annotations
 
@@ -51,12 +51,10 @@ def _result(fn: Callable[..., Any], element: Any, number: int) -> Any:
 
 
 def failed(fn: Callable[..., Any], where: str, error: Exception) -> MapFailed:
-    """The error of a user's function that raised."""
+    """The error for a function of the user that raised `error`."""
     return MapFailed(
-        "A function of a pipeline returns a value for every element. Received: "
-        f"{type(error).__name__}: {error}, raised by {_name(fn)} for {where}. An epoch without "
-        "it would silently train on less. Correct the function, or drop such elements by a "
-        "`filter` before it."
+        f"{_name(fn)} raised {type(error).__name__} for {where}: {error}. Correct the function, or "
+        "drop such elements with a `filter` before it."
     )
 
 

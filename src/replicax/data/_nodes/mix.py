@@ -256,9 +256,8 @@ class ChosenCursor(OneByOne, Cursor):
         whole = np.ndim(choice) == 0 and np.asarray(choice).dtype.kind in "iu"
         if not whole or choice not in range(len(self._feeds)):
             raise UsageError(
-                "A choice is the number of one of the data sets. Received: "
-                f"{choice!r}, with {len(self._feeds)} data sets. There is nothing to read it "
-                f"from. Let `choice_dataset` yield integers from 0 to {len(self._feeds) - 1}."
+                f"`choice_dataset` yielded {choice!r}, which is none of its {len(self._feeds)} "
+                f"data sets. Yield integers from 0 to {len(self._feeds) - 1}."
             )
         return int(choice)
 

@@ -1,4 +1,4 @@
-"""Which elements, and in what order: take, skip and shard."""
+"""The choice and order of elements: take, skip and shard."""
 
 from __future__ import annotations
 

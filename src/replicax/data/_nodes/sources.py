@@ -63,9 +63,8 @@ class Slices(Node):
         shapes = [np.shape(leaf) for leaf in parts_of(self.arrays)]
         if not shapes or any(not s for s in shapes) or len({s[0] for s in shapes}) > 1:
             raise UsageError(
-                "The arrays of a data set have the same first dimension. Received: shapes "
-                f"{shapes}. Each row of one belongs to a row of the others. Check that inputs "
-                "and labels are of the same length, and that none is a scalar."
+                f"The arrays have different lengths, or no rows: their shapes are {shapes}. Pass "
+                "arrays, such as inputs and labels, of one length."
             )
 
     @property
@@ -190,9 +189,8 @@ class Generated(Node):
         elements = self.restart(*self.args)
         if not hasattr(elements, "__iter__") and not hasattr(elements, "__next__"):
             raise UsageError(
-                "`from_generator` takes a function that returns an iterable. Received: "
-                f"{self.restart!r}, which returned a {type(elements).__name__}. It is called at "
-                "the start of each epoch. Write a generator function, with `yield`."
+                f"`generator` must return an iterable, got {type(elements).__name__} from "
+                f"{self.restart!r}. Write a generator function, with `yield`."
             )
         for element in elements:
             # A copy: the generator may reuse the array for the next element.
@@ -205,9 +203,8 @@ class Generated(Node):
             return jax.tree.map(_conform, self.signature, element)
         except (ValueError, TypeError) as error:
             raise UsageError(
-                "A generator yields what its signature says. Received: an element "
-                f"{spec_of(element)} with the signature {self.signature}. Batches need equal "
-                f"elements ({error}). Correct the generator or `output_signature`."
+                f"The generator yielded {spec_of(element)}, which does not fit `output_signature` "
+                f"{self.signature}: {error}. Correct one of the two."
             ) from None
 
 
@@ -230,17 +227,15 @@ def first_spec(node: Node) -> Any:
     """The spec of a node's first element, which is read for this."""
     if not may_read():
         raise UsageError(
-            "What a batch looks like is known before it is there if the data set says it. "
-            f"Received: {type(node).__name__.lower()}, of which only its elements tell. To read "
-            "one now would take it from a source that gives each once, and run your code twice. "
-            "Give a generator an `output_signature`; behind a `map`, do without the warm-up."
+            f"The shapes of {type(node).__name__.lower()} are known only from its elements, and "
+            "reading one now would take it from the data. Give a generator an `output_signature`; "
+            "behind a `map`, leave out the warm-up."
         )
     for element in open_elements(node.sample, (0,)).read(1):
         return spec_of(element)
     raise UsageError(
-        "The elements of a data set are known from its first one. Received: a data set without "
-        "elements. There is nothing to look at. Check the pipeline: the files or the arrays may "
-        "be empty, or a `filter` may drop everything."
+        "The data set is empty, so the shapes of its elements are unknown. Check its files, "
+        "arrays and filters."
     )
 
 
@@ -265,9 +260,10 @@ def rows_like(value: Any) -> Any:
 
 def _in_host_memory(leaf: Any) -> Any:
     if dataclasses.is_dataclass(leaf) or isinstance(leaf, str | bytes):
-        raise UsageError(
-            "`from_tensor_slices` takes arrays. Received: "
-            f"a {type(leaf).__name__}. It has no rows to slice. Pass arrays, lists of numbers, or "
-            "a tuple or dict of them; for one single element use `from_tensors`."
+        raise UsageError.of(
+            "tensors",
+            "arrays, lists of numbers or a nest of them",
+            leaf,
+            "Use `from_tensors` for one single element.",
         )
     return np.asarray(leaf)

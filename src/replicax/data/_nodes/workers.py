@@ -27,9 +27,8 @@ class InProcesses(SelectionOfElements, Node):
     def __post_init__(self) -> None:
         if _has_cache(self.input):
             raise UsageError(
-                "What worker processes run has no cache in memory. Received: `cache()` before "
-                "`in_processes`. Each process has a memory of its own, which ends with the pass. "
-                "Call `cache()` after `in_processes`, or give it a file name."
+                "`cache()` before `in_processes` would fill the memory of worker processes, which "
+                "end with the pass. Call `cache()` after `in_processes`, or give it a file name."
             )
 
     @property
@@ -53,7 +52,7 @@ def in_this_process(node: Node) -> Node:
 
 @dataclass(frozen=True)
 class Job:
-    """What the workers of a pass run: the elements after `offset`, of which `taken` were read.
+    """The work of a pass: the elements after `offset`, of which `taken` were read.
 
     A note is a worker's last known position and the number of elements it gave since.
     """
@@ -85,11 +84,9 @@ class WorkersCursor(OneByOne, Cursor):
             raise StopIteration
         if kind == "death":
             raise WorkerDied(
-                "A worker process lives until its elements are read. Received: "
-                f"{value} Exit code -9 often means that the system was out of memory, -7 that "
-                "/dev/shm was full, and 1 at the start a program without "
-                '`if __name__ == "__main__":` around what it does. Look at what the process '
-                "printed; if memory is short, lower `num_workers` or `buffer_size`."
+                f"A worker process of `in_processes` ended early: {value} Look at what it printed. "
+                "Exit code -9: memory ran out, lower `num_workers` or `buffer_size`. -7: /dev/shm "
+                "is full. 1 at the start: put the program under `if __name__ == '__main__':`."
             )
         turn = self._taken % len(self._notes)
         self._taken += 1
@@ -108,7 +105,7 @@ class WorkersCursor(OneByOne, Cursor):
             return self._close(("death", f"{type(error).__name__}: {error}", None))
 
     def _started(self) -> Crew:
-        with needs("Worker processes are run by the package grain", extra="data"):
+        with needs("`in_processes`", extra="data"):
             from replicax.data._crew import Crew
         node = in_this_process(self._node.input)
         job = Job(node, self._path, self._offset, self._taken, tuple(self._notes))

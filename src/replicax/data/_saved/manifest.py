@@ -60,7 +60,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a saved data set is; files have their sizes in bytes.
+    """The contents of a saved data set; `files` has sizes in bytes.
 
     The structure is the nest of an element, with the number of a leaf in each place.
     """
@@ -88,8 +88,8 @@ def read_manifest(folder: str) -> Manifest:
     """The description of the data set that is saved there, whose files have been checked."""
     if not is_saved(folder):
         raise UsageError(
-            f"`load` reads a folder that `save` wrote. Received: {folder!r}, without {NAME}. "
-            "There is no data set in it. Check the path; a `save` that was broken off leaves none."
+            f"{folder!r} is no saved data set: it has no {NAME}. Check the path; an interrupted "
+            "`save` leaves nothing."
         )
     try:
         with open(os.path.join(folder, NAME)) as file:
@@ -105,12 +105,11 @@ def read_manifest(folder: str) -> Manifest:
         if isinstance(error, CorruptRecord):
             raise
         raise CorruptRecord(
-            f"A saved data set says in {NAME} what it holds. Received: {folder!r}, where it "
-            f"cannot be understood ({error!r}). Nothing else says it. Save the data set again."
+            f"{NAME} in {folder!r} cannot be understood: {error!r}. Save the data set again."
         ) from error
     raise UsageError(
-        f"A saved data set is read by the version that wrote it. Received: {folder!r} of version "
-        f"{version}, where version {_VERSION} is read. Save the data set again with this release."
+        f"{folder!r} was saved as version {version}, but this release reads version {_VERSION}. "
+        "Save the data set again."
     )
 
 
@@ -120,9 +119,8 @@ def _check_files(folder: str, files: Mapping[str, int]) -> None:
         found = os.path.getsize(path) if os.path.exists(path) else None
         if found != size:
             raise CorruptRecord(
-                f"The files of a saved data set are whole. Received: {path!r}, "
-                f"{'which is missing' if found is None else f'of {found} bytes'}, where {size} "
-                "bytes were written. Its elements cannot be read. Copy it again, or save it again."
+                f"{path!r} {'is missing' if found is None else f'has {found} bytes'}, where {size} "
+                "bytes were written. Copy or save the data set again."
             )
 
 
@@ -143,10 +141,9 @@ def _as_json(nest: Any) -> Any:
         if hasattr(kind, "_fields"):
             return {"kind": "namedtuple", **name, "fields": kind._fields, "parts": parts}
     raise UsageError(
-        "Saved elements are arrays, or tuples, named tuples and dicts of them, whose keys are "
-        f"text or whole numbers. Received: {nest!r}, a {type(nest).__name__}, with a number for "
-        "each array. It could not be made again from a file. Bring the elements to one of these "
-        "by a `map` before."
+        f"Cannot save an element with a {type(nest).__name__}: {nest!r}, with a number for each "
+        "array. Bring the elements to arrays, or tuples, named tuples and dicts of them, with a "
+        "`map` before."
     )
 
 

@@ -31,8 +31,7 @@ class Mapped:
             found = np.load(path, mmap_mode="r", allow_pickle=False)
         except ValueError as error:
             raise CorruptRecord(
-                "A file of a saved data set is an array of numbers. Received: "
-                f"{path!r}: {error}. Somebody else has written it. Save the data set again."
+                f"Cannot read {path!r}: {error}. Save the data set again."
             ) from error
         self._array = np.asarray(found).view(dtype)
 
@@ -79,9 +78,8 @@ class Sought:
             read = os.preadv(self._descriptor, (data[done:],), begin + done)
             if not read:
                 raise CorruptRecord(
-                    "A file of a saved data set stays as it is while it is read. Received: "
-                    f"{self._path!r}, which ends before value {number} now. What is missing "
-                    "cannot be read. Save the data set to another folder than the one in use."
+                    f"{self._path!r} became shorter while it was read: it ends before value "
+                    f"{number}. Save to another folder than the one in use."
                 )
             done += read
 
@@ -107,9 +105,7 @@ class Inflated:
         data = kept + self._at(start + bool(kept)).read(missing)
         if len(data) != (stop - start) * self._size:
             raise CorruptRecord(
-                "A compressed file of a saved data set holds all of its values. Received: "
-                f"{self._path!r}, which ends before value {stop}. What is missing cannot be read. "
-                "Save the data set again."
+                f"{self._path!r} ends before value {stop}. Save the data set again."
             )
         self._next = stop
         self._last = data[-self._size :] if 0 < self._size <= 8 else b""

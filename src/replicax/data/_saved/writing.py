@@ -62,9 +62,8 @@ class Writer:
 
 def _unlike(received: str) -> UsageError:
     return UsageError(
-        "Saved elements are nests of arrays, of one structure, type and number of axes. "
-        f"Received: {received}. Each array has files of its own, for all elements. Bring the "
-        "elements to one form by a `map` before; a window becomes elements by `flat_map`."
+        f"Cannot save {received}. All elements need one structure, and arrays of one type and "
+        "number of axes: use a `map` before, or `flat_map` for windows."
     )
 
 

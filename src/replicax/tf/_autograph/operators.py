@@ -143,9 +143,9 @@ def _one_more(guarded: int) -> int:
     if guarded < _MOST_GUARDED:
         return guarded + 1
     raise UsageError(
-        f"A loop over an iterable of Python is written out. Received: {current_line()}, more than "
-        f"{_MOST_GUARDED} elements and a `break` or `return` that depends on an array. Whether it "
-        "ends is not known while it is traced. Loop over `tf.range`, or write `while`."
+        f"Cannot compile this loop, {current_line()}: it runs over more than {_MOST_GUARDED} "
+        "Python elements, and an array decides about its `break` or `return`. Loop over "
+        "`tf.range`, or write `while`."
     )
 
 

@@ -59,9 +59,8 @@ class Undefined:
         if self.where is None:
             raise UnboundLocalError(f"'{self.name}' is used before assignment")
         raise UsageError(
-            f"A variable of compiled code has a value on every path. Received: '{self.name}' "
-            f"{current_line()}; the `if` {self.where} assigns it in one branch only. Which one is "
-            "taken is not known before it runs. Assign it before the `if`, or in both branches."
+            f"'{self.name}' has no value {current_line()}: the `if` {self.where} assigns it in "
+            "one branch only. Assign it before the `if`, or in both branches."
         )
 
 
@@ -171,10 +170,9 @@ def _refuse(
 ) -> NoReturn:
     what = "the value that is returned" if name.startswith("retval_") else f"'{name}'"
     raise UsageError(
-        "A variable of compiled code has one structure, shape and type on all paths. Received: "
-        f"{what} {current_line()}, {_said(one)} {here} and {_said(other)} {there}. Memory is laid "
-        "out before it is known which path is taken. Give it the same shape and type on each, by "
-        "`tf.cast`, `tf.zeros` of the full shape, or a `tf.TensorArray` for what grows."
+        f"Cannot compile {what} {current_line()}: it is {_said(one)} {here} and {_said(other)} "
+        f"{there}. Give it the same structure, shape and type in both, with `tf.cast`, `tf.zeros` "
+        "of the full shape, or a `tf.TensorArray` for values that grow."
     )
 
 
@@ -394,9 +392,9 @@ class _Loop:
         if undecided(tested) or self._rounds is not None or self._most is not None:
             return value_of(tested)
         raise UsageError(
-            f"A loop of compiled code ends by arrays that it assigns. Received: {current_line()}, "
-            f"whose condition stays {bool(tested)} whatever they are. It would never run, or never "
-            "end. Let the condition depend on a tensor of the loop, or on Python values only."
+            f"This loop never runs or never ends, {current_line()}: no array that it assigns "
+            f"changes its condition, {bool(tested)}. Let the condition depend on a tensor of the "
+            "loop, or on Python values only."
         )
 
     def _lowered(self, one_round: Any, more: Any, first: int, carry: Any) -> Any:

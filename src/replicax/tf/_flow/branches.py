@@ -56,10 +56,7 @@ def case(
     """
     pairs = list(pred_fn_pairs.items() if isinstance(pred_fn_pairs, dict) else pred_fn_pairs)
     if not pairs:
-        raise UsageError(
-            "`tf.case` chooses among branches. Received: no pairs of a predicate and a function. "
-            "There is nothing to call. Pass `[(predicate, fn), …]`."
-        )
+        raise UsageError("`tf.case` got no branches. Pass `[(predicate, fn), …]`.")
     (pred, fn), rest = pairs[0], pairs[1:]
     if not rest:
         return fn() if default is None else cond(pred, fn, default)
@@ -102,9 +99,9 @@ def _choose(index: Any, branches: Sequence[Callable[[], Any]]) -> Any:
     trees = [jax.tree.structure(shape) for shape in shapes]
     if any(tree != trees[0] for tree in trees):
         raise UsageError(
-            "The branches of compiled code return the same structure. Received: "
-            f"{trees[0]} and {next(tree for tree in trees if tree != trees[0])}. Which one is "
-            "taken is not known before it runs. Return the same from each."
+            f"Cannot compile branches that return different structures: {trees[0]} and "
+            f"{next(tree for tree in trees if tree != trees[0])}. Return the same structure from "
+            "each."
         )
     columns = zip(*map(jax.tree.leaves, shapes), strict=True)
     types = [jnp.result_type(*[leaf.dtype for leaf in column]) for column in columns]

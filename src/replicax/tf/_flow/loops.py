@@ -78,9 +78,8 @@ def _compiled_loop(cond: Any, body: Any, start: list[Any], most: Any) -> list[An
     wanted = [jax.tree.structure(start), jax.tree.structure(shape)]
     if wanted[0] != wanted[1]:
         raise UsageError(
-            "The body of a loop returns what it was called with. Received: "
-            f"{wanted[1]} from the body for {wanted[0]}. The next round could not begin. Return "
-            "the loop's variables in their order."
+            f"The loop's body returns {wanted[1]}, but its variables are {wanted[0]}. Return all "
+            "loop variables, in their order."
         )
     types = [leaf.dtype for leaf in jax.tree.leaves(start)]
 
@@ -239,9 +238,9 @@ def vectorized_map(
         touched.by(fn, jax.tree.map(lambda leaf: leaf[0], arrays))
         if touched.written:
             raise UsageError(
-                "What is computed for all elements at once writes no variable. Received: a write "
-                f"to '{next(iter(touched.written.values())).path}'. There is no last one whose "
-                "value would stay. Use `tf.map_fn`, which takes one element after the other."
+                f"Cannot write variable '{next(iter(touched.written.values())).path}' in a "
+                "function that computes all elements at once. Use `tf.map_fn`, which takes one "
+                "element after the other."
             )
         others = touched.values()[1]
         return jax.vmap(lambda element: touched.enter([], others, fn, element)[0])(arrays)

@@ -101,9 +101,9 @@ class TracedRange:
 
     def _misuse(self, *_: Any) -> NoReturn:
         raise LeakedTracer(
-            "An array of compiled code has a size that is known when it is traced. Received: a "
-            "`tf.range` whose end is computed in the program, used as an array. XLA compiles for "
-            "fixed sizes. Take the end from a shape, `x.shape[0]`, or loop with `tf.while_loop`."
+            "Cannot use this `tf.range` as an array: compiled code computes its end, and XLA "
+            "needs fixed sizes. Take the end from a shape, such as `x.shape[0]`, or loop with "
+            "`tf.while_loop`."
         )
 
     __array__ = __jax_array__ = __len__ = __getitem__ = __add__ = __radd__ = __mul__ = _misuse

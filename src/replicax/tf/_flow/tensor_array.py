@@ -80,9 +80,8 @@ class TensorArray:
     ) -> None:
         if isinstance(size, Tracer):
             raise UsageError(
-                "A TensorArray in compiled code has a size that is known when it is traced. "
-                "Received: a size that is computed in it. Memory is laid out before the program "
-                "runs. Give it the largest size, or the length of an axis, `x.shape[0]`."
+                "`size` of a TensorArray must be known when compiled code is traced, got a "
+                "computed one. Pass the largest size, or an axis's length, such as `x.shape[0]`."
             )
         self._dtype = jnp.dtype(getattr(dtype, "as_numpy_dtype", dtype))
         self._size = 0 if size is None else int(size)
@@ -123,9 +122,8 @@ class TensorArray:
         if not isinstance(index, Tracer) and int(index) >= size:
             if not self._grows:
                 raise IndexError(
-                    "A TensorArray is written at an index that it has. Received: index "
-                    f"{int(index)} of {size}. Tried to write behind its end. Make it larger, or "
-                    "pass `dynamic_size=True` outside compiled code."
+                    f"Tried to write index {int(index)} of a TensorArray of size {size}. Make it "
+                    "larger, or pass `dynamic_size=True` outside compiled code."
                 )
             size = int(index) + 1
         buffer = self._with_room(size, value)
@@ -189,9 +187,8 @@ class TensorArray:
 
 def _unread() -> NoReturn:
     raise UsageError(
-        "A TensorArray is read after it was written. Received: one that has no element yet. Not "
-        "even their shape is known. Pass it `element_shape`, or write first, and keep what "
-        "`write` returns: `array = array.write(index, value)`."
+        "Cannot read this TensorArray: nothing was written to it. Pass `element_shape`, or keep "
+        "the result of a write: `array = array.write(index, value)`."
     )
 
 

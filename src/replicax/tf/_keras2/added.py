@@ -56,9 +56,9 @@ def _add_symbolic(model: Any, loss: Any) -> None:
         _add_layer(model, AddLoss(), loss)
     elif isinstance(model, keras.Sequential):
         raise UsageError(
-            "A symbolic loss is added to a functional model. Received: one for the sequential "
-            f"model {model.name!r}. Its layers are a list, in which the loss has no place. Make "
-            "the model by `tf.keras.Model(inputs, outputs)`, or add the loss in a layer's `call`."
+            f"Cannot add a symbolic loss to the sequential model {model.name!r}. Make a "
+            "functional model, `tf.keras.Model(inputs, outputs)`, or add the loss in a layer's "
+            "`call`."
         )
     else:
         # A `call` by hand, for a summary perhaps: it is no loss of any step, as in TensorFlow.
@@ -189,9 +189,9 @@ def _add_metric(self: Any, value: Any, name: str | None = None, aggregation: Any
         return
     if name is None or aggregation not in (None, "mean"):
         raise UsageError(
-            "`add_metric` takes a value with a name, of which it reports the mean. Received: "
-            f"name={name!r}, aggregation={aggregation!r}. Name it, and compute other aggregations "
-            "by a metric in `call`: `self.add_metric(metric(value))`."
+            f"`add_metric` needs a name and reports a mean, got name={name!r}, "
+            f"aggregation={aggregation!r}. For another aggregation call a metric in `call`: "
+            "`self.add_metric(metric(value))`."
         )
     if isinstance(value, keras.KerasTensor):
         _add_symbolic_metric(self, value, name)
@@ -207,8 +207,8 @@ def _add_metric(self: Any, value: Any, name: str | None = None, aggregation: Any
 def _add_symbolic_metric(model: Any, value: Any, name: str) -> None:
     if not _compat.has_graph(model):
         raise UsageError(
-            "A symbolic metric is added to a functional model. Received: "
-            f"{name!r} for {model.name!r}, a {type(model).__name__}. Add it to the model that "
-            "`tf.keras.Model(inputs, outputs)` makes, or compute it in a layer's `call`."
+            f"Cannot add the symbolic metric {name!r} to {model.name!r}, a "
+            f"{type(model).__name__}. Add it to a functional model, `tf.keras.Model(inputs, "
+            "outputs)`, or compute it in a layer's `call`."
         )
     _add_layer(model, AddMetric(name), value)

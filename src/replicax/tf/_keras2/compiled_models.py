@@ -96,9 +96,8 @@ def _of_other_variables(method: Callable[..., None]) -> Callable[..., None]:
             for variable in variables:
                 if id(variable) in known:
                     raise UsageError(
-                        f"One optimizer trains {variable.path!r} in two models. Its momenta would "
-                        "be those of each model by itself. Compile each with an optimizer of its "
-                        "own."
+                        f"One optimizer cannot train {variable.path!r} in two models. Compile "
+                        "each model with an optimizer of its own."
                     )
         method(self, variables)
 

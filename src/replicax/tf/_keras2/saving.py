@@ -41,9 +41,8 @@ def saved_also_to_folders(original: Callable[..., Any]) -> Callable[..., Any]:
         if zipped is not None or _is_file(path):
             if signatures is not None:
                 raise UsageError(
-                    "A model's file has no signatures. Received: signatures for "
-                    f"{path!r}. `load_model` would give a model without them. Pass a path without "
-                    "an ending, for a folder, or use `tf.saved_model.save`."
+                    f"Cannot save signatures to {path!r}: a file of a Keras model has none. Pass "
+                    "a folder's path, without an ending, or use `tf.saved_model.save`."
                 )
             return original(self, path, overwrite=overwrite, zipped=zipped, **kwargs)
         save_config = functools.partial(original, self, **kwargs)
@@ -74,9 +73,8 @@ def _save_to_folder(model: Any, save: Callable[..., Any], path: str, signatures:
 def _check_is_built(model: Any) -> None:
     if not model.built:
         raise UsageError(
-            "A model is built before it is saved as a folder, or its weights by layers. Received: "
-            f"{model.name!r}, which is not. The shapes of its inputs and weights are not known. "
-            "Call it once, `model(example)`, or give it an `Input`."
+            f"Cannot save {model.name!r}: it is not built. Call it once, `model(example)`, or "
+            "give it an `Input`."
         )
 
 

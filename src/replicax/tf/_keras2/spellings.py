@@ -169,9 +169,9 @@ def _minimize(
     if grad_loss is not None or (tape is None and not callable(loss)):
         given = "grad_loss" if grad_loss is not None else f"a {type(loss).__name__} without a tape"
         raise UsageError(
-            "`minimize` takes a function that returns the loss, or a loss and the tape that "
-            f"recorded it. Received: {given}. How the loss came about is not known. Write "
-            "`optimizer.minimize(lambda: compute_loss(), variables)`, or pass `tape=`."
+            f"`minimize` cannot differentiate {given}. Pass a function, "
+            "`optimizer.minimize(lambda: compute_loss(), variables)`, or the tape that recorded "
+            "the loss, `tape=tape`."
         )
     if tape is None:
         _, gradients = value_and_grad(loss, variables)()
@@ -206,9 +206,9 @@ def _get_slot(self: Any, var: Any, slot_name: str) -> Any:
     found = [one for one in self.variables if one.path.rpartition("/")[2] == path]
     if len(found) != 1:
         raise UsageError(
-            "An optimizer keeps slots for the variables that it was built for. Received: "
-            f"{slot_name!r} of '{var.path}', of which it has {len(found)}. It has the names "
-            f"{self.get_slot_names()}. Call `build(variables)` first, and name variables apart."
+            f"The optimizer has {len(found)} slots {slot_name!r} of '{var.path}'; it has the "
+            f"names {self.get_slot_names()}. Call `optimizer.build(variables)` first, and give "
+            "variables different names."
         )
     return found[0]
 
@@ -353,9 +353,8 @@ def _loaded_by_prefix(original: Callable[..., Any]) -> Callable[..., Any]:
     def load_weights(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         if filepath is None:
             raise UsageError(
-                "`load_weights` takes the path of a checkpoint. Received: None. "
-                "`latest_checkpoint` gives None for a folder without checkpoints. Check the "
-                "folder, and that something was saved there."
+                "`load_weights` got None as its path. `latest_checkpoint` returns None for a "
+                "folder without checkpoints: check the folder."
             )
         path = os.fspath(filepath)
         if os.path.exists(path + ".weights.h5"):

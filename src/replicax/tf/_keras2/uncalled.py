@@ -181,9 +181,8 @@ def _refuse(kind: type, hooks: Mapping[str, str], enough: tuple[str, ...], who: 
     found = sorted(names & set(hooks))
     if found and not names & set(enough):
         raise UsageError(
-            "A method that is overridden is called by Keras 3. Received: "
-            f"{kind.__name__}.{found[0]}, which {who}: {kind.__name__} would do what it inherits. "
-            f"Override `{hooks[found[0]]}`. See docs/tf_keras.md."
+            f"{kind.__name__}.{found[0]} has no effect: {who} it. Override `{hooks[found[0]]}`. "
+            "See docs/tf_keras.md."
         )
 
 
@@ -233,7 +232,7 @@ def _check_rule(kind: type) -> None:
         inspect.signature(rule).bind(None, None, None, None)
     except TypeError:
         raise UsageError(
-            "`update_step` takes a gradient, a variable and the learning rate. Received: "
-            f"{kind.__name__}.update_step{inspect.signature(rule)}. Keras 3 calls it with three "
-            f"arguments. Override `{RULE}`. See docs/tf_keras.md."
+            f"{kind.__name__}.update_step{inspect.signature(rule)} cannot be called: Keras 3 "
+            f"passes a gradient, a variable and the learning rate. Override `{RULE}`. See "
+            "docs/tf_keras.md."
         ) from None

@@ -125,7 +125,7 @@ def test_reading_goes_on_at_every_position(tmp_path, header, compression):
 
 
 def test_lines_are_counted_from_where_reading_goes_on(read):
-    with pytest.raises(rx.errors.CorruptRecord, match="column 1 of line 3"):
+    with pytest.raises(rx.errors.CorruptRecord, match="Column 1 of line 3"):
         read("1,2\n3,4\n5,x\n", NUMBERS, start=(4, 1))
 
 
@@ -152,17 +152,15 @@ def test_rows_before_one_that_is_wrong_come_first(tmp_path):
         path.write_text("1,2\n" * 300 + wrong + "\n3,4\n")
         rows = CsvFormat(NUMBERS).records(str(path), None)
         assert [position for _, position in itertools.islice(rows, 300)][-1] == (1200, 300)
-        with pytest.raises(rx.errors.CorruptRecord, match="line 301"):
+        with pytest.raises(rx.errors.CorruptRecord, match="(?i)line 301"):
             next(rows)
 
 
 @pytest.mark.parametrize("field", ["x", "1.0", "1_0", "3000000000", "1 2"])
 def test_a_field_of_another_type_is_an_error(read, field):
-    with pytest.raises(rx.errors.CorruptRecord, match="value of a column has its type") as error:
+    with pytest.raises(rx.errors.CorruptRecord, match="Column 1 of line 2") as error:
         read(f"1,2\n3,{field}\n", NUMBERS)
-    assert f"file.csv', where column 1 of line 2 is {field!r}, which is no int32" in str(
-        error.value
-    )
+    assert f"file.csv' is {field!r}, which is no int32" in str(error.value)
 
 
 def test_a_float_has_no_underscores_either(read):
@@ -173,37 +171,37 @@ def test_a_float_has_no_underscores_either(read):
 @pytest.mark.parametrize("text", [",2\n", "NA,2\n", '"",2\n', "\n"])
 def test_a_column_without_a_default_must_have_a_value(read, text):
     defaults = NUMBERS[: text.count(",") + 1]
-    with pytest.raises(rx.errors.CorruptRecord, match="column without a default") as error:
+    with pytest.raises(rx.errors.CorruptRecord, match="record_defaults") as error:
         read(text, defaults, na_value="NA")
-    assert "where column 0 of line 1 is missing" in str(error.value)
+    assert "Column 0 of line 1" in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("text", "options"), [("1\n", {}), ("1,2,3\n", {}), ("1\n", {"select_cols": [0, 1]})]
 )
 def test_a_row_with_other_fields_is_an_error(read, text, options):
-    with pytest.raises(rx.errors.CorruptRecord, match="Every row has the fields") as error:
+    with pytest.raises(rx.errors.CorruptRecord, match="fields.*record_defaults") as error:
         read(text, NUMBERS, **options)
-    assert f"line 1 has {text.count(',') + 1} fields, for the columns [0, 1]" in str(error.value)
+    assert f"file.csv' has {text.count(',') + 1} fields" in str(error.value)
 
 
 @pytest.mark.parametrize("text", ['1,"2\n', '"1"1,2\n', "1,2\r3,4\n"])
 def test_a_row_that_is_no_csv_is_an_error(read, text):
-    with pytest.raises(rx.errors.CorruptRecord, match="A row follows the rules of CSV") as error:
+    with pytest.raises(rx.errors.CorruptRecord, match="line 2.*use_quote_delim") as error:
         read("1,2\n" + text, NUMBERS)
-    assert "the row of line 2 does not" in str(error.value)
+    assert "line 2 of" in str(error.value)
 
 
 def test_a_file_without_its_header_is_an_error(read):
-    with pytest.raises(rx.errors.CorruptRecord, match="A CSV file begins with a header"):
+    with pytest.raises(rx.errors.CorruptRecord, match="header=False"):
         read("", NUMBERS, header=True)
 
 
 @pytest.mark.parametrize("default", [bool, np.int8, "é".encode(), None, [1, 2], True, [["a", "b"]]])
 def test_columns_have_five_types_and_one_default(default):
-    with pytest.raises(rx.errors.UsageError, match="has at most one default value") as error:
+    with pytest.raises(rx.errors.UsageError, match=r"record_defaults\[1\]") as error:
         CsvFormat([int, default])
-    assert f"record_defaults[1]={default!r}" in str(error.value)
+    assert f"got {default!r}" in str(error.value)
 
 
 def test_a_format_is_plain_data():

@@ -188,9 +188,9 @@ def test_an_empty_batch_has_no_rows():
 
 def test_a_missing_feature_is_an_error():
     examples = [make_example({"x": 1, "y": 2}), make_example({"y": 2})]
-    with pytest.raises(rx.errors.UsageError, match="has the features without a default") as error:
+    with pytest.raises(rx.errors.UsageError, match="Example 1.*'x'.*default_value") as error:
         parse_example(examples, {"x": FixedLenFeature((), int)})
-    assert "example 1 without 'x'; it has ['y']" in str(error.value)
+    assert "Example 1 has no 'x', only ['y']" in str(error.value)
 
 
 @pytest.mark.parametrize("feature", [FixedLenFeature((), int), VarLenFeature(int)])
@@ -198,32 +198,32 @@ def test_a_missing_feature_is_an_error():
     ("value", "kind"), [(0.5, "float_list"), (np.zeros(0), "float_list"), (b"x", "bytes_list")]
 )
 def test_another_type_is_an_error(feature, value, kind):
-    with pytest.raises(rx.errors.UsageError, match="have the type that was asked for") as error:
+    with pytest.raises(rx.errors.UsageError, match="'x' of example 0.*int64") as error:
         one(value, feature)
-    assert f"'x' of example 0 is a {kind}, asked for as int64" in str(error.value)
+    assert f"'x' of example 0 is a {kind}" in str(error.value)
 
 
 @pytest.mark.parametrize("value", [[1, 2], np.zeros(0, int)])
 def test_another_number_of_values_is_an_error(value):
-    with pytest.raises(rx.errors.UsageError, match="as many values as its shape says") as error:
+    with pytest.raises(rx.errors.UsageError, match=r"'x' of example 0.*\(3,\)") as error:
         one(value, FixedLenFeature((3,), int, [1, 2, 3]))
-    assert f"{len(value)} values in 'x' of example 0, for the shape (3,)" in str(error.value)
+    assert f"'x' of example 0 has {len(value)} values" in str(error.value)
 
 
 @pytest.mark.parametrize("record", [b"\xff\xff", FROM_TENSORFLOW[:-1]])
 def test_bytes_that_are_no_example_are_an_error(record):
-    with pytest.raises(rx.errors.CorruptRecord, match="holds a serialized tf.train.Example") as e:
+    with pytest.raises(rx.errors.CorruptRecord, match="Record 1.*make_example") as e:
         parse_example([b"", record], {"x": VarLenFeature(int)})
-    assert f"{len(record)} bytes (number 1 of the batch)" in str(e.value)
+    assert f"({len(record)} bytes)" in str(e.value)
 
 
 @pytest.mark.parametrize(
     "value", [None, 1j, 2**63, [[1], [2, 3]], [b"a", 1], {"a": 1}, np.zeros(2, "datetime64[s]")]
 )
 def test_other_values_cannot_be_stored(value):
-    with pytest.raises(rx.errors.UsageError, match="whole numbers of 64 bits, real") as error:
+    with pytest.raises(rx.errors.UsageError, match="'x'.*64 bits") as error:
         make_example({"x": value})
-    assert "'x' is a" in str(error.value)
+    assert type(value).__name__ in str(error.value)
 
 
 def test_a_missing_package_is_named(monkeypatch):
@@ -231,6 +231,6 @@ def test_a_missing_package_is_named(monkeypatch):
     # Not cleared: classes that other tests have belong to the messages that are kept.
     not_kept = messages.messages.__wrapped__
     monkeypatch.setattr("replicax.data._formats.example.messages", not_kept)
-    with pytest.raises(rx.errors.UsageError, match="by the package protobuf") as error:
+    with pytest.raises(rx.errors.UsageError, match=r"protobuf.*replicax\[data\]") as error:
         make_example({})
     assert "pip install 'replicax[data]'" in str(error.value)

@@ -159,9 +159,9 @@ def test_the_file_is_closed_with_the_iterator(write):
 )
 def test_a_missing_value_is_an_error(write, column):
     path = write({"y": [0] * len(column), "x": column})
-    with pytest.raises(rx.errors.CorruptRecord, match="NumPy has no number or text") as error:
+    with pytest.raises(rx.errors.CorruptRecord, match="column 'x'") as error:
         elements(path)
-    assert f"{path!r}, column 'x', with" in str(error.value)
+    assert f"{path!r}, column 'x'" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -174,22 +174,22 @@ def test_a_missing_value_is_an_error(write, column):
     ids=lambda column: str(column.type),
 )
 def test_a_type_without_a_counterpart_is_an_error(write, column):
-    with pytest.raises(rx.errors.UsageError, match="a type that NumPy has too") as error:
+    with pytest.raises(rx.errors.UsageError, match="column 'x', of type") as error:
         elements(write({"x": column}))
     assert f"column 'x', of type {str(column.type)[:5]}" in str(error.value)
 
 
 def test_inner_lists_have_one_length(write):
-    with pytest.raises(rx.errors.UsageError, match="inner lists of a list have one length"):
+    with pytest.raises(rx.errors.UsageError, match="inner lists.*column 'x'"):
         elements(write({"x": [[[1, 2], [3]]]}))
 
 
 @pytest.mark.parametrize("column", ["y", "y.z", ""])
 def test_a_column_that_is_not_there_is_named(write, column):
     path = write({"x": [1]})
-    with pytest.raises(rx.errors.UsageError, match="The columns to read are in the file") as error:
+    with pytest.raises(rx.errors.UsageError, match=r"\['x'\]") as error:
         elements(path, ["x", column])
-    assert f"Received: {column!r}, but {path!r} has ['x']" in str(error.value)
+    assert f"{column!r} in {path!r}" in str(error.value)
 
 
 @pytest.mark.parametrize("damage", ["cut off", "overwritten", "text"])
@@ -201,19 +201,19 @@ def test_a_damaged_file_is_an_error(write, damage):
     contents = {"cut off": contents[:-30], "overwritten": middle, "text": b"hello"}[damage]
     with open(path, "wb") as file:
         file.write(contents)
-    with pytest.raises(rx.errors.CorruptRecord, match="A Parquet file is whole") as error:
+    with pytest.raises(rx.errors.CorruptRecord, match="file.parquet") as error:
         elements(path)
     assert repr(path) in str(error.value)
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(rx.errors.UsageError, match="can be opened for reading"):
+    with pytest.raises(rx.errors.UsageError, match="missing"):
         elements(str(tmp_path / "missing"))
 
 
 def test_a_missing_package_is_named(write, monkeypatch):
     path = write({"x": [1]})
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(rx.errors.UsageError, match="by the package pyarrow") as error:
+    with pytest.raises(rx.errors.UsageError, match=r"pyarrow.*replicax\[parquet\]") as error:
         elements(path)
     assert "pip install 'replicax[parquet]'" in str(error.value)

@@ -90,9 +90,9 @@ def test_a_file_that_is_cut_off_is_an_error(intact, kept):
         assert elements(intact) == RECORDS[: OFFSETS.index(kept) + 1]
         return
     begins = max(offset for offset in [0, *OFFSETS] if offset < kept)
-    with pytest.raises(rx.errors.CorruptRecord, match="cut off within the record") as error:
+    with pytest.raises(rx.errors.CorruptRecord, match="cut off") as error:
         elements(intact)
-    assert f"{str(intact)!r}, cut off within the record at byte {begins}" in str(error.value)
+    assert f"{str(intact)!r} is cut off in the record at byte {begins}" in str(error.value)
 
 
 @pytest.mark.parametrize("damaged", range(72))
@@ -102,9 +102,9 @@ def test_every_changed_byte_is_found(intact, damaged):
     intact.write_bytes(contents)
     begins = max(offset for offset in [0, *OFFSETS] if offset <= damaged)
     part = "length" if damaged < begins + 12 else "contents"
-    with pytest.raises(rx.errors.CorruptRecord, match="checksums of a TFRecord file") as error:
+    with pytest.raises(rx.errors.CorruptRecord, match="checksum") as error:
         elements(intact)
-    assert f"that of the {part} of the record at byte {begins} is wrong" in str(error.value)
+    assert f"checksum of the {part} of the record at byte {begins} " in str(error.value)
 
 
 @pytest.mark.parametrize("compression", FROM_TENSORFLOW)
@@ -114,7 +114,7 @@ def test_an_absurd_length_takes_no_memory(path, compression):
         writer._put(length + struct.pack("<I", masked(length)) + b"a few bytes")
     tracemalloc.start()
     try:
-        with pytest.raises(rx.errors.CorruptRecord, match="ends with a whole record"):
+        with pytest.raises(rx.errors.CorruptRecord, match="cut off.*byte 0"):
             elements(path, compression)
         assert tracemalloc.get_traced_memory()[1] < 40e6
     finally:
@@ -140,9 +140,9 @@ def test_a_writer_can_be_closed_twice_but_not_used_again(path):
     writer = TFRecordWriter(path)
     writer.close()
     writer.close()
-    with pytest.raises(rx.errors.UsageError, match="A closed writer is done"):
+    with pytest.raises(rx.errors.UsageError, match="`close`"):
         writer.write(b"late")
-    with pytest.raises(rx.errors.UsageError, match="A closed writer is done"):
+    with pytest.raises(rx.errors.UsageError, match="`close`"):
         writer.flush()
 
 
@@ -156,25 +156,25 @@ def test_other_kinds_of_bytes_are_records(path, record):
 def test_only_bytes_are_records(path):
     with (
         TFRecordWriter(path) as writer,
-        pytest.raises(rx.errors.UsageError, match=r"A record is bytes\. Received: str"),
+        pytest.raises(rx.errors.UsageError, match="str.*make_example"),
     ):
         writer.write("text")  # type: ignore[arg-type]
 
 
 def test_a_file_that_cannot_be_made_is_named(tmp_path):
-    with pytest.raises(rx.errors.UsageError, match="can be made where it is asked for") as error:
+    with pytest.raises(rx.errors.UsageError, match="no folder") as error:
         TFRecordWriter(tmp_path / "no folder" / "file")
     assert "no folder" in str(error.value)
 
 
 def test_unknown_compressions_are_refused(path):
-    with pytest.raises(rx.errors.UsageError, match="A compression is None"):
+    with pytest.raises(rx.errors.UsageError, match="`compression`.*'gzip'"):
         TFRecordWriter(path, "gzip")
     assert not path.exists()
 
 
 def test_a_missing_package_is_named(intact, monkeypatch):
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
-    with pytest.raises(rx.errors.UsageError, match="read and written by the package") as error:
+    with pytest.raises(rx.errors.UsageError, match=r"replicax\[data\]") as error:
         elements(intact)
     assert "pip install 'replicax[data]'" in str(error.value)
