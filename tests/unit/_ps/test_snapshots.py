@@ -325,7 +325,8 @@ def test_a_process_that_has_ended_publishes_nothing(start, monkeypatch):
 def test_what_a_killed_process_has_begun_is_removed(start):
     first = start()
     asked = trained(first)
-    left = first.folder.new(9).path
+    left = first.folder.path / ".snapshot-00000009-ff.partial-host-1-12345678"
+    left.mkdir()
     (left / "cell-0.bin").write_bytes(b"half")
     assert first.snapshots.take()
     assert not left.exists()
