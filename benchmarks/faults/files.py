@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 from killed_saves import is_whole_and_written_again, kill_while_saving
-from multi_process import unwritable
+from multi_process import divided, unwritable
 
 import replicax as rx
 import replicax.tf as tf
@@ -69,6 +69,13 @@ def _killed_saves(folder: Path) -> Outcome:
         )
     said = f"{whole} times whole afterwards, and replaced by the next write"
     return Outcome(said, whole == _KILLS, lost="the save in progress")
+
+
+def _killed_divided_saves(folder: Path) -> Outcome:
+    kills = [(victim, seed) for victim in (0, 1) for seed in range(3)]
+    whole = sum(divided.is_whole_after_a_kill(folder, *kill) for kill in kills)
+    said = f"after {whole} of {len(kills)} the last one is whole, with the numbers of one save"
+    return Outcome(said, whole == len(kills), lost="the save in progress")
 
 
 # Backups.
@@ -254,6 +261,12 @@ FAULTS = (
         f"{_KILLS} kills while checkpoints are written and replaced",
         _killed_saves,
         "unit/train/test_files.py::test_kill_9_at_any_moment_leaves_the_last_one_whole",
+    ),
+    Fault(
+        "files",
+        "A worker is killed while two write the arrays that are divided over them",
+        _killed_divided_saves,
+        "multi_process/test_divided.py::test_kill_9_in_a_save_leaves_a_whole_checkpoint",
     ),
     *(
         Fault("files", f"One bit of a backup's {name} is flipped", partial(_flipped, name=name))

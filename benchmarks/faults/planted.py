@@ -62,7 +62,7 @@ def plant_in_journal(manifest: Path, planted: Planted) -> None:
     from replicax._ps.server.journal import Journal  # as Replicax itself would write it
 
     run = json.loads(manifest.read_bytes())[2]["run"]
-    journal = Journal(manifest.with_name("journal-99999999-ff"))
+    journal = Journal(manifest.parents[1] / "journal-99999999-ff")
     journal.append("begin", {"run": run, "is_first": False})
     head = {"id": 7, "iterations": 0, "learning_rate": 0.1, "cells": [], "constrained": False}
     journal.append("optimizer", head, [pickle.dumps(planted)])
@@ -80,17 +80,15 @@ def _restore(plant: Callable[[Path, Planted], None], folder: Path) -> Outcome:
             variable = keras.Variable(np.zeros(3, "float32"), name="kernel")
         variable.assign_add(np.ones(3, "float32"))
         strategy.coordination.engine.ready()
-        while not (manifests := list(folder.glob("snapshots/server-0/manifest-*"))):
+        while not (manifests := list(folder.glob("snapshots/server-0/snapshot-*/state.json"))):
             time.sleep(0.05)
         plant(max(manifests), Planted(marker))
         strategy.coordination.engine.cluster.kill("server", 0)
         try:
             variable.assign_add(np.ones(3, "float32"))
         except rx.errors.ReplicaxError as error:
-            files = "manifest", "journal-99999999"
-            named = next(
-                (f"the {name.partition('-')[0]}" for name in files if name in str(error)), ""
-            )
+            files = {"state.json": "the manifest", "journal-99999999": "the journal"}
+            named = next((said for name, said in files.items() if name in str(error)), "")
             return _outcome(
                 "refused when the server begins anew", marker, holds=bool(named), named=named
             )

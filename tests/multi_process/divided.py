@@ -10,6 +10,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -74,6 +75,26 @@ def comes_back(made, checkpoint, path):
 
 def note(folder, name, value):
     (folder / f"{name}-{jax.process_index()}.json").write_text(json.dumps(value))
+
+
+def run(what, folder, workers, devices=1, victim=None):
+    """Run a part of this program by workers, and return what it said and its exit code."""
+    size = ["--workers", str(workers), "--devices-per-worker", str(devices)]
+    command = [sys.executable, "-m", "replicax.launch", "run", *size, __file__, what, str(folder)]
+    env = {**os.environ, "VICTIM": json.dumps(victim)}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+
+
+def is_whole_after_a_kill(folder, victim, seed):
+    """Whether the last checkpoint is whole, with one save's numbers, when a worker was killed."""
+    done = run("killed", folder, 2, victim=(victim, seed))
+    path = rx.train.latest_checkpoint(folder / "kept")
+    if not done.returncode or path is None:
+        return False
+    made = [keras.Variable(np.zeros(shape, "float32")) for shape in SHAPES]
+    number = rx.train.Value(0)
+    rx.train.Checkpoint(made=made, number=number).read(path)
+    return number.value >= 1 and is_right(made, number.value)
 
 
 def alone(folder):

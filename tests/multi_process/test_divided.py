@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -15,17 +12,9 @@ import replicax as rx
 from replicax.train import _files
 
 from . import divided
+from .divided import run
 
 pytestmark = pytest.mark.timeout(600)
-
-
-def run(what, folder, workers, devices=1, victim=None, timeout=300):
-    size = ["--workers", str(workers), "--devices-per-worker", str(devices)]
-    command = [sys.executable, "-m", "replicax.launch", "run", *size, divided.__file__, what]
-    env = {**os.environ, "VICTIM": json.dumps(victim)}
-    return subprocess.run(
-        [*command, str(folder)], env=env, capture_output=True, text=True, timeout=timeout
-    )
 
 
 @pytest.fixture(scope="module")
@@ -85,14 +74,6 @@ def test_a_process_without_a_cluster_restores(saved):
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_kill_9_in_a_save_leaves_a_whole_checkpoint(tmp_path, victim):
-    made = [keras.Variable(np.zeros(shape, "float32")) for shape in divided.SHAPES]
-    number = rx.train.Value(0)
     for seed in range(3):
-        done = run("killed", tmp_path, 2, victim=(victim, seed))
-        assert done.returncode != 0
-        path = rx.train.latest_checkpoint(tmp_path / "kept")
-        assert path is not None, done.stdout + done.stderr
-        rx.train.Checkpoint(made=made, number=number).read(path)
-        assert number.value >= 1
-        assert divided.is_right(made, number.value)
+        assert divided.is_whole_after_a_kill(tmp_path, victim, seed)
         assert len(rx.train.all_checkpoints(tmp_path / "kept")) <= 3

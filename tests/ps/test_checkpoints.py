@@ -63,6 +63,25 @@ def test_a_checkpoint_goes_to_another_number_of_servers_and_back(made, tmp_path)
         np.testing.assert_array_equal(mine, theirs)
 
 
+def test_a_table_in_shards_is_never_whole_on_the_coordinator(started, tmp_path, monkeypatch):
+    rows = np.arange(40 * 3, dtype="float32").reshape(40, 3)
+    with started(Fixed(4), servers=2).scope():
+        table, number = keras.Variable(rows), keras.Variable(2.0)
+    checkpoint = rx.train.Checkpoint(table=table, number=number)
+
+    def whole(self):
+        raise AssertionError("the whole of a variable is read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(table), "_value", property(whole, whole))
+        path = checkpoint.write(tmp_path / "here")
+        for shard in table.variables:
+            shard.assign(np.zeros(shard.shape))
+        checkpoint.read(path)
+    np.testing.assert_array_equal(table.numpy(), rows)
+    np.testing.assert_array_equal(np.asarray(table[30:]), rows[30:])
+
+
 def test_a_checkpoint_after_join_has_the_updates_of_all_closures(started, tmp_path):
     strategy = started(workers=2)
     with strategy.scope():

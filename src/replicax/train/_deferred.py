@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import UserDict, UserList
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._keras.attributes import finish
 from replicax._keras.module import Module
-from replicax.train._parts import LeftOvers, Part, Variables, check, is_optional, put
+from replicax.train._parts import Part, Variables, check, is_optional, put
 from replicax.train._restoring import plan_of, restore_between_replicas, set_states
-from replicax.train._saved import Saved, all_saved, saved_for
+from replicax.train._saved import all_saved, saved_for
 from replicax.train._waiting import Waiting
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Restored:
         plan, later = plan_of(parts, self._saved, self._path)
         arrays = self._arrays
         assert arrays is not None
-        _check(arrays, parts, plan, later)
+        _check(arrays, plan)
 
         def give() -> None:
             self._used.update(key for _, key in plan)
@@ -109,20 +109,12 @@ class Restored:
         ]
 
 
-def _check(
-    arrays: Arrays,
-    parts: list[Part],
-    plan: list[tuple[Any, str]],
-    later: list[tuple[Variables, Saved]],
-) -> None:
-    """Find damage before anything changes."""
+def _check(arrays: Arrays, plan: Sequence[tuple[Any, str]]) -> None:
+    """Find damage before anything changes, also in what nothing here has asked for yet."""
     for variable, key in plan:
         check(variable, arrays, key)
-    keys = {key for _, saved in later for key in saved.keys}
-    between = {part.name for part in parts if isinstance(part, LeftOvers)}
-    for key in arrays:
-        if key in keys or key.rpartition(":")[0] in between:
-            arrays.check(key)
+    for key in set(arrays).difference(key for _, key in plan):
+        arrays.check(key)
 
 
 def _nothing() -> None:

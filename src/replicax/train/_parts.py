@@ -198,7 +198,7 @@ def sources_of(part: Variables | LeftOvers) -> Iterator[Source]:
         return
     for variable in part.variables:
         shape = tuple(variable.shape)
-        if shards := getattr(variable, "variables", None):  # on parameter servers: one by one
+        if shards := _shards(variable):
             box = whole_box(shape), partial(_read, shards)
             yield Source(variable.path, shape, _stored_dtype(variable), [box])
             continue
@@ -211,6 +211,11 @@ def sources_of(part: Variables | LeftOvers) -> Iterator[Source]:
         else:
             boxes = [(whole_box(shape), partial(_host, value))]
             yield Source(variable.path, shape, dtype, boxes, behind=rows_of(variable))
+
+
+def _shards(variable: Any) -> Sequence[Any]:
+    """The parts of a variable on parameter servers, to be copied one by one: it may be large."""
+    return getattr(variable, "variables", ())
 
 
 def is_divided(value: Any) -> bool:
@@ -246,8 +251,12 @@ def rows_of(variable: Any) -> dict[str, np.ndarray]:
 
 def assign(variable: Any, arrays: Mapping[str, np.ndarray], key: str) -> None:
     """Restore a variable from its key, and the rows behind it from keys with that prefix."""
-    value = _compat.stored(variable)
-    if isinstance(arrays, Arrays) and is_divided(value):
+    if isinstance(arrays, Arrays) and (shards := _shards(variable)):
+        begin = 0
+        for shard in shards:
+            rows = slice(begin, begin := begin + shard.shape[0])
+            shard.assign(arrays.piece(key, [rows]))
+    elif isinstance(arrays, Arrays) and is_divided(value := _compat.stored(variable)):
         piece: Any = partial(arrays.piece, key)
         variable.assign(jax.make_array_from_callback(value.shape, value.sharding, piece))
     else:
@@ -260,8 +269,7 @@ def assign(variable: Any, arrays: Mapping[str, np.ndarray], key: str) -> None:
 
 def check(variable: Any, arrays: Arrays, key: str) -> None:
     """Check what this worker will read to restore a variable."""
-    value = _compat.stored(variable)
-    if is_divided(value):
+    if not _shards(variable) and is_divided(value := _compat.stored(variable)):
         for index in value.sharding.addressable_devices_indices_map(value.shape).values():
             arrays.check(key, index or ())
     else:
@@ -270,7 +278,7 @@ def check(variable: Any, arrays: Arrays, key: str) -> None:
 
 def put(variable: Any, arrays: Mapping[str, np.ndarray], key: str) -> None:
     """Restore a variable, even one that was made while a step is traced."""
-    if _compat.awaits_value(variable):
+    if not _shards(variable) and _compat.awaits_value(variable):
         _compat.start_from(variable, arrays[key])
     else:
         with _compat.outside_scopes():

@@ -65,14 +65,12 @@ def test_a_schedule_and_a_class_of_the_user_run_compiled():
 def test_it_is_made_again_from_what_json_holds_and_arrays():
     by = hosted(keras.optimizers.Adagrad(0.5))
     cell = trained(by, max_rows=8)
-    first = cell.export_since()
+    first = cell.export()
     copy = DynamicCell.of_description(json.loads(json.dumps(cell.described())))
     assert copy.described() == cell.described()
     attached(copy, by).load(first)
     cell.step_rows(IDS[1:2], np.ones((1, 2), "float32"), by, 1.0)
-    increment = cell.export_since(int(first["version"]))
-    assert increment["ids"].tolist() == [10**12]
-    copy.load(increment)
+    copy.load(cell.export())
     for one in (cell, copy):
         one.step_rows(IDS, np.ones((3, 2), "float32"), by, 1.0)
     np.testing.assert_array_equal(copy.rows(IDS), cell.rows(IDS))
@@ -80,7 +78,7 @@ def test_it_is_made_again_from_what_json_holds_and_arrays():
 
 def test_slots_wait_for_the_optimizer_they_are_of():
     adagrad, adam = hosted(keras.optimizers.Adagrad(0.5)), hosted(keras.optimizers.Adam(0.5))
-    state = trained(adagrad).export_since()
+    state = trained(adagrad).export()
     for by, kept in [(adagrad, True), (adam, False)]:
         for before in (True, False):
             cell = DynamicCell("table", DynamicTableSpec((2,), "float32", "Zeros"))
@@ -89,7 +87,7 @@ def test_slots_wait_for_the_optimizer_they_are_of():
             cell.load(state)
             attached(cell, by)
             np.testing.assert_array_equal(cell.rows(IDS), state["values"])
-            found = cell.export_since()["slot_0"]
+            found = cell.export()["slot_0"]
             # Adagrad's begin at 0.1, to which the square of a gradient of 1 was added.
             np.testing.assert_allclose(found, 1.1 if kept else 0.0)
 
@@ -98,20 +96,20 @@ def test_other_servers_hold_no_more_than_they_may():
     cell = trained(hosted(keras.optimizers.SGD(0.5)))
     cell.rows(IDS[1:], training=True)  # used once more than the first
     small = DynamicCell("table", DynamicTableSpec((2,), "float32", "Zeros", max_rows=2))
-    small.load(cell.export_since())
-    assert sorted(small.export_since()["ids"]) == [-4, 10**12]
+    small.load(cell.export())
+    assert sorted(small.export()["ids"]) == [-4, 10**12]
 
 
 @pytest.mark.parametrize("servers", [1, 3])
 def test_states_are_cut_and_joined_with_what_slots_begin_with(servers):
-    state = trained(hosted(keras.optimizers.Adagrad(0.5))).export_since()
+    state = trained(hosted(keras.optimizers.Adagrad(0.5))).export()
     joined = join_states(split_state(state, servers))
     assert joined["slot_initials"].tolist() == state["slot_initials"].tolist()
     assert sorted(joined["ids"]) == sorted(IDS)
 
 
 def sorted_export(server):
-    state = server.cells[5].export_since()
+    state = server.cells[5].export()
     order = np.argsort(state["ids"])
     names = ("ids", "values", "slot_0")
     return {name: state[name][order].tolist() for name in names}
@@ -137,7 +135,7 @@ def test_snapshots_and_replicas_hold_all_rows(tmp_path):
     asked.push(1, [other, np.ones((3, 2), "float32")])
     assert snapshots.take()
     assert not snapshots.take()
-    head, buffers = packed(trained(hosted(keras.optimizers.SGD(0.5))).export_since())
+    head, buffers = packed(trained(hosted(keras.optimizers.SGD(0.5))).export())
     before = sorted_export(asked.server)
     assert len(before["ids"]) == 4
     snapshots.close()

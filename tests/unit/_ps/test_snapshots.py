@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import zlib
 
 import cloudpickle
 import keras
@@ -17,7 +16,7 @@ from replicax._ps.buffers import raw
 from replicax._ps.server import snapshots as module
 from replicax._ps.server.code import MissingCode
 from replicax._ps.server.server import ParameterServer
-from replicax._ps.server.snapshot_files import Damaged, OtherFormat, SnapshotFolder
+from replicax._ps.server.snapshot_files import OtherFormat, SnapshotFolder
 from replicax._ps.server.snapshots import Snapshots
 from replicax._ps.variables.shard_optimizer import Recipe
 
@@ -140,7 +139,7 @@ def test_nothing_new_is_not_written_again(start):
     trained(first)
     assert first.snapshots.take()
     assert not first.snapshots.take()
-    assert len(files(first, "manifest")) == 1
+    assert len(files(first, "snapshot")) == 1
 
 
 def test_what_has_not_changed_stays_where_it_was(start):
@@ -152,11 +151,11 @@ def test_what_has_not_changed_stays_where_it_was(start):
     for closure in range(5):
         asked.push(closure, [ones(1)])
         first.snapshots.take()
-    sizes = {path.name: path.stat().st_size for path in first.folder.path.glob("data-*")}
-    assert sorted(sizes.values())[-1] > 400_000
-    # That one, and those of the last two snapshots.
-    assert len(sizes) == 3
-    assert sum(sizes.values()) < 410_000
+    kept = [path for _, path in first.folder.found("snapshot")]
+    assert len(kept) == 2
+    still, moving = ([path / f"cell-{n}.bin" for path in kept] for n in (0, 1))
+    assert len({path.stat().st_ino for path in still}) == 1
+    assert len({path.stat().st_ino for path in moving}) == 2
     second = start().asked
     np.testing.assert_array_equal(second.value(1, (1,)), [5.0])
     np.testing.assert_array_equal(second.value(0, (100_000,)), ones(100_000))
@@ -175,18 +174,12 @@ def push_rows(asked, closure, rows):
     asked.push(closure, [rows, ones(len(rows), 8)])
 
 
-def test_of_a_table_only_the_rows_that_changed_are_written(start):
+def test_a_table_comes_back_with_its_slots(start):
     first = start()
     asked = table(first)
-    push_rows(asked, 0, range(ROWS))
-    first.snapshots.take()
-    whole = (first.folder.path / files(first, "data")[-1]).stat().st_size
-    assert whole >= ROWS * 8 * 4 * 2
-    for closure in range(1, 4):
-        push_rows(asked, closure, [closure, 500])
+    for closure, rows in enumerate([range(ROWS), [1, 500], [2, 500]]):
+        push_rows(asked, closure, rows)
         first.snapshots.take()
-        # Two rows with their accumulators and numbers.
-        assert (first.folder.path / files(first, "data")[-1]).stat().st_size == 2 * (64 + 8)
     second = start()
     assert held(second.asked.server) == held(asked.server)
     second.asked.plan(tables=[0])
@@ -195,16 +188,16 @@ def test_of_a_table_only_the_rows_that_changed_are_written(start):
     assert held(start().asked.server) == held(second.asked.server)
 
 
-def test_a_table_is_written_anew_when_its_parts_outgrow_it(start):
+def test_without_hard_links_what_has_not_changed_is_copied(start, monkeypatch):
+    def refused(*_):
+        raise OSError("no hard links here")
+
+    monkeypatch.setattr("os.link", refused)
     first = start()
-    asked = table(first)
-    sizes = []
-    for closure in range(6):
-        push_rows(asked, closure, range(0, ROWS, 2))
-        first.snapshots.take()
-        sizes.append((first.folder.path / files(first, "data")[-1]).stat().st_size)
-    whole, half = ROWS * (64 + 8), ROWS // 2 * (64 + 8)
-    assert sizes == [whole, half, half, half, whole, half]
+    asked = trained(first)
+    first.snapshots.take()
+    asked.create(2, [7.0], "made later")
+    first.snapshots.take()
     assert held(start().asked.server) == held(asked.server)
 
 
@@ -276,7 +269,9 @@ def test_the_lock_is_held_for_an_instant(start):
     assert min(locked) < 2e-2  # of CPU, for all of 4 MB
 
 
-@pytest.mark.parametrize("where", ["finish", "publish", "rename"])
+@pytest.mark.parametrize(
+    "where", ["os.rename", "os.fsync", "json.dumps", f"{module.__name__}.write_cell"]
+)
 def test_a_crash_while_writing_leaves_the_last_one(start, monkeypatch, where):
     first = start()
     asked = trained(first)
@@ -284,16 +279,11 @@ def test_a_crash_while_writing_leaves_the_last_one(start, monkeypatch, where):
     before = held(asked.server)
     asked.push(5, [ones(2), ones(1)])
 
-    def crash(*_):
+    def crash(*_, **__):
         raise OSError("no space is left")
 
     with monkeypatch.context() as patch:
-        if where == "rename":
-            patch.setattr("os.rename", crash)
-        elif where == "finish":
-            patch.setattr("replicax._ps.server.snapshot_files.DataFile.finish", crash)
-        else:
-            patch.setattr(first.folder.__class__, "publish", crash)
+        patch.setattr(where, crash)
         with pytest.raises(OSError, match="no space"):
             first.snapshots.take()
     assert held(start().asked.server) == before
@@ -306,13 +296,41 @@ def test_after_a_failure_the_next_snapshot_is_whole(start, monkeypatch):
     first.snapshots.take()
     push_rows(asked, 1, [2])
     with monkeypatch.context() as patch:
-        patch.setattr(first.folder.__class__, "publish", lambda *_: 1 / 0)
+        patch.setattr(module, "write_state", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             first.snapshots.take()
     push_rows(asked, 2, [3])
     assert first.snapshots.take()
     assert held(start().asked.server) == held(asked.server)
-    assert len(files(first, "data")) == 2  # what was given up is gone
+    assert len(files(first, "snapshot")) == 2
+    assert not files(first, ".")  # what was given up is gone
+
+
+def test_a_process_that_has_ended_publishes_nothing(start, monkeypatch):
+    first = start()
+    asked = trained(first)
+    first.snapshots.take()
+    before = held(asked.server)
+    asked.push(5, [ones(2), ones(1)])
+
+    def end(*_):
+        first.snapshots._ended.set()
+
+    monkeypatch.setattr(module, "write_state", end)
+    assert not first.snapshots.take()
+    assert len(files(first, "snapshot")) == 1
+    assert held(start().asked.server) == before
+
+
+def test_what_a_killed_process_has_begun_is_removed(start):
+    first = start()
+    asked = trained(first)
+    left = first.folder.path / ".snapshot-00000009-ff.partial-host-1-12345678"
+    left.mkdir()
+    (left / "cell-0.bin").write_bytes(b"half")
+    assert first.snapshots.take()
+    assert not left.exists()
+    assert held(start().asked.server) == held(asked.server)
 
 
 def test_a_damaged_snapshot_gives_way_to_the_one_before(start, caplog):
@@ -322,7 +340,7 @@ def test_a_damaged_snapshot_gives_way_to_the_one_before(start, caplog):
     asked.create(2, [7.0], "made later")
     asked.push(5, [ones(2), ones(1)])
     first.snapshots.take()
-    newest = first.folder.path / files(first, "data")[-1]
+    newest = first.folder.found("snapshot")[-1][1] / "cell-0.bin"
     newest.write_bytes(newest.read_bytes()[:-1] + b"x")
     second = start().asked
     assert "A snapshot holds what was written" in caplog.text
@@ -336,8 +354,8 @@ def test_when_all_are_damaged_it_says_so(start, caplog):
     for closure in (5, 6, 7):
         asked.push(closure, [ones(2), ones(1)])
         first.snapshots.take()
-    for name in files(first, "manifest"):
-        (first.folder.path / name).write_text("[1, 2")
+    for name in files(first, "snapshot"):
+        (first.folder.path / name / "state.json").write_text("[1, 2")
     second = start().asked
     assert "There is no whole snapshot of parameter server 0" in caplog.text
     assert not second.server.cells
@@ -374,12 +392,12 @@ def test_they_are_taken_by_themselves(tmp_path, caplog, monkeypatch):
     snapshots.begin()
     try:
         asked.create(0, [1.0])
-        wait_until(lambda: folder.found("manifest"))
+        wait_until(lambda: folder.found("snapshot"))
         with monkeypatch.context() as patch:
             patch.setattr(module.Snapshots, "_write", lambda *_: 1 / 0)
             asked.create(1, [1.0])
             wait_until(lambda: "cannot write snapshots" in caplog.text)
-        wait_until(lambda: folder.found("manifest")[-1][0] > 3)
+        wait_until(lambda: folder.found("snapshot")[-1][0] > 3)
         assert caplog.text.count("cannot write snapshots") == 1
     finally:
         snapshots.close()
@@ -413,7 +431,8 @@ def test_no_code_is_in_the_files(start, is_taken):
     constrained(first.asked)
     if is_taken:
         assert first.snapshots.take()
-    written = b"".join(path.read_bytes() for path in first.folder.path.iterdir())
+    found = (path for path in first.folder.path.rglob("*") if path.is_file())
+    written = b"".join(path.read_bytes() for path in found)
     assert b"momentum" not in written  # of the optimizer's configuration
     assert b"doubled" not in written
     second = start()
@@ -446,15 +465,15 @@ def test_planted_pickles_are_refused_and_nothing_runs(tmp_path, plant, error):
     trained(first)
     first.snapshots.take()
     first.die()
-    (manifest,) = first.folder.path.glob("manifest-*")
+    (manifest,) = first.folder.path.glob("snapshot-*/state.json")
     plant(manifest, Planted(tmp_path / "it ran"))
     with pytest.raises(error):
         Process(tmp_path / "server-0", writer="bb", code=first.server.code.pickled())
     assert not (tmp_path / "it ran").exists()
 
 
-def test_a_manifest_names_files_of_its_folder_only(tmp_path):
-    (tmp_path / "secret").write_bytes(b"none of it")
-    folder = SnapshotFolder(tmp_path / "server-0", "aa")
-    with pytest.raises(Damaged):
-        folder.read(["../secret", 0, 4, zlib.crc32(b"none")])
+def test_snapshots_of_an_older_version_are_refused(tmp_path):
+    (tmp_path / "server-0").mkdir()
+    (tmp_path / "server-0" / "manifest-00000001-aa").write_text("[2, 0, {}]")
+    with pytest.raises(OtherFormat):
+        Process(tmp_path / "server-0")

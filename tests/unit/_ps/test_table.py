@@ -179,43 +179,21 @@ def test_values_are_scattered_one_after_another(operation, expected):
     assert table.gather(np.array([1])).tolist() == [[9, 9]]
 
 
-def test_what_has_changed_since_a_snapshot_is_known(table):
-    table.update(np.array([3, 5]), np.ones((2, DIM)), sgd)
-    version = table.version
-    assert table.changed_since(version).tolist() == []
-    table.assign(np.array([7]), np.zeros((1, DIM)))
-    table.scatter("add", np.array([3, 3]), np.ones((2, DIM), np.float32))
-    assert table.changed_since(version).tolist() == [3, 7]
-    table.update(np.array([], int), np.ones((0, DIM)), sgd)
-    assert table.changed_since(version).tolist() == [3, 7]
-
-
-def test_a_snapshot_and_its_increments_restore_the_table(table):
+def test_an_export_restores_the_table(table):
     slots = [Column((DIM,), initial=0.1)]
     adagrad = rowwise_optimizer("Adagrad", keras.optimizers.Adagrad().get_config())
     apply = functools.partial(adagrad, learning_rate=0.1)
     table.use_slots(slots)
     random = np.random.default_rng(0)
-    states = []
-    for _ in range(4):
-        for _ in range(3):
-            rows = random.choice(ROWS, 5, replace=False)
-            table.update(rows, random.standard_normal((5, DIM)).astype(np.float32), apply)
-        since = states[-1]["version"] if states else None
-        states.append(table.export(None if since is None else table.changed_since(since)))
-    assert [len(state["rows"]) < ROWS for state in states] == [False, True, True, True]
+    for _ in range(3):
+        rows = random.choice(ROWS, 5, replace=False)
+        table.update(rows, random.standard_normal((5, DIM)).astype(np.float32), apply)
     again = Table.from_array(np.zeros_like(VALUES))
     again.use_slots(slots)
-    for state in states:
-        again.load(state)
+    again.load(table.export())
     expected, restored = table.export(), again.export()
     for name in ("rows", "values", "slot_0", "step"):
         np.testing.assert_array_equal(restored[name], expected[name])
-    # The next increment continues those that were restored.
-    version = again.version
-    assert version >= table.version
-    again.assign(np.array([4]), np.zeros((1, DIM)))
-    assert again.changed_since(version).tolist() == [4]
 
 
 def test_an_export_is_a_copy(table):
@@ -246,11 +224,9 @@ def test_the_slots_of_another_optimizer_are_refused(table):
 def test_there_may_be_more_rows(table):
     table.use_slots([Column((DIM,), initial=0.1)])
     table.update(np.array([1]), np.ones((1, DIM)), sgd)
-    version = table.version
     table.grow(80)
     table.assign(np.array([79]), np.ones((1, DIM)))
     assert table.gather(np.array([79, 1])).tolist() == [[1, 1, 1], [2, 3, 4]]
-    assert table.changed_since(version).tolist() == [79]
 
 
 @pytest.mark.parametrize("rows", [[ROWS], [-1], [0, 1000]])

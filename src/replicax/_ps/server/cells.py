@@ -55,7 +55,6 @@ class Cell:
     slots: list[Any] = field(default_factory=list)
     optimizer: int | None = None  # whose slots these are; None before the first
     replaced: int = 0  # how often it or a slot was replaced as a whole
-    changed: np.ndarray | None = None  # rows since somebody asked
     captures: list[RowCapture] = field(default_factory=list)  # told before rows change
 
     @property
@@ -92,9 +91,9 @@ class Cell:
         self.optimizer, self.slots = optimizer, slots
         self.replaced += 1
 
-    def capture(self, rows: np.ndarray | None = None) -> RowCapture:
-        """Keep rows as they are now for a later copy; None for all rows."""
-        wanted = np.ones(self.part.shape[0], bool) if rows is None else rows
+    def capture(self) -> RowCapture:
+        """Keep all rows as they are now for a later copy."""
+        wanted = np.ones(self.part.shape[0], bool)
         capture = RowCapture([self.value, *self.slots], wanted)
         self.captures.append(capture)
         return capture
@@ -152,9 +151,6 @@ class Cell:
         """Note that these rows are about to change."""
         for capture in self.captures:
             capture.save(rows)
-        if self.changed is None:
-            self.changed = np.zeros(self.part.shape[0], bool)
-        self.changed[rows] = True
 
     def _own(self, slot: int | None) -> np.ndarray:
         """The value or a slot as an array that may be changed in place."""

@@ -349,7 +349,7 @@ class CellRequests:
     def _table_state(self, caller: Any, message: Any) -> Reply:
         with self._server.lock:
             cell = self._server.cells[message.head["cell"]]
-            return packed(cell.export_since(message.head["since"]))
+            return packed(cell.export())
 
     def _table_load(self, caller: Any, message: Any) -> Reply:
         with self._server.lock:

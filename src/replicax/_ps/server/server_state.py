@@ -42,8 +42,12 @@ class CellState:
     optimizer: int | None
     arrays: list[Any]
     rows: RowCapture | None = None  # wanted rows of a cell that is changed in place
-    continues: bool = False  # other rows are as when it was last taken
     table: dict[str, Any] | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the contents were taken; else they are those of an earlier state."""
+        return bool(self.arrays) or self.rows is not None
 
 
 @dataclass
@@ -93,20 +97,14 @@ def whole_cell(number: int, cell: Any) -> CellState:
     """All of a cell."""
     state = bare_cell(number, cell)
     if isinstance(cell, DynamicCell):
-        take_table(state, None)
+        export = cell.export()
+        state.table = {"described": cell.described(), "names": list(export)}
+        state.arrays = list(export.values())
     elif cell.is_in_place:
         state.rows = cell.capture()
     else:
         state.arrays = [cell.get(), *(cell.get(slot) for slot in range(len(cell.slots)))]
     return state
-
-
-def take_table(state: CellState, since: int | None) -> None:
-    """Take the contents of a dynamic table, or the changes in it."""
-    export = state.cell.export_since(since)
-    state.table = {"described": state.cell.described(), "names": list(export)}
-    state.arrays = list(export.values())
-    state.continues = not bool(export["whole"])
 
 
 def bare_cell(number: int, cell: Any) -> CellState:

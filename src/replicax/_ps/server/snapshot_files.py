@@ -1,7 +1,8 @@
-"""The files of a server's snapshots: data, manifests that say what is where, and journals.
+"""The files of a server's snapshots: a folder for each, and journals beside them.
 
-A manifest appears only when everything it refers to is on disk. Once there are two, older ones are
-removed, with the data that neither needs. This file does not know the contents of a state.
+A snapshot is a file for each cell, and `state.json`, which says what is in them. A cell that has
+not changed is a hard link to the file of the snapshot before. A cell is a piece of its file for its
+value and one for each slot; if it is trained by rows, chunks of some rows with all their values.
 """
 
 from __future__ import annotations
@@ -9,23 +10,33 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from replicax._core import folder
 from replicax._core.errors import CheckpointError
+from replicax._ps.buffers import array_of, raw
+from replicax._ps.server.server_state import cell_of, described_cell
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-# A place in a data file: the file's name, start, length, checksum.
-Piece = list[Any]
+    from replicax._ps.server.code import Code
+    from replicax._ps.server.server import ParameterServer
+    from replicax._ps.server.server_state import CellState
 
-FORMAT = 2  # 1 held pickles
+# A place in a cell's file: its start, length, checksum.
+Piece = list[int]
+Entry = Mapping[str, Any]
+
+FORMAT = 3  # 1 held pickles; 2 was one file for the cells of a snapshot, with rows that changed
+_STATE = "state.json"
 _ALIGNMENT = 64
-_NAMES = re.compile(r"(data|manifest|journal)-(\d{8})-([0-9a-f]+)(\.partial)?")
+_NAMES = re.compile(r"\.?(snapshot|manifest|data|journal)-(\d{8})-([0-9a-f]+)(\..+)?")
 
 
 class Damaged(CheckpointError):
@@ -66,121 +77,143 @@ class SnapshotFolder:
         self.path = path
         self._writer = writer
 
-    def name(self, kind: str, number: int) -> str:
-        """The name of a file of ours."""
-        return f"{kind}-{number:08d}-{self._writer}"
+    def at(self, kind: str, number: int) -> Path:
+        """The path of a snapshot or journal of ours."""
+        return self.path / f"{kind}-{number:08d}-{self._writer}"
 
     def found(self, kind: str) -> list[tuple[int, Path]]:
-        """The files of a kind with their numbers, oldest first."""
-        named = ((_NAMES.fullmatch(path.name), path) for path in self.path.iterdir())
+        """The snapshots or journals with their numbers, oldest first."""
         return sorted(
             (int(match[2]), path)
-            for match, path in named
-            if match and match[1] == kind and not match[4]
+            for match, path in self._named()
+            if match[1] == kind and path.name == match[0].lstrip(".") and not match[4]
         )
 
     def last_number(self) -> int:
-        """The highest number of any file; 0 without one."""
-        matches = (_NAMES.fullmatch(path.name) for path in self.path.iterdir())
-        return max((int(match[2]) for match in matches if match), default=0)
+        """The highest number of anything; 0 without it."""
+        return max((int(match[2]) for match, _ in self._named()), default=0)
 
-    def data(self, number: int) -> DataFile:
-        """A new data file."""
-        return DataFile(self.path / self.name("data", number))
+    def new(self, number: int) -> folder.NewFolder:
+        """A snapshot in the making."""
+        return folder.NewFolder(self.at("snapshot", number), {_STATE})
 
-    def publish(self, number: int, body: dict[str, Any]) -> None:
-        """Write the manifest; once it appears, everything it refers to is on disk."""
-        target = self.path / self.name("manifest", number)
-        partial = target.with_name(target.name + ".partial")
-        text = json.dumps(body, sort_keys=True)
-        with open(partial, "wb") as file:
-            file.write(json.dumps([FORMAT, zlib.crc32(text.encode()), body]).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(partial, target)
-        self._sync()
-
-    def body(self, path: Path) -> dict[str, Any]:
-        """The contents of a manifest.
-
-        `Damaged` if they differ from what was written, `OtherFormat` for another version of
-        Replicax.
-        """
-        try:
-            found, checksum, body = json.loads(path.read_bytes())
-            text = json.dumps(body, sort_keys=True)
-        except (ValueError, TypeError) as error:
-            raise Damaged(path) from error
-        if found != FORMAT:
-            raise OtherFormat(path, found)
-        if zlib.crc32(text.encode()) != checksum:
-            raise Damaged(path)
-        return body
-
-    def read(self, piece: Piece) -> memoryview:
-        """The bytes at a place; `Damaged` if they differ from what was written."""
-        name, offset, size, checksum = piece
-        if not _NAMES.fullmatch(name):  # a name only, never a path
-            raise Damaged(self.path / "manifest")
-        try:
-            # Not mapped: the file may be removed, or its disk disappear.
-            found: Any = np.fromfile(self.path / name, np.uint8, size, offset=offset)
-        except OSError as error:
-            raise Damaged(self.path / name) from error
-        if len(found) != size or zlib.crc32(found) != checksum:
-            raise Damaged(self.path / name)
-        return memoryview(found)
-
-    def size(self, names: Iterable[str]) -> int:
-        """How many bytes some files take."""
-        return sum((self.path / name).stat().st_size for name in set(names))
-
-    def remove_unused(self, data: set[str], manifests: set[str], first_journal: int) -> None:
-        """Remove files that no kept manifest needs, also those of dead writers."""
-        for path in self.path.iterdir():
-            match = _NAMES.fullmatch(path.name)
-            if match is None:
-                continue
-            kept = {
-                "data": path.name in data,
-                "manifest": path.name in manifests,
-                "journal": int(match[2]) >= first_journal,
-            }[match[1]]
-            if not kept or match[4]:
+    def tidy(self, kept: set[Path], first_journal: int) -> None:
+        """Remove the snapshots that are not kept, and older journals, also of dead writers."""
+        for match, path in self._named():
+            if match[1] == "journal" and int(match[2]) < first_journal:
                 path.unlink(missing_ok=True)
+            elif match[1] != "journal" and path not in kept:
+                shutil.rmtree(path, ignore_errors=True)
 
-    def _sync(self) -> None:
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    def _named(self) -> list[tuple[re.Match[str], Path]]:
+        named = ((_NAMES.fullmatch(path.name), path) for path in self.path.iterdir())
+        return [(match, path) for match, path in named if match]
 
 
-@final
-class DataFile:
-    """A data file that is being written."""
+def write_state(place: Path, body: dict[str, Any]) -> None:
+    """Write what a snapshot holds beside the contents of its cells."""
+    text = json.dumps(body, sort_keys=True)
+    (place / _STATE).write_text(json.dumps([FORMAT, zlib.crc32(text.encode()), body]))
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = open(path, "xb")  # noqa: SIM115 (`finish` or `discard` close it)
 
-    def add(self, buffers: Sequence[Any]) -> Piece:
-        """Append bytes and return their place."""
-        self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
-        start, checksum = self._file.tell(), 0
-        for buffer in buffers:
-            checksum = zlib.crc32(buffer, checksum)
-            self._file.write(buffer)
-        return [self.path.name, start, self._file.tell() - start, checksum]
+def read_state(place: Path) -> dict[str, Any]:
+    """What `write_state` has written.
 
-    def finish(self) -> None:
-        """Force everything to the disk."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+    `Damaged` if it differs, `OtherFormat` for another version of Replicax.
+    """
+    path = place / _STATE
+    try:
+        found, checksum, body = json.loads(path.read_bytes())
+        text = json.dumps(body, sort_keys=True)
+    except (OSError, ValueError, TypeError) as error:
+        raise Damaged(path) from error
+    if found != FORMAT:
+        raise OtherFormat(path, found)
+    if zlib.crc32(text.encode()) != checksum:
+        raise Damaged(path)
+    return body
 
-    def discard(self) -> None:
-        """Remove the unfinished file."""
-        self._file.close()
-        self.path.unlink(missing_ok=True)
+
+def _file_of(place: Path, number: Any) -> Path:
+    return place / f"cell-{int(number)}.bin"
+
+
+def keep_cell(place: Path, before: Path, number: int) -> None:
+    """Let a snapshot have a cell as the one before it has it."""
+    old, new = _file_of(before, number), _file_of(place, number)
+    try:
+        os.link(old, new)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(old, new)
+
+
+def write_cell(server: ParameterServer, state: CellState, place: Path) -> Entry:
+    """Write the file of a cell and return its entry."""
+    with open(_file_of(place, state.number), "xb") as file:
+        if state.rows is None:
+            pieces = [_add(file, [raw(array)]) for array in state.arrays]
+            about = described_cell(server.code, state, state.arrays)
+            return {**about, "pieces": pieces, "chunks": []}
+        about = described_cell(server.code, state, state.rows.arrays)
+        chunks = [
+            [_add(file, [raw(rows), *map(raw, columns)]), len(rows)]
+            for rows, columns in state.rows.chunks(server.lock)
+        ]
+        return {**about, "pieces": [], "chunks": chunks}
+
+
+def _add(file: Any, buffers: Sequence[Any]) -> Piece:
+    """Append bytes and return their place."""
+    file.write(bytes(-file.tell() % _ALIGNMENT))
+    start, checksum = file.tell(), 0
+    for buffer in buffers:
+        checksum = zlib.crc32(buffer, checksum)
+        file.write(buffer)
+    return [start, file.tell() - start, checksum]
+
+
+def read_cell(place: Path, entry: Entry, code: Code) -> Any:
+    """The cell of an entry, with code that the server has been sent.
+
+    `Damaged` if it differs from what was written.
+    """
+    path = _file_of(place, entry["number"])
+    if entry["table"] is not None or not entry["chunks"]:
+        arrays = [
+            array_of(_read(path, piece), dtype, shape)
+            for piece, (dtype, shape) in zip(entry["pieces"], entry["arrays"], strict=False)
+        ]
+        return cell_of(code, entry, arrays)
+    # A cell trained by rows needs memory of its own, to be changed in place.
+    own = [np.empty(shape, np.dtype(dtype)) for dtype, shape in entry["arrays"]]
+    for rows, columns in _chunks(path, entry):
+        for array, column in zip(own, columns, strict=True):
+            array[rows] = column
+    return cell_of(code, entry, own)
+
+
+def _chunks(path: Path, entry: Entry) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
+    types = [(np.dtype(dtype), shape[1:]) for dtype, shape in entry["arrays"]]
+    for piece, count in entry["chunks"]:
+        found = _read(path, piece)
+        start = count * np.dtype(np.int64).itemsize
+        rows, columns = np.frombuffer(found[:start], np.int64), []
+        for dtype, shape in types:
+            stop = start + count * dtype.itemsize * int(np.prod(shape))
+            # A copy, because data behind other types may not be aligned.
+            columns.append(array_of(bytes(found[start:stop]), dtype, (count, *shape)))
+            start = stop
+        yield rows, columns
+
+
+def _read(path: Path, piece: Piece) -> memoryview:
+    """The bytes at a place; `Damaged` if they differ from what was written."""
+    offset, size, checksum = piece
+    try:
+        # Not mapped: the file may be removed, or its disk disappear.
+        found: Any = np.fromfile(path, np.uint8, size, offset=offset)
+    except OSError as error:
+        raise Damaged(path) from error
+    if len(found) != size or zlib.crc32(found) != checksum:
+        raise Damaged(path)
+    return memoryview(found)

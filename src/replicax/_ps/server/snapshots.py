@@ -1,21 +1,31 @@
 """Snapshots of a server: taken while it works, and restored when its process restarts.
 
 References to values are taken under the server's lock, in microseconds; a thread writes them and
-holds up nobody. Values that have not changed since the last snapshot stay where they are.
+holds up nobody. Of values that have not changed since the last snapshot it links the files.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from replicax._ps.server import server_state
 from replicax._ps.server.journal import Journal, records
 from replicax._ps.server.server import ParameterServer, is_change
-from replicax._ps.server.snapshot_cells import Entry, changed_cell, files_of, read, size_of, written
-from replicax._ps.server.snapshot_files import Damaged, OtherFormat, SnapshotFolder
+from replicax._ps.server.snapshot_files import (
+    Damaged,
+    Entry,
+    OtherFormat,
+    SnapshotFolder,
+    keep_cell,
+    read_cell,
+    read_state,
+    write_cell,
+    write_state,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,22 +36,20 @@ logger = logging.getLogger("replicax")
 
 # The messages that are repeated; not `optimizer`, which brings code.
 _IN_JOURNALS = {"create", "write", "scatter", "attach", "tune", "table", "table_load"}
-_SLACK = 64 << 20  # unneeded bytes on disk that are not worth rewriting everything
+_SHARE = 10  # A tenth of the time at most is spent on writing: of large tables it is rarer.
 
 
-class Restored(NamedTuple):
-    """What a server was restored from."""
+class Taken(NamedTuple):
+    """A snapshot, or what a server begins with in its place."""
 
-    entries: dict[int, Entry]  # of the manifest, by the cell's number
-    files: set[str]  # the data files that it needs
-    manifest: str  # its name; empty without one, with all that was changed
+    place: Path | None  # None without one, with all that was changed
+    entries: dict[int, Entry]  # by the cell's number
     journal: int  # the number of the first that is needed
 
     @classmethod
-    def of(cls, body: dict[str, Any], manifest: str) -> Restored:
-        """The sources that a manifest names."""
-        entries = {entry["number"]: entry for entry in body["cells"]}
-        return cls(entries, files_of(body["cells"]), manifest, body["journal"])
+    def of(cls, place: Path, body: dict[str, Any]) -> Taken:
+        """The snapshot at a place."""
+        return cls(place, {entry["number"]: entry for entry in body["cells"]}, body["journal"])
 
 
 @final
@@ -60,8 +68,8 @@ class Snapshots:
         self._ended = threading.Event()
         self._journal: Journal | None = None
         self._number = 0
-        self._entries: dict[int, Entry] = {}
-        self._kept: list[Restored] = []
+        self._kept: list[Taken] = []
+        self._is_known = True  # whether equal stamps of the last one mean equal contents
         self._last: tuple[int, int] | None = None
 
     def begin(self) -> None:
@@ -70,15 +78,15 @@ class Snapshots:
         self._number = self._folder.last_number()
         self._journal = self._next_journal(is_first=found is None)
         if found is None:
-            found = Restored({}, set(), "", self._number)
-        self._entries, self._kept, self._last = found.entries, [found], self._mark()
+            found = Taken(None, {}, self._number)
+        self._kept, self._last = [found], self._mark()
         self._server.observers.append(self._note)
         threading.Thread(target=self._go_on, name="replicax-snapshots", daemon=True).start()
 
     def forget(self) -> None:
         """Note that the server has got another state: the next snapshot is a full one."""
         with self._taking:
-            self._entries, self._last = {}, None
+            self._is_known, self._last = False, None
 
     def take(self) -> bool:
         """Take a snapshot now; False if nothing has changed since the last.
@@ -96,16 +104,14 @@ class Snapshots:
             if before is not None:
                 before.close()
             try:
-                body = self._write(state)
-            except BaseException:
-                self._entries = {}  # the changes since then are no longer known
-                raise
+                taken = self._write(state)
             finally:
                 server_state.release(self._server, state)
-            if body is None:
+            if taken is None:
                 return False
-            self._tidy(body)
-            self._last = mark
+            self._kept, self._is_known, self._last = [self._kept[-1], taken], True, mark
+            places = {one.place for one in self._kept if one.place is not None}
+            self._folder.tidy(places, self._kept[0].journal)
             return True
 
     def close(self) -> None:
@@ -118,8 +124,9 @@ class Snapshots:
             pass  # wait for the snapshot in progress
 
     def _go_on(self) -> None:
-        said = ""
-        while not self._ended.wait(self._seconds):
+        said, took = "", 0.0
+        while not self._ended.wait(max(self._seconds, _SHARE * took)):
+            begin = time.monotonic()
             try:
                 self.take()
                 said = ""
@@ -134,6 +141,7 @@ class Snapshots:
                         exc_info=not isinstance(error, OSError),
                     )
                 said = repr(error)
+            took = time.monotonic() - begin
 
     def _mark(self) -> tuple[int, int]:
         return self._server.clock, self._server.changes
@@ -158,74 +166,71 @@ class Snapshots:
 
     def _next_journal(self, *, is_first: bool = False) -> Journal:
         self._number += 1
-        journal = Journal(self._folder.path / self._folder.name("journal", self._number))
+        journal = Journal(self._folder.at("journal", self._number))
         journal.append("begin", {"run": self._run, "is_first": is_first})
         return journal
 
     def _captured(self, number: int, cell: Any) -> CellState:
-        return changed_cell(number, cell, self._entries.get(number))
+        before = self._kept[-1].entries.get(number) if self._is_known else None
+        bare = server_state.bare_cell(number, cell)
+        unchanged = before is not None and tuple(before["stamp"]) == bare.stamp
+        return bare if unchanged else server_state.whole_cell(number, cell)
 
-    def _write(self, state: ServerState) -> dict[str, Any] | None:
-        """Write a state and return its manifest; None if the server has ended meanwhile."""
-        data = self._folder.data(self._number)
+    def _write(self, state: ServerState) -> Taken | None:
+        """Write a state; None if the server has ended meanwhile."""
+        last, new = self._kept[-1], self._folder.new(self._number)
         try:
-            entries = [
-                written(self._server, one, self._entries.get(one.number), data)
-                for one in state.cells
-            ]
-            data.finish()
+            entries = []
+            for one in state.cells:
+                if one.is_whole:
+                    entries.append(write_cell(self._server, one, new.path))
+                else:
+                    assert last.place is not None
+                    keep_cell(new.path, last.place, one.number)
+                    entries.append(last.entries[one.number])
+            state.plans = {}  # workers know them
+            body = {
+                "run": self._run,
+                "journal": self._number,
+                "cells": entries,
+                "state": server_state.described(state),
+            }
+            write_state(new.path, body)
             if self._ended.is_set():
-                data.discard()
                 return None
-        except BaseException:
-            data.discard()
-            raise
-        state.plans = {}  # workers know them
-        body = {
-            "run": self._run,
-            "journal": self._number,
-            "cells": entries,
-            "state": server_state.described(state),
-        }
-        self._folder.publish(self._number, body)
-        return body
-
-    def _tidy(self, body: dict[str, Any]) -> None:
-        """Remove files that the last two snapshots do not need."""
-        new = Restored.of(body, self._folder.name("manifest", self._number))
-        self._kept = [self._kept[-1], new]
-        garbage = self._folder.size(new.files) - 2 * size_of(body["cells"])
-        self._entries = new.entries if garbage <= _SLACK else {}  # then all goes to one file
-        self._folder.remove_unused(
-            set().union(*(kept.files for kept in self._kept)),
-            {kept.manifest for kept in self._kept},
-            self._kept[0].journal,
-        )
+            new.finish()
+        finally:
+            new.discard()
+        return Taken.of(new.target, body)
 
 
-def restored(server: ParameterServer, folder: SnapshotFolder, run: str) -> Restored | None:
+def restored(server: ParameterServer, folder: SnapshotFolder, run: str) -> Taken | None:
     """Restore the last complete snapshot of a run and the coordinator's later changes.
 
-    Returns the sources; None if there was nothing.
+    Returns what was restored; None if there was nothing.
     """
-    manifests, journals = folder.found("manifest"), folder.found("journal")
-    for _, path in reversed(manifests):
+    if older := folder.found("manifest"):
+        raise OtherFormat(older[-1][1], "1 or 2")
+    snapshots, journals = folder.found("snapshot"), folder.found("journal")
+    for _, place in reversed(snapshots):
         try:
-            body = folder.body(path)
+            body = read_state(place)
             if body["run"] != run:
                 continue
-            cells = [(entry["number"], read(folder, entry, server.code)) for entry in body["cells"]]
+            cells = [
+                (entry["number"], read_cell(place, entry, server.code)) for entry in body["cells"]
+            ]
         except Damaged as error:
             logger.warning("A snapshot of parameter server %d: %s", server.index, error)
             continue
         server_state.install(server, body["state"], cells)
         _replay(server, [path for number, path in journals if number >= body["journal"]])
-        return Restored.of(body, path.name)
+        return Taken.of(place, body)
     first = max((number for number, path in journals if _is_first(path, run)), default=None)
     if first is not None:
         _replay(server, [path for number, path in journals if number >= first])
-        return Restored({}, set(), "", first)
-    if manifests:
+        return Taken(None, {}, first)
+    if snapshots:
         logger.warning(
             "There is no whole snapshot of parameter server %d in %s, which begins with nothing.",
             server.index,

@@ -33,7 +33,7 @@ Create = Callable[[Placed, np.ndarray], None]
 @final
 @dataclass(frozen=True)
 class Shard:
-    """A variable, or some of its rows, on one server; its value is read on request.
+    """A variable, or some of its rows, on one server; its value is read and written on request.
 
     The device is the task that holds it, such as "/job:ps/task:1".
     """
@@ -42,6 +42,11 @@ class Shard:
     shape: tuple[int, ...]
     dtype: str
     read: Callable[[], np.ndarray]
+    write: Callable[[np.ndarray], None]
+
+    def assign(self, value: Any) -> None:
+        """Replace the value."""
+        self.write(np.ascontiguousarray(value, np.dtype(self.dtype)).reshape(self.shape))
 
     @property
     def value(self) -> np.ndarray:
@@ -99,6 +104,7 @@ class ServerHome:
                 self._shape_of(place),
                 self.dtype,
                 functools.partial(self._read_shard, place),
+                functools.partial(self._write_shard, place),
             )
             for place in self.places
         ]
@@ -171,6 +177,12 @@ class ServerHome:
     def _read_shard(self, place: Placed) -> np.ndarray:
         self._before()
         return self._shard(place)
+
+    def _write_shard(self, place: Placed, new: np.ndarray) -> None:
+        self._before()
+        items = [[place.cell, self._slot, "set"]]
+        self._client.call(place.server, "write", {"items": items}, [raw(new)])
+        self._changed()
 
     def _shard(self, place: Placed) -> np.ndarray:
         head = {"cells": [[place.cell, self._slot]]}

@@ -258,7 +258,7 @@ class Tuned:
         self._store.tune(self._number, self._name, np.asarray(value).item())
 
     def shards(self) -> list[Shard]:
-        return [Shard("/job:ps", (), self._dtype, self.read)]
+        return [Shard("/job:ps", (), self._dtype, self.read, self.write)]
 
     def described(self) -> dict[str, Any]:
         """The places, for workers."""

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, final
@@ -22,8 +21,6 @@ from replicax._ps.variables.shard_optimizer import Part
 _FIRST_ROWS = 1024
 # The part of its rows that a full table gives up at once, because choosing scans all of them.
 _GIVEN_UP_AT_ONCE = 16
-# Removals remembered, so that an increment of a snapshot can name them.
-_REMEMBERED = 1 << 20
 
 State = Mapping[str, np.ndarray]
 _INITIALS = "slot_initials"
@@ -77,7 +74,6 @@ class DynamicTable:
         self.table = Table(Rows(zeros((rows, *values.shape), values.dtype), zeros), values)
         self._vocabulary = Vocabulary()
         self._usage = Usage()
-        self._removals = Removals()
         self.evictions = self.created = self.hits = 0
 
     @property
@@ -140,47 +136,27 @@ class DynamicTable:
         rows = self._vocabulary.find(np.unique(np.asarray(ids, np.int64)))
         return self._remove(rows[rows >= 0])
 
-    def export(self, since: int | None = None) -> dict[str, np.ndarray]:
-        """Copy the contents, or the changes since the `version` of an earlier export.
+    def export(self) -> dict[str, np.ndarray]:
+        """Copy the contents: arrays by name.
 
-        Arrays by name: `ids`, `values`, `slot_0` and so on, `counts`, `last_use`, `removed` (ids
-        that lost their row since then), `whole` (whether it continues none), `step`, `version`. If
-        removals that long ago are forgotten, everything is exported.
+        They are `ids`, `values`, `slot_0` and so on, `counts`, `last_use`, `step`, `version`.
         """
-        removed = None if since is None else self._removals.since(since)
-        if since is None or removed is None:
-            rows = self._vocabulary.used_rows()
-        else:
-            rows = self.table.changed_since(since)
-            rows = rows[self._vocabulary.in_use(rows)]
+        rows = self._vocabulary.used_rows()
         state = self.table.export(rows)
         del state["rows"]
         counts, last_use = self._usage.read(rows)
-        return {
-            **state,
-            "ids": self._vocabulary.ids_of(rows),
-            "counts": counts,
-            "last_use": last_use,
-            "removed": np.empty(0, np.int64) if removed is None else removed,
-            "whole": np.asarray(removed is None),
-        }
+        ids = self._vocabulary.ids_of(rows)
+        return {**state, "ids": ids, "counts": counts, "last_use": last_use}
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take over an export, alone or on top of the one that it continues."""
-        if state["whole"]:
-            self._vocabulary = Vocabulary()
-        else:
-            self.remove(state["removed"])
+        """Take over an export, in place of what is here."""
+        self._vocabulary = Vocabulary()
         ids = np.array(state["ids"], np.int64)
-        rows = self._vocabulary.find(ids)
-        unknown = rows < 0
-        self._make_room(int(unknown.sum()), rows[~unknown])
-        rows[unknown] = self._vocabulary.add(ids[unknown])
+        self._make_room(len(ids), np.empty(0, np.int64))
+        rows = self._vocabulary.add(ids)
         self._reserve()
         self.table.load({**state, "rows": rows})
         self._usage.write(rows, state["counts"], state["last_use"])
-        if state["whole"]:
-            self._removals.forget(int(state["version"]))
 
     def _rows(self, ids: np.ndarray, *, count: bool = True) -> np.ndarray:
         """The rows of ids; ids without one get one."""
@@ -216,7 +192,8 @@ class DynamicTable:
 
     def _remove(self, rows: np.ndarray) -> int:
         if len(rows):
-            self._removals.note(self.table.version, self._vocabulary.remove(rows))
+            self._vocabulary.remove(rows)
+            self.table.version += 1
         return len(rows)
 
     def _reserve(self) -> None:
@@ -274,42 +251,11 @@ class Usage:
 
 
 @final
-class Removals:
-    """The ids that lost their rows, as far back as they are remembered."""
-
-    def __init__(self) -> None:
-        self._log: deque[tuple[int, np.ndarray]] = deque()
-        self._length = 0
-        self._forgotten = -1
-
-    def note(self, version: int, ids: np.ndarray) -> None:
-        """Remember removals while the table had a version."""
-        self._log.append((version, ids))
-        self._length += len(ids)
-        while self._length > _REMEMBERED:
-            self._forgotten, oldest = self._log.popleft()
-            self._length -= len(oldest)
-
-    def since(self, version: int) -> np.ndarray | None:
-        """The ids removed since a version, and some before; None if that is too long ago."""
-        if version <= self._forgotten:
-            return None
-        removed = [ids for at, ids in self._log if at >= version]
-        return np.unique(np.concatenate(removed)) if removed else np.empty(0, np.int64)
-
-    def forget(self, version: int) -> None:
-        """Stop answering for versions up to this one."""
-        self._log.clear()
-        self._length = 0
-        self._forgotten = version
-
-
-@final
 class DynamicCell:
     """A server's rows by id with their slots; it takes the place of a `Cell`.
 
-    For snapshots, `described` and `of_description` are about the table itself, `export_since` and
-    `load` about its contents.
+    For snapshots, `described` and `of_description` are about the table itself, `export` and `load`
+    about its contents.
     """
 
     def __init__(self, path: str, spec: DynamicTableSpec) -> None:
@@ -336,7 +282,7 @@ class DynamicCell:
 
     @property
     def replaced(self) -> int:
-        """The version that `export_since` goes on from; it grows with each change of a row."""
+        """The version of the rows, which grows with each change of one."""
         return self._table.table.version
 
     @staticmethod
@@ -376,13 +322,10 @@ class DynamicCell:
         """Counters: see `DynamicTable.statistics`."""
         return self._table.statistics()
 
-    def export_since(self, version: int | None = None) -> dict[str, np.ndarray]:
-        """Copy the contents, or the changes since the export with this `version`.
-
-        Arrays by name, as from `DynamicTable.export`, and the initial values of slots.
-        """
+    def export(self) -> dict[str, np.ndarray]:
+        """Copy the contents: arrays as from `DynamicTable.export`, and the initials of slots."""
         initials = np.array([column.initial for column in self._slots], np.float64)
-        return {**self._table.export(version), _INITIALS: initials}
+        return {**self._table.export(), _INITIALS: initials}
 
     def load(self, state: State) -> None:
         """Take over an export; the slots too, unless another optimizer is here already."""
@@ -398,7 +341,7 @@ class DynamicCell:
         elif columns != self._slots:
             state = {name: array for name, array in state.items() if name not in names}
         most = self._table.spec.max_rows
-        if state["whole"] and most is not None:
+        if most is not None:
             state = _most_used(state, most)
         self._table.load(state)
         self.version += 1

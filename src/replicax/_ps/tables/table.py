@@ -132,7 +132,7 @@ def _items(array: np.ndarray) -> np.ndarray:
 
 @final
 class Table:
-    """Rows with values, the slots of their optimizer, and the version of their last write.
+    """Rows with values, and the slots of their optimizer.
 
     The first column of `store` is the values. `Rows(array)` is one.
     """
@@ -142,8 +142,7 @@ class Table:
         self._columns = [values]
         # A slot begins at its row's first update; until then its bytes are not touched.
         self._begun = np.zeros(store.rows, bool)
-        self._versions = np.zeros(store.rows, np.int64)
-        self.version = 0
+        self.version = 0  # grows with each write
         self.step = 0
 
     @classmethod
@@ -200,7 +199,7 @@ class Table:
             block = slice(start, start + size)
             self._update(rows[block], gradients[block], apply, step, padded=not rowwise)
         self._begun[rows] = True
-        self._stamp(rows)
+        self.version += 1
         self.step = step + 1
 
     def assign(self, rows: np.ndarray, values: np.ndarray, *, anew: bool = False) -> None:
@@ -209,7 +208,7 @@ class Table:
         self._store.write(0, rows, values)
         if anew:
             self._begun[rows] = False
-        self._stamp(rows)
+        self.version += 1
 
     def scatter(self, operation: str, rows: np.ndarray, values: np.ndarray) -> None:
         """Combine values into rows, one after another if a row is named several times.
@@ -227,14 +226,10 @@ class Table:
     def grow(self, rows: int) -> None:
         """Make room for more rows."""
         self._store.grow(rows)
-        self._begun, self._versions = grown(self._begun, rows), grown(self._versions, rows)
-
-    def changed_since(self, version: int) -> np.ndarray:
-        """The rows that were written after a version."""
-        return np.flatnonzero(self._versions > version)
+        self._begun = grown(self._begun, rows)
 
     def export(self, rows: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """Copy rows for a snapshot: all of them, or those that `changed_since` the last one.
+        """Copy rows, by default all of them.
 
         Arrays by name: `rows`, `values`, `slot_0` and so on, `step`, `version`.
         """
@@ -260,7 +255,7 @@ class Table:
         self._begun[rows] = given > 0
         self.step = int(state["step"])
         self.version = max(self.version, int(state["version"]))
-        self._stamp(rows)
+        self.version += 1
 
     def _update(
         self, rows: np.ndarray, gradients: np.ndarray, apply: Apply, step: int, *, padded: bool
@@ -278,10 +273,6 @@ class Table:
         if not begun.all():
             slot[: len(rows)][~begun] = self._columns[number].initial
         return slot
-
-    def _stamp(self, rows: np.ndarray) -> None:
-        self.version += 1
-        self._versions[rows] = self.version
 
     def _checked(self, rows: Any) -> np.ndarray:
         rows = np.asarray(rows)

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 State = Mapping[str, np.ndarray]
 
-# Entries that an export has once and not for each id. `removed` is a list of ids of its own.
-_ONCE = ("step", "version", "whole", "slot_initials")
+# Entries that an export has once and not for each id.
+_ONCE = ("step", "version", "slot_initials")
+_OLDER = ("whole", "removed")  # said nothing in checkpoints, which older versions wrote
 
 
 class _Empty:
@@ -72,7 +73,7 @@ class LocalTable(_Empty):
 
     def contents(self) -> State | None:
         """The contents, if any were put in."""
-        return self._cell and self._cell.export_since()
+        return self._cell and self._cell.export()
 
     def read_rows(self, rows: np.ndarray) -> np.ndarray:
         return self.cell.rows(rows)
@@ -81,7 +82,7 @@ class LocalTable(_Empty):
         return self.cell.statistics()
 
     def export(self) -> dict[str, np.ndarray]:
-        return self.cell.export_since()
+        return self.cell.export()
 
     def load(self, state: State) -> None:
         self.cell.load(state)
@@ -140,8 +141,7 @@ class ServedTable(_Empty):
         self._before()
         states = []
         for place in self.places:
-            head = {"cell": place.cell, "since": None}
-            reply = self._client.call(place.server, "table_state", head)
+            reply = self._client.call(place.server, "table_state", {"cell": place.cell})
             states.append(unpacked(reply.head, reply.buffers))
         return join_states(states)
 
@@ -214,23 +214,18 @@ def split_state(state: State, servers: int) -> list[dict[str, np.ndarray]]:
     """Divide an export of all servers, or of one table, among servers by its ids."""
     nowhere = np.empty(0, np.int64)
     places = {owner: at for owner, _, at in ids_by_server(state["ids"], servers)}
-    removed = {owner: ids for owner, ids, _ in ids_by_server(state["removed"], servers)}
     return [
         {
             name: value if name in _ONCE else value[places.get(server, nowhere)]
             for name, value in state.items()
-            if name != "removed"
+            if name not in _OLDER
         }
-        | {"removed": removed.get(server, nowhere)}
         for server in range(servers)
     ]
 
 
 def join_states(states: Sequence[State]) -> dict[str, np.ndarray]:
-    """Join the exports of all servers, either all whole or all increments.
-
-    They have the slots of one optimizer.
-    """
+    """Join the exports of all servers, which have the slots of one optimizer."""
     once = {
         name: np.max([state[name] for state in states], axis=0)
         for name in _ONCE
