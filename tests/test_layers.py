@@ -55,7 +55,7 @@ LAYERS = {
     },
     "_input": {"_core", "data"},
     "_mesh": {"_core", "_control", "_cpu", "_program", "_keras", "_net", "cluster_resolver"},
-    "_ps": {*ENGINE, "_net", "cluster_resolver"},
+    "_ps": {*ENGINE, "_net", "_processes", "cluster_resolver"},
     "tpu": {"_core", "_mesh", "cluster_resolver"},
     "config": {"_core", "_cpu", "_mesh", "cluster_resolver"},
     "strategies": {*ENGINE, "_ps", "cluster_resolver", "tpu"},
@@ -89,7 +89,7 @@ LAYERS = {
         "data",
     },
     "__main__": {"launch"},
-    "_processes": {"_core.errors", "cluster_resolver"},
+    "_processes": {"_core.env", "_core.errors", "cluster_resolver"},
     "launch": {
         "_net",
         "_processes",
@@ -167,7 +167,7 @@ LIBRARIES = {
     "absl": {"data", "tf._test"},  # on which Keras depends
     "google_crc32c": {"_core.wire"},
     "filelock": {"_core.machine.compilation_cache"},
-    "ray": {"_ps"},
+    "ray": {"_ps", "_processes.ray_connection", "launch._ray"},
     "packaging": {"_tools.doctor"},
     "rich": {"_tools"},
     "sklearn": {"_tools.compare"},
