@@ -8,6 +8,10 @@ from contextlib import contextmanager
 
 import pytest
 
+# Importing Ray and connecting to it set these, which would look like a test that leaves them.
+os.environ.setdefault("RAY_CLIENT_MODE", "0")
+os.environ.setdefault("PYTHONBREAKPOINT", "ray.util.rpdb._driver_set_trace")
+
 
 @contextmanager
 def ray_cluster(*nodes):
@@ -25,6 +29,7 @@ def ray_cluster(*nodes):
         patch.setenv("RAY_worker_niceness", "0")
         patch.setenv("RAY_worker_register_timeout_seconds", "120")
         patch.setenv("RAY_enable_metrics_collection", "0")
+        patch.setenv("RAY_health_check_failure_threshold", "30")  # a busy machine answers late
         patch.delenv("RAY_ADDRESS", raising=False)
         # What other machines would find in their installation.
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import socket
 import threading
@@ -11,7 +10,7 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from replicax._core.env import ray_asks_for_token
+from replicax._core.env import ray_address, ray_asks_for_token
 from replicax._core.errors import ClusterError, UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 SECONDS_TO_GROW = 900.0  # a cluster that grows on demand has to start machines first
 
 _SECONDS_TO_CONNECT = 10.0
-_RAY_ADDRESS = "RAY_ADDRESS"
 
 
 def connect(address: str, runtime_env: Mapping[str, Any] | None = None) -> None:
@@ -29,7 +27,7 @@ def connect(address: str, runtime_env: Mapping[str, Any] | None = None) -> None:
     if ray.is_initialized():
         return
     try:
-        _check_reachable(os.environ.get(_RAY_ADDRESS, address) if address == "auto" else address)
+        _check_reachable(ray_address() if address == "auto" else address)
         with _own_sigterm():
             ray.init(
                 address=address,
@@ -40,7 +38,7 @@ def connect(address: str, runtime_env: Mapping[str, Any] | None = None) -> None:
     except (OSError, RuntimeError, ValueError) as error:  # as Ray says that it is not there
         raise ClusterError(
             "The address of Ray is that of a cluster that runs, or 'auto' on one of its machines. "
-            f"Received: {address!r}: {str(error).strip()} "
+            f"Received: {address!r}: {str(error).strip().rstrip('.')}. "
             "Start Ray by `ray start --head`, or correct the address: see docs/run.md."
         ) from error
     if not ray_asks_for_token():
