@@ -72,9 +72,7 @@ def parse() -> argparse.Namespace:
         "--kill-after", type=float, default=10, help="seconds of training (default 10)"
     )
     parser.add_argument("--only", default="", help="sides and scenes whose names hold this")
-    parser.add_argument(
-        "--engine", help="of the parameter servers: ray or threads (default: the strategy's)"
-    )
+    parser.add_argument("--engine", help="of the parameter servers: processes (default) or threads")
     parser.add_argument("--quick", action="store_true", help="little of everything, in threads")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the AUC over time")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the measurements")

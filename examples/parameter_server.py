@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train a recommender on parameter servers.")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--servers", type=int, default=1)
-    engines = ("processes", "ray", "threads")
+    engines = ("processes", "threads")
     parser.add_argument("--engine", choices=engines, help="default: processes, or TF_CONFIG")
     parser.add_argument("--ratings", type=int, default=60_000, help="to train on")
     parser.add_argument("--batch-size", type=int, default=256, help="of one worker's step")

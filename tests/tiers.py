@@ -38,6 +38,7 @@ SLOW = (
     # libtpu, older Keras files. The first of them that runs takes it.
     "parity/test_checkpoints.py",
     "unit/_ps/test_ray_cluster.py",
+    "unit/launch/test_ray.py",
     "unit/_tools/compare/test_compare.py",
     "unit/_tools/migrate/test_trial.py",
     "unit/_tools/plan/test_plan.py",
@@ -60,6 +61,7 @@ TIMED = (
     "unit/launch/test_child.py",
     "unit/launch/test_inside.py",
     "unit/launch/test_parameter_servers.py",
+    "unit/launch/test_ray.py",
     "unit/launch/test_run.py",
     "unit/launch/test_ssh.py",
     "unit/launch/test_supervise.py",

@@ -18,7 +18,7 @@ from processes import running_with
 
 pytestmark = [
     pytest.mark.timeout(300),
-    pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Ray starts members"),
+    pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there are no forks"),
 ]
 
 BEGIN = """

@@ -73,6 +73,7 @@ CPU_TUNING_PARTS = (
     *("optimizers", "pooling", "products", "tables", "threads"),
 )
 RX_COMPILATION_CACHE = "RX_COMPILATION_CACHE"
+RAY_ADDRESS = "RAY_ADDRESS"
 RAY_AUTH_MODE = "RAY_AUTH_MODE"
 OF_JAX = (
     *(JAX_PLATFORMS, "JAX_NUM_CPU_DEVICES", "NPROC", XLA_FLAGS, RX_CPU_TUNING),
@@ -228,6 +229,11 @@ def environment_for_child(
     own = os.environ if environ is None else environ
     kept = {name: value for name, value in own.items() if not name.startswith(tuple(without))}
     return {**kept, **changes}
+
+
+def ray_address(environ: Mapping[str, str] | None = None) -> str:
+    """What Ray takes for "auto" here; empty if it looks for a Ray on this machine."""
+    return _text(RAY_ADDRESS, environ)
 
 
 def ray_asks_for_token(environ: Mapping[str, str] | None = None) -> bool:

@@ -16,7 +16,7 @@ from replicax._core.errors import ProcessFailed
 from replicax._processes.output import ERR, OUT, Lines, is_noise
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from replicax.cluster_resolver import Task
 
@@ -40,6 +40,7 @@ class ProcessPlan:
     """One worker to start; `env` is its whole environment.
 
     `order` is for one on another host, `host`: its process is then an `ssh`, see `launch/_ssh.py`.
+    Or `start` starts it there, and returns something with what is used of `Popen`, but no pid.
     """
 
     task: Task
@@ -48,6 +49,7 @@ class ProcessPlan:
     descriptors: tuple[int, ...] = ()
     host: str = ""
     order: Any = None
+    start: Callable[[], Any] | None = None
 
     @property
     def name(self) -> str:
@@ -113,6 +115,7 @@ class Worker:
         self, plan: ProcessPlan, process: subprocess.Popen[bytes], watcher: Watcher
     ) -> None:
         self.plan = plan
+        self._is_here = plan.start is None
         self.returncode: int | None = None
         self._tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
         self._watcher = watcher
@@ -123,7 +126,7 @@ class Worker:
         for number, pipe in ((OUT, self._process.stdout), (ERR, self._process.stderr)):
             if pipe is not None:
                 self._streams[pipe.fileno()] = (number, Lines())
-        self._pidfd = _open_pidfd(self._process.pid)
+        self._pidfd = _open_pidfd(self._process.pid) if self._is_here else None
         self._next_beat = 0.0
         self._untold = b""  # what the pipe to another machine had no room for
         if plan.order:
@@ -132,7 +135,8 @@ class Worker:
     @classmethod
     def start(cls, plan: ProcessPlan, watcher: Watcher, *, captures: bool) -> Worker:
         """Start a planned worker; its output comes to us, or it has our standard streams."""
-        return cls(plan, _start(plan, watcher, captures=captures), watcher)
+        process = plan.start() if plan.start else _start(plan, watcher, captures=captures)
+        return cls(plan, process, watcher)
 
     @property
     def pid(self) -> int:
@@ -215,6 +219,9 @@ class Worker:
         """Send a signal to its whole group, while the number is still its own."""
         if self._is_closed:
             return
+        if not self._is_here:
+            self._process.kill()  # other signals go as orders
+            return
         with suppress(OSError):  # it has ended by itself
             os.killpg(self._process.pid, signum)
 
@@ -233,7 +240,8 @@ class Worker:
             return
         self.signal(signal.SIGKILL)
         self._is_closed = True
-        self._watcher.forget(self._process.pid)
+        if self._is_here:
+            self._watcher.forget(self._process.pid)
         self._close_pidfd()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):

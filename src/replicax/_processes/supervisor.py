@@ -47,6 +47,8 @@ def run_attempts(
     outcome = Outcome()
     for restart in range(max_restarts + 1):
         with cluster(restart) as plans:
+            if not plans and signals.received:  # while it waited for its places
+                return Outcome(signum=signals.received[0])
             outcome = supervise(plans, sink=sink, signals=signals, rules=rules)
         if not outcome.failure or outcome.timed_out or signals.received or sink.is_broken():
             break

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import sys
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +22,11 @@ from replicax._core.env import (
 from replicax._core.errors import UsageError
 from replicax._core.machine.gpus import shared_gpus
 from replicax._core.machine.startup import is_started, nvidia_gpus
-from replicax._ps.hosts.cluster import Size, local_size
+from replicax._ps.hosts.cluster import ROLES, Members, Size, environment_of_members, local_size
 from replicax._ps.hosts.contact import Dialer
 from replicax._ps.hosts.given_cluster import GivenCluster
-from replicax._ps.hosts.started_cluster import FORK, RAY, Members, StartedCluster
+from replicax._ps.hosts.ray_cluster import RayCluster
+from replicax._ps.hosts.started_cluster import StartedCluster
 from replicax._ps.hosts.task_server import serve_this_task_if_member
 from replicax._ps.hosts.thread_cluster import ThreadCluster
 from replicax._ps.queue.coordination import Engine
@@ -53,6 +53,7 @@ def start(
     num_ps: int | None,
     engine: str | None,
     address: str | None,
+    resources: Mapping[str, Mapping[str, float]] | None,
     settings: dict[str, Any],
     **kept: Any,
 ) -> Engine:
@@ -62,12 +63,7 @@ def start(
     """
     install()
     scaling(settings["staleness_scaling"])
-    if engine not in (None, "processes", "ray", "threads"):
-        raise UsageError(
-            "The engine of a parameter-server strategy is 'processes', 'ray' or 'threads'. "
-            f"Received: engine={engine!r}. Servers and workers are processes on this machine, or "
-            "Ray runs them, or they are threads here. Leave it out for processes."
-        )
+    _check_engine(engine, address, resources)
     size = _local(num_ps, num_workers)
     cluster: Any
     if engine is None and address is None:
@@ -80,15 +76,17 @@ def start(
         cluster = ThreadCluster(size.servers, size.workers)
     elif is_given:
         cluster = GivenCluster.described(resolver)
+    elif address is not None:
+        cluster = _on_ray(size, address, resources or {})
     else:
-        cluster = _started(size, _host(engine, address), address)
+        cluster = _started(size)
     if is_given:
         name_folder(settings)
     elif (folder := own_folder(settings, getattr(cluster, "folder", None))) is not None:
         weakref.finalize(cluster, shutil.rmtree, folder, ignore_errors=True)
     # If somebody else starts processes or machines, the cluster knows how long that may take.
     patience = None if is_given or address else PATIENCE
-    meanwhile = isinstance(cluster, StartedCluster) and address is None
+    meanwhile = isinstance(cluster, StartedCluster)
     return _engine(cluster, settings, partitioner, resolver, patience, meanwhile=meanwhile)
 
 
@@ -140,32 +138,56 @@ def _local(num_ps: int | None, num_workers: int | None) -> Size:
     return Size(num_ps or usual.servers, num_workers or usual.workers, usual.threads)
 
 
-def _host(engine: str | None, address: str | None) -> str:
-    """The starter of processes. Outside Linux a fork may not be a faithful copy of its parent."""
-    if engine == "processes" and address is not None:
+def _check_engine(engine: str | None, address: str | None, resources: Any) -> None:
+    if engine == "ray" and address is None:
         raise UsageError(
-            "Ray starts the members of a Ray cluster. Received: engine='processes' with address="
-            f"{address!r}. Forks are on this machine only. Leave out one of the two."
+            "Ray is a cluster that you have started, at an address. Received: engine='ray' without "
+            "`address`. On this machine members are processes without Ray. Leave out `engine`, or "
+            "pass `address='auto'` after `ray start --head`."
         )
-    forks = engine == "processes" or (engine is None and sys.platform == "linux")
-    return FORK if forks and address is None else RAY
+    if engine not in (None, "processes", "ray", "threads"):
+        raise UsageError(
+            "The engine of a parameter-server strategy is 'processes' or 'threads', or Ray at an "
+            f"`address`. Received: engine={engine!r}. Servers and workers are processes or threads "
+            "on this machine, or actors on others. Leave it out for processes."
+        )
+    if address is not None and engine in ("processes", "threads"):
+        raise UsageError(
+            "Ray starts the members of a Ray cluster. "
+            f"Received: engine={engine!r} with address={address!r}. "
+            "Processes and threads are on this machine only. Leave out one of the two."
+        )
+    wrong = sorted(set(resources or ()) - set(ROLES))
+    if wrong or (resources and address is None):
+        raise UsageError(
+            "`resources` says what Ray gives to each worker and each server. Received: "
+            f"{f'the name {wrong[0]!r}' if wrong else '`resources` without `address`'}. "
+            "Only Ray divides machines. Pass for example "
+            '`address="auto", resources={"worker": {"CPU": 2, "GPU": 1}, "ps": {"CPU": 1}}`.'
+        )
 
 
-def _started(size: Size, host: str, address: str | None) -> StartedCluster:
-    """Started processes; those on this machine share its cores and GPUs.
+def _on_ray(size: Size, address: str, resources: Mapping[str, Mapping[str, float]]) -> RayCluster:
+    """Members on a Ray cluster; those that ask for CPUs only compute on these."""
 
-    Ray gives GPUs to members that ask for them.
-    """
-    threads = {} if address else threads_of(size.threads)
-    gpus = nvidia_gpus() if host == FORK else []
-    on_cpu = {JAX_PLATFORMS: "cpu", **threads}
-    workers = {JAX_PLATFORMS: "cuda,cpu"} if gpus else {} if address else on_cpu
-    shares = _shares(size.workers, gpus)
+    def members(job: str, count: int) -> Members:
+        own = resources.get(job, {"CPU": 1.0})
+        accelerated = job == "worker" and any(name in own for name in ("GPU", "TPU"))
+        # JAX chooses where it is empty, whatever the variable is for Ray itself.
+        platforms = {JAX_PLATFORMS: "" if accelerated else "cpu"}
+        return Members(count, environment=environment_of_members() | platforms, resources=own)
+
+    return RayCluster(address, members("ps", size.servers), members("worker", size.workers))
+
+
+def _started(size: Size) -> StartedCluster:
+    """Processes that share the cores and the GPUs of this machine."""
+    gpus = nvidia_gpus()
+    on_cpu = {JAX_PLATFORMS: "cpu", **threads_of(size.threads)}
+    workers = {JAX_PLATFORMS: "cuda,cpu"} if gpus else on_cpu
     return StartedCluster.start(
         Members(size.servers, environment=on_cpu),
-        Members(size.workers, environment=workers, shares=shares),
-        host=host,
-        address=address,
+        Members(size.workers, environment=workers, shares=_shares(size.workers, gpus)),
     )
 
 

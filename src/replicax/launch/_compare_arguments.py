@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from replicax._core.env import without_idle_libtpu
 from replicax.cluster_resolver._tpu_slice import chips_on_bus
-from replicax.launch._devices import device_variables
+from replicax.launch._plan import device_variables
 from replicax.launch._run_arguments import positive, strategies
 
 if TYPE_CHECKING:

@@ -10,23 +10,27 @@ import signal
 import tempfile
 import time
 from contextlib import ExitStack
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from replicax._core.errors import ProcessesTimedOut, UsageError
 from replicax._processes.output import Notebook
-from replicax._processes.rules import Grace, Rules, Signals
+from replicax._processes.rules import Rules, Signals
 from replicax._processes.supervisor import run_attempts
-from replicax.launch._payload import is_name, load_results, save_call
+from replicax.launch._payload import CALLED, is_name, load_results, save_call
 from replicax.launch._plan import Program, Surroundings
-from replicax.launch._run import check_program, local_cluster
+from replicax.launch._ray import Bundles, RayWorkers
+from replicax.launch._run import (
+    check_program,
+    in_this_folder,
+    local_cluster,
+    telling_secret,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from replicax._processes.rules import Outcome
-
-_CALLED = Path(__file__).with_name("_called.py")
 
 
 def run(
@@ -38,13 +42,16 @@ def run(
     max_restarts: int = 0,
     timeout: float | None = None,
     env: Mapping[str, str] | None = None,
+    ray: str | None = None,
+    cpus_per_worker: float = 1,
+    gpus_per_worker: float = 0,
 ) -> list[Any]:
-    """Run a function or a script as the workers of a cluster on this machine, and wait for them.
+    """Run a function or a script as the workers of a cluster, and wait for them.
 
-    The same as `replicax run` in a shell: each worker is a new process that finds the cluster in
-    `TF_CONFIG` and joins it when it imports JAX, what it prints is shown line by line with
-    `[worker 0]` in front, and the first that fails ends all. Ctrl-C, or the stop button of a
-    notebook, ends them, too.
+    The same as `replicax run` in a shell, on this machine or by `ray=` on a Ray cluster: each
+    worker is a new process that finds the cluster in `TF_CONFIG` and joins it when it imports JAX,
+    what it prints is shown line by line with `[worker 0]` in front, and the first that fails ends
+    all. Ctrl-C, or the stop button of a notebook, ends them, too.
 
     Args:
         fn_or_script: A function, which is sent to the workers by cloudpickle; or the name of one
@@ -56,6 +63,10 @@ def run(
         timeout: Seconds after which all are ended.
         env: More variables for the environment of every worker; `{"RX_JOIN": "0"}` if they use
             JAX without being connected.
+        ray: The address of a Ray cluster that runs, or "auto", also in a Ray job or a Ray Tune
+            trial: Ray places the workers. Modules that the function imports must be there.
+        cpus_per_worker: How many cores each worker asks Ray for.
+        gpus_per_worker: How many GPUs.
 
     Returns:
         What the function returned in each worker, in their order; None for each, for a script.
@@ -65,6 +76,7 @@ def run(
         ProcessesTimedOut: If the time was over.
         UsageError: If the function or its arguments cannot be sent.
         ClusterSpecError: If there are GPUs, and fewer of them than workers.
+        ClusterError: If Ray is not there, or has no room for the workers.
 
     Example:
         >>> import replicax as rx
@@ -75,39 +87,48 @@ def run(
     surroundings = Surroundings(
         os.environ, devices_per_worker, cores=os.cpu_count() or 1, extra=env or {}
     )
-    if not callable(fn_or_script) and not is_name(str(fn_or_script)):
-        program = Program(str(fn_or_script), tuple(map(str, args)))
+    is_script = not callable(fn_or_script) and not is_name(str(fn_or_script))
+    program = Program(str(fn_or_script if is_script else CALLED), tuple(map(str, args)))
+    if is_script:
         check_program(program)
-        _run(program, num_workers, surroundings, max_restarts, timeout)
-        return [None] * num_workers
     with ExitStack() as opened:
         files = [opened.enter_context(tempfile.TemporaryFile()) for _ in range(1 + num_workers)]
-        call = fn_or_script if callable(fn_or_script) else str(fn_or_script)
-        save_call(files[0], call, tuple(args))
-        descriptors = tuple(file.fileno() for file in files)
-        program = Program(str(_CALLED), tuple(map(str, descriptors)), descriptors=descriptors)
-        _run(program, num_workers, surroundings, max_restarts, timeout)
-        return load_results(files[1:])
-
-
-def _run(
-    program: Program,
-    num_workers: int,
-    surroundings: Surroundings,
-    max_restarts: int,
-    timeout: float | None,
-) -> None:
-    signals = Signals()
-    deadline = float("inf") if timeout is None else time.monotonic() + timeout
-    with signals.noted():
-        outcome = run_attempts(
-            local_cluster(program, num_workers, surroundings).cluster,
-            max_restarts=max_restarts,
-            sink=Notebook(),
-            signals=signals,
-            rules=Rules(grace=Grace(), deadline=deadline),
-        )
-    _raise_for(outcome, timeout)
+        if not is_script:
+            call = fn_or_script if callable(fn_or_script) else str(fn_or_script)
+            save_call(files[0], call, tuple(args))
+        if not is_script and ray is None:
+            inherited = tuple(file.fileno() for file in files)
+            program = replace(program, args=tuple(map(str, inherited)), descriptors=inherited)
+        results: Sequence[bytes] = ()
+        with Signals().noted() as signals:
+            if ray is None:
+                cluster = local_cluster(program, num_workers, surroundings).cluster
+            else:
+                files[0].seek(0)
+                workers = RayWorkers(
+                    ray,
+                    in_this_folder(program) if is_script else program,
+                    {"worker": num_workers},
+                    Bundles(cpus_per_worker, gpus_per_worker),
+                    telling_secret(surroundings),
+                    sink=Notebook(),
+                    signals=signals,
+                    call=files[0].read(),
+                    patience=timeout,
+                )
+                cluster, results = workers.cluster, workers.results
+            outcome = run_attempts(
+                cluster,
+                max_restarts=max_restarts,
+                sink=Notebook(),
+                signals=signals,
+                rules=Rules(deadline=time.monotonic() + (timeout or float("inf"))),
+            )
+        _raise_for(outcome, timeout)
+        for file, result in zip(files[1:], results, strict=False):
+            file.write(result)
+            file.flush()
+        return [None] * num_workers if is_script else load_results(files[1:])
 
 
 def _raise_for(outcome: Outcome, timeout: float | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from replicax.launch._devices import device_variables
+from replicax.launch._plan import device_variables
 from replicax.launch._run_arguments import existing, positive
 
 if TYPE_CHECKING:

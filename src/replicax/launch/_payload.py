@@ -11,6 +11,7 @@ import pickle
 import re
 import sys
 from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from replicax._core.errors import UsageError
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import ModuleType
     from typing import IO
+
+
+CALLED = Path(__file__).with_name("_called.py")  # what a worker runs that calls a function
 
 
 class Call(NamedTuple):
@@ -53,7 +57,7 @@ def save_call(file: IO[bytes], function: Callable[..., Any] | str, args: tuple[A
 def load_call(descriptor: int) -> Call:
     """Read the call in a worker, which then imports from the same places as the caller."""
     path, name, data = _read(descriptor)
-    sys.path[:] = path
+    sys.path[:] = dict.fromkeys([*path, *sys.path])  # another machine has its own places
     if name is None:
         return Call(*pickle.loads(data))
     module, _, attribute = name.partition(":")

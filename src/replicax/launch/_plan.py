@@ -21,7 +21,6 @@ from replicax._core.errors import UsageError
 from replicax._core.machine.gpus import own_gpus, shared_gpus, usable_gpus
 from replicax._processes.child import RX_RESTART, ProcessPlan
 from replicax.cluster_resolver import ClusterSpec, Task, TFConfig
-from replicax.launch._devices import device_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -179,6 +178,19 @@ def parse_variable(text: str, environ: Mapping[str, str]) -> tuple[str, str]:
             "Write for example `--env XLA_FLAGS=--xla_dump_to=dump`."
         )
     return found[1], environ[found[1]] if found[2] is None else found[2][1:]
+
+
+def device_variables(devices: int, cores: int) -> dict[str, str]:
+    """Variables for CPU devices, and a thread pool with room for all, to be set before JAX starts.
+
+    XLA:CPU can dead-lock in an all-reduce if a replica waits for a thread.
+
+    Example:
+        >>> from replicax.launch._plan import device_variables
+        >>> device_variables(2, cores=4)
+        {'JAX_NUM_CPU_DEVICES': '2', 'NPROC': '8'}
+    """
+    return {"JAX_NUM_CPU_DEVICES": str(devices), "NPROC": str(max(8, 2 * devices, cores))}
 
 
 def _environment(surroundings: Surroundings, restart: int) -> dict[str, str]:

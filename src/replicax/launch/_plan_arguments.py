@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from replicax.launch._devices import device_variables
+from replicax.launch._plan import device_variables
 from replicax.launch._run_arguments import existing, positive, strategies
 
 if TYPE_CHECKING:

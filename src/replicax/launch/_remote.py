@@ -69,7 +69,8 @@ class Order:
         read: dict[str, Any] = json.loads(line)
         try:
             program: dict[str, Any] = read.pop("program")
-            program = {**program, "args": tuple(program["args"]), "descriptors": ()}
+            lists = {name: tuple(program[name]) for name in ("args", "descriptors")}
+            program = {**program, **lists}
             return cls(program=Program(**program), **read)
         except (KeyError, TypeError):
             raise UsageError("another version of Replicax there") from None

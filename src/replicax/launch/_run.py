@@ -66,6 +66,11 @@ class Request:
     by_hand: bool = False
     ssh: str | None = None
     python: str | None = None
+    ray: str | None = None
+    cpus_per_worker: int | None = None
+    gpus_per_worker: int | None = None
+    min_workers: int | None = None
+    pack: bool = False
     env: Sequence[str] = ()
     max_restarts: int | None = None
     grace: float | None = None
@@ -114,7 +119,8 @@ def _run(
         extra=dict(parse_variable(text, environ) for text in request.env),
     )
     _check_options(request)
-    resolver = None if request.workers or request.hosts or request.ps else detect(environ)
+    asked = request.workers or request.hosts or request.ps or request.ray
+    resolver = None if asked else detect(environ)
     if resolver and request.log_dir:
         raise UsageError(
             "--log-dir is for workers that `replicax run` starts. Received: it, in a cluster that "
@@ -123,6 +129,8 @@ def _run(
         )
     if resolver:
         here = _joined(request, resolver, surroundings, sink)
+    elif request.ray:
+        here = _on_ray(request, request.ray, surroundings, sink, signals)
     elif request.hosts and request.by_hand:
         here = _of_hosts(request, parse_hosts(request.hosts), typed, surroundings, sink)
     elif request.hosts:
@@ -153,7 +161,22 @@ def _run(
 def _check_options(request: Request) -> None:
     """Refuse options that only mean something together with another one, or without it."""
     of_ssh = {"--ssh": request.ssh, "--python": request.python}
-    if not request.hosts:
+    of_ray = {
+        "--cpus-per-worker": request.cpus_per_worker,
+        "--gpus-per-worker": request.gpus_per_worker,
+        "--min-workers": request.min_workers,
+        "--pack": request.pack,
+    }
+    if not request.ray and any(of_ray.values()):
+        other, why = "without --ray", "A Ray cluster, whose address --ray is, divides its machines."
+        wrong = of_ray
+    elif request.ray and request.hosts:
+        other, why = "with --ray", "Either starts the workers. Give one."
+        wrong = {"--hosts": request.hosts}
+    elif (request.min_workers or 0) > (request.workers or 1):
+        other, why = f"above --workers {request.workers or 1}", "It is the least number of them."
+        wrong = {f"--min-workers {request.min_workers}": True}
+    elif not request.hosts:
         other = "without --hosts"
         why = "It is about other machines, which --hosts names."
         wrong = {"--workers-per-host": request.workers_per_host, "--by-hand": request.by_hand}
@@ -237,15 +260,59 @@ def _by_ssh(
     request: Request, hosts: Sequence[Host], surroundings: Surroundings, signals: Signals
 ) -> Here:
     """The tasks of all hosts, which `ssh` starts there, with a secret of their own."""
-    secret = _given_secret(surroundings) or secrets.token_hex(_SECRET_BYTES)
-    extra = {**surroundings.extra, RX_CLUSTER_SECRET: secret}
-    surroundings = replace(surroundings, extra=extra)
+    surroundings = telling_secret(surroundings)
     placed = place(hosts, _count(request, hosts), request.ps)
     ssh = Ssh.of(request.ssh, request.python, surroundings.environ)
     planner = Hosts(hosts, placed, request.program, surroundings, ssh)
     planner.check(signals)
     leader = Task("chief", 0) if request.ps else None
     return Here([one.task for one in placed], planner.cluster, leader)
+
+
+def _on_ray(
+    request: Request, address: str, surroundings: Surroundings, sink: Sink, signals: Signals
+) -> Here:
+    """Tasks that a Ray cluster places, with a secret of their own."""
+    from replicax.launch._ray import Bundles, RayWorkers
+
+    counts = {"worker": request.workers or 1}
+    if request.ps:
+        counts |= {"chief": 1, "ps": request.ps}
+    workers = RayWorkers(
+        address,
+        in_this_folder(request.program),
+        counts,
+        Bundles(
+            request.cpus_per_worker or 1,
+            request.gpus_per_worker or 0,
+            request.min_workers,
+            pack=request.pack,
+        ),
+        telling_secret(surroundings),
+        sink=sink,
+        signals=signals,
+    )
+    return Here([], workers.cluster, Task("chief", 0) if request.ps else None)
+
+
+def in_this_folder(program: Program) -> Program:
+    """The program by its path in the working folder, which travels to other machines."""
+    if program.is_module:
+        return program
+    path = Path(os.path.relpath(program.target))
+    if ".." in path.parts:
+        raise UsageError(
+            "Ray copies the working folder to its machines, and the program is in it. "
+            f"Received: {program.target!r} in {Path.cwd()}. "
+            "Go to the folder of the program, and run it from there."
+        )
+    return replace(program, target=str(path))
+
+
+def telling_secret(surroundings: Surroundings) -> Surroundings:
+    """Give processes on other machines a secret that nobody else knows, or the user's."""
+    secret = _given_secret(surroundings) or secrets.token_hex(_SECRET_BYTES)
+    return replace(surroundings, extra={**surroundings.extra, RX_CLUSTER_SECRET: secret})
 
 
 def _given_secret(surroundings: Surroundings) -> str:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 _RUN = """\
 Start a program as several workers, which form a cluster: of this machine, of several machines
-with --hosts, or the one that the environment describes (TF_CONFIG, Slurm, MPI, Kubernetes,
-SageMaker), which it joins as one worker if --workers is not given. Every worker finds the
-cluster in TF_CONFIG, and joins it when it imports JAX (RX_JOIN=0: it does not). The first that
-fails ends all; Ctrl-C and SIGTERM do, too.
+with --hosts, of a Ray cluster with --ray, or the one that the environment describes (TF_CONFIG,
+Slurm, MPI, Kubernetes, SageMaker), which it joins as one worker if --workers is not given. Every
+worker finds the cluster in TF_CONFIG, and joins it when it imports JAX (RX_JOIN=0: it does not).
+The first that fails ends all; Ctrl-C and SIGTERM do, too.
 
 With --ps it starts a chief, workers and parameter servers, for rx.ParameterServerStrategy, all of
 which run the program. A worker or parameter server that fails is started again by itself, and the
@@ -33,6 +33,7 @@ examples:
   replicax run --workers 2 --devices-per-worker 4 -m my_package.train
   replicax run --workers 4 --max-restarts 3 train.py
   replicax run --hosts node1,node2 train.py        (by ssh)
+  replicax run --ray auto --workers 4 --gpus-per-worker 1 train.py
   replicax run --workers 2 --ps 1 train.py         (and a chief)
   srun --ntasks 8 replicax run train.py
 
@@ -52,6 +53,7 @@ def add_run(commands: Commands) -> None:
     )
     _add_cluster(parser.add_argument_group("the cluster"))
     _add_hosts(parser.add_argument_group("several machines, with --hosts"))
+    _add_ray(parser.add_argument_group("a Ray cluster, with --ray"))
     _add_behaviour(parser.add_argument_group("how it is run"))
     add_program(parser)
 
@@ -121,6 +123,39 @@ def _add_hosts(hosts: Options) -> None:
         "--by-hand",
         action="store_true",
         help="no ssh: start the workers of this host, and print what to type on the others",
+    )
+
+
+def _add_ray(ray: Options) -> None:
+    ray.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="the address of a Ray cluster that runs, or auto: Ray places the workers, in a copy "
+        "of this folder",
+    )
+    ray.add_argument(
+        "--cpus-per-worker",
+        type=positive,
+        metavar="C",
+        help="how many CPU cores each worker asks Ray for (default: 1)",
+    )
+    ray.add_argument(
+        "--gpus-per-worker",
+        type=positive,
+        metavar="G",
+        help="how many GPUs each worker asks Ray for (default: none; it computes on the CPU)",
+    )
+    ray.add_argument(
+        "--min-workers",
+        type=positive,
+        metavar="K",
+        help="start with fewer workers, K at least, if Ray has no room for N; after a failure "
+        "(--max-restarts), too (default: N)",
+    )
+    ray.add_argument(
+        "--pack",
+        action="store_true",
+        help="place workers on as few machines as possible (default: on as many)",
     )
 
 

@@ -39,11 +39,11 @@ _OPTIONS = {
     "ServerAliveCountMax": "3",
     "ControlMaster": "no",  # a master in the background would hold the output open
 }
-_BOOT = (
+BOOT = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from replicax.launch._remote import main; sys.exit(main())"
 )
-_ROOT = str(Path(__file__).parents[2])  # for those who have not installed it, the same path there
+ROOT = str(Path(__file__).parents[2])  # for those who have not installed it, the same path there
 _SECONDS_TO_ANSWER = 60.0
 
 
@@ -82,7 +82,7 @@ class Ssh:
 
     def to(self, host: Host) -> tuple[str, ...]:
         """The command line that starts the far end there; without ssh on this machine."""
-        far_end = (self.python, "-c", _BOOT, _ROOT)
+        far_end = (self.python, "-c", BOOT, ROOT)
         if is_here(host):
             return far_end
         is_ssh = Path(self.command[0]).name == "ssh"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copyreg
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from replicax._core.cross_device_ops import CrossDeviceOps
@@ -39,9 +39,12 @@ class ParameterServerStrategy(Strategy):
         variable_partitioner: Divides variables by rows: see `rx.experimental.partitioners`.
         num_workers: How many workers a cluster that is started here has.
         num_ps: How many servers it has.
-        engine: "processes" on this machine, which is the default on Linux; "ray", the default
-            elsewhere; or "threads" for servers and workers in this process, to debug.
-        address: The address of a Ray cluster that runs already, or "auto".
+        engine: "processes" on this machine, which is the default; or "threads" for servers and
+            workers in this process, to debug.
+        address: The address of a Ray cluster that runs already, or "auto": workers and servers are
+            its actors.
+        resources: What each of them asks Ray for, such as `{"worker": {"CPU": 2, "GPU": 1},
+            "ps": {"CPU": 1}}`. Defaults to one core.
         max_staleness: How many updates a gradient may be late; 0 is one closure at a time, None
             any number.
         closures_in_flight: How many closures each worker has under way. With 1, as in TensorFlow,
@@ -82,6 +85,7 @@ class ParameterServerStrategy(Strategy):
         num_ps: int | None = None,
         engine: str | None = None,
         address: str | None = None,
+        resources: Mapping[str, Mapping[str, float]] | None = None,
         max_staleness: int | None = None,
         closures_in_flight: int = 1,
         staleness_scaling: Any = None,
@@ -99,6 +103,7 @@ class ParameterServerStrategy(Strategy):
             num_ps=num_ps,
             engine=engine,
             address=address,
+            resources=resources,
             settings={"staleness_scaling": staleness_scaling},
             snapshot_dir=snapshot_dir,
             snapshot_seconds=snapshot_seconds,

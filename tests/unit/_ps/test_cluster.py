@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 
 import pytest
 
 import replicax as rx
-from replicax._ps.hosts import started_cluster
 from replicax._ps.hosts.cluster import (
     SERVER,
     WORKER,
@@ -18,7 +18,6 @@ from replicax._ps.hosts.cluster import (
     load_starter,
     local_size,
 )
-from replicax._ps.hosts.started_cluster import RAY, Members, StartedCluster
 
 import tiny_member
 
@@ -100,12 +99,22 @@ def test_at_the_end_the_first_reason_counts_and_who_was_there_is_still_known():
         roster.wait(WORKER, 0, after=0, timeout=60)
 
 
-def test_without_ray_the_fix_is_told(monkeypatch):
-    monkeypatch.setattr(started_cluster.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(rx.errors.UsageError, match=r"are run by Ray\. .* 'replicax\[ps\]'"):
-        StartedCluster.start(Members(1), Members(1), host=RAY)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"engine": "ray"},
+        {"engine": "threads", "address": "auto"},
+        {"engine": "mpi"},
+        {"resources": {"worker": {"CPU": 2}}},
+        {"address": "auto", "resources": {"server": {"CPU": 2}}},
+    ],
+)
+def test_arguments_that_do_not_go_together_are_refused(wrong):
+    with pytest.raises(rx.errors.UsageError):
+        rx.ParameterServerStrategy(**wrong)
 
 
-def test_a_runtime_environment_is_for_other_machines():
-    with pytest.raises(rx.errors.UsageError, match="A runtime environment is for the machines"):
-        StartedCluster.start(Members(1), Members(1), host=RAY, runtime_env={"pip": ["x"]})
+def test_without_the_package_ray_the_fix_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(rx.errors.UsageError, match=r"replicax\[ps\]"):
+        rx.ParameterServerStrategy(address="auto")

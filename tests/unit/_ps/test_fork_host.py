@@ -1,4 +1,7 @@
-"""Members that are forks of one process: they come back when they die, and all go in the end."""
+"""Members that are forks of one process: they come back when they die, and all go in the end.
+
+One cluster is of spawned processes, as everywhere but on Linux.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ import pytest
 
 import replicax as rx
 from replicax._net import Refused
-from replicax._ps.hosts.cluster import SERVER, WORKER
+from replicax._ps.hosts.cluster import SERVER, WORKER, Members
 from replicax._ps.hosts.session import processes_of
-from replicax._ps.hosts.started_cluster import Members, StartedCluster
+from replicax._ps.hosts.started_cluster import StartedCluster
 
 import members
 import tiny_member
@@ -24,7 +27,7 @@ from processes import is_running, running_with
 
 pytestmark = [
     pytest.mark.timeout(300),
-    pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Ray starts members"),
+    pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there are no forks"),
 ]
 
 TINY = "tiny_member:start_member"
@@ -32,8 +35,8 @@ SEEN = ["TF_CONFIG", "RX_WATCHDOG_SECONDS", "GLIBC_TUNABLES", "JAX_PLATFORMS", "
 SEEN += ["RX_COMPILATION_CACHE"]
 
 
-def started(servers, workers, starter=TINY):
-    return StartedCluster.start(servers, workers, starter=starter)
+def started(servers, workers, starter=TINY, **how):
+    return StartedCluster.start(servers, workers, starter=starter, **how)
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +108,22 @@ def test_one_that_cannot_start_says_why_and_the_others_are_there(tmp_path):
         cluster.close()
 
 
-def test_what_cannot_be_imported_is_told():
-    cluster = started(Members(1), Members(1), starter="no_such_module:start_member")
+def test_spawned_members_are_there_come_back_and_end_with_the_cluster():
+    environment = {"JAX_PLATFORMS": "cpu", "OWN": "its own"}
+    cluster = started(Members(1, {"variables": SEEN}, environment), Members(1), forks=False)
+    try:
+        assert about(cluster, SERVER, 0, "given")["variables"]["OWN"] == "its own"
+        members.check_that_a_killed_member_comes_back(cluster)
+        processes = [about(cluster, role, 0)["process"] for role in (SERVER, WORKER)]
+        os.kill(cluster.session, signal.SIGKILL)
+        wait_until(lambda: not any(map(is_running, processes)))
+    finally:
+        cluster.close()
+
+
+@pytest.mark.parametrize("forks", [True, False])
+def test_what_cannot_be_imported_is_told(forks):
+    cluster = started(Members(1), Members(1), starter="no_such_module:start_member", forks=forks)
     try:
         with pytest.raises(rx.errors.UnavailableError, match="No module named 'no_such_module'"):
             cluster.member(SERVER, 0)
@@ -128,7 +145,8 @@ DRIVER = f"""
 import os, signal, sys, time
 sys.path[:0] = {sys.path!r}
 import tiny_member
-from replicax._ps.hosts.started_cluster import Members, StartedCluster
+from replicax._ps.hosts.cluster import Members
+from replicax._ps.hosts.started_cluster import StartedCluster
 cluster = StartedCluster.start(Members(0), Members(1), starter={TINY!r})
 if sys.argv[1] == "there":
     worker = tiny_member.about(cluster.member("worker", 0), cluster.secret, "given")["pid"]

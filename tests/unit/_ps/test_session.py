@@ -62,12 +62,3 @@ def test_orphans_are_ended(family):
 def test_those_that_cannot_be_ended_are_told(monkeypatch):
     monkeypatch.setattr(session, "processes_of", lambda _: [2**22 + 1])  # there is no such process
     assert end_session(2**22 + 1, seconds=0) == [2**22 + 1]
-
-
-def test_another_program_can_do_it(family, tmp_path):
-    folder = tmp_path / "files"
-    folder.mkdir()
-    command = [sys.executable, "-I", "-S", session.__file__, str(family.pid), str(folder)]
-    subprocess.run(command, check=True)
-    assert processes_of(family.pid) == []
-    assert not folder.exists()

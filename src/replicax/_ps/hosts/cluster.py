@@ -2,18 +2,21 @@
 
 A *member* is a process that serves: a server, which holds variables, or a worker, which runs
 closures. What it does is in `member.py`. Where members run, and who brings dead ones back, is what
-the kinds of clusters differ in: `thread_cluster.py`, `started_cluster.py`, `given_cluster.py`.
+the kinds of clusters differ in: `thread_cluster.py`, `started_cluster.py`, `ray_cluster.py`,
+`given_cluster.py`.
 """
 
 from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, final
 
+from replicax._core.env import KERAS_BACKEND, tuning_for_child
 from replicax._core.errors import UnavailableError
+from replicax._cpu.tuning import parts_on
 from replicax._net import in_cluster
 from replicax.cluster_resolver import ClusterSpec, cluster_name
 
@@ -47,6 +50,23 @@ class Member:
     def task(self) -> str:
         """Its name as TensorFlow writes it: `/job:ps/task:0`."""
         return task_name(self.role, self.index)
+
+
+@final
+@dataclass(frozen=True)
+class Members:
+    """How the members of one role are started.
+
+    Settings are plain JSON. Forks have imported the same modules in the environments of both roles;
+    `shares` are variables of one fork, by its number, such as of the GPU that it computes on.
+    Resources are Ray's, such as `{"CPU": 1, "GPU": 1}`.
+    """
+
+    count: int
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    shares: Sequence[Mapping[str, str]] = ()
+    resources: Mapping[str, float] = field(default_factory=lambda: {"CPU": 1.0})
 
 
 class Cluster(Protocol):
@@ -124,6 +144,11 @@ def at_of(spec: ClusterSpec, role: str, index: int) -> str:
     """A member's address in the description of its cluster, and the name of that cluster."""
     address = spec.task_address(JOBS[role], index)
     return in_cluster(address, cluster_name(spec, *JOBS.values()))
+
+
+def environment_of_members() -> dict[str, str]:
+    """Variables of the environment of every member, as this program has chosen."""
+    return {KERAS_BACKEND: "jax", **tuning_for_child(parts_on())}
 
 
 def load_starter(name: str) -> Callable[..., Any]:

@@ -1,11 +1,12 @@
 """The process from which members on this machine are forked; it starts and watches them.
 
 It imports the members' modules once for all of them, so that a fork listens within some hundredths
-of a second. Nothing here may start JAX or threads, which forks would not have.
+of a second. Nothing here may start JAX or threads, which forks would not have. Where a fork is no
+faithful copy, outside Linux, it spawns members instead, which import their modules themselves.
 
-`started_cluster.py` runs it and sends it the same lines as `ray_host.py`. The input ends when the
-program closes the cluster or is killed; then the whole session ends. When this process is killed,
-its members end by themselves.
+`started_cluster.py` runs it, sends it orders as lines of JSON, and reads where members are. The
+input ends when the program closes the cluster or is killed; then the whole session ends. When this
+process is killed, its members end by themselves.
 """
 
 from __future__ import annotations
@@ -15,19 +16,20 @@ import os
 import select
 import shutil
 import signal
+import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from os import _exit as end_at_once  # a documented function, despite its name
 from typing import TYPE_CHECKING, Any, Never, final
 
 import jax
 import numpy as np
 
-from replicax._core.env import JAX_PLATFORMS, set_variables
+from replicax._core.env import JAX_PLATFORMS, environment_for_child, set_variables
 from replicax._ps.hosts.cluster import SERVER, WORKER, load_starter
 from replicax._ps.hosts.session import end_session
 
@@ -39,6 +41,7 @@ _PAUSE = 0.5  # seconds before a member that died while starting is started agai
 _LOOPBACK = "127.0.0.1"
 _BYTES = 1 << 16
 _LINES = 30
+_SPAWNED = "from replicax._ps.hosts.fork_host import be_spawned; be_spawned()"
 
 
 def main() -> None:
@@ -87,7 +90,7 @@ class _Host:
 
     def __init__(self, plan: dict[str, Any], output: Any, parent: int) -> None:
         self._plan, self._output, self._parent = plan, output, parent
-        self._starter: Callable[..., Endpoint] | None = None
+        self._began = False
         self._children: dict[int, _Child] = {}
         self._input = b""
         # Members watch this pipe: it closes when this process ends.
@@ -100,10 +103,12 @@ class _Host:
     def begin(self) -> None:
         """Import the members' modules and start all members."""
         try:
-            self._starter = load_starter(self._plan["starter"])
+            if self._plan["forks"]:
+                load_starter(self._plan["starter"])
         except Exception as error:  # an error of the imports: the program must be told
             self._tell({"event": "failed", "text": _last_lines(error)})
             return
+        self._began = True
         for role in (SERVER, WORKER):
             for index in range(self._plan["members"][role]["count"]):
                 self._start(role, index, 0)
@@ -144,17 +149,17 @@ class _Host:
         return bool(data)
 
     def _start(self, role: str, index: int, incarnation: int, *, pause: float = 0.0) -> None:
-        if self._starter is None:
+        if not self._began:
             return
         told, telling = os.pipe()
-        process = os.fork()
-        if process == 0:
+        own = {"role": role, "index": index, "telling": telling, "pause": pause}
+        order = {"plan": self._plan, "alive": self._alive, **own}
+        if not self._plan["forks"]:
+            process = _spawn(order)
+        elif (process := os.fork()) == 0:
             for ours in (told, self._held, self._output.fileno()):
                 os.close(ours)
-            kind, secret = self._plan["members"][role], bytes.fromhex(self._plan["secret"])
-            start = partial(self._starter, role, index, secret, kind["settings"], host=_LOOPBACK)
-            _choose_devices(kind, index)
-            _be_member(start, telling, alive=self._alive, pause=pause)
+            be_member(**order)
         os.close(telling)
         self._children[process] = _Child(role, index, incarnation, told)
 
@@ -191,17 +196,45 @@ class _Host:
             self.end()
 
 
-def _choose_devices(kind: Mapping[str, Any], index: int) -> None:
-    """Let JAX, which has not started in this fork, use the devices of the member."""
+def _environment_of(kind: Mapping[str, Any], index: int) -> dict[str, str]:
     shares = kind["shares"] or [{}]
-    own = kind["environment"] | shares[index % len(shares)]
+    return kind["environment"] | shares[index % len(shares)]
+
+
+def _choose_devices(own: Mapping[str, str]) -> None:
+    """Let JAX, which has not started in this fork, use the devices of the member."""
     set_variables(own)
     if JAX_PLATFORMS in own:  # read when JAX was imported, for members of both roles
         jax.config.update("jax_platforms", own[JAX_PLATFORMS])
 
 
-def _be_member(start: Callable[[], Endpoint], telling: int, *, alive: int, pause: float) -> Never:
-    """The work of a fork: be a member until it is killed or its parent has ended."""
+def _spawn(order: dict[str, Any]) -> int:
+    """Start a process that becomes a member as a fork does; it reads its order from its input."""
+    reading, writing = os.pipe()
+    for inherited in (order["telling"], order["alive"]):
+        os.set_inheritable(inherited, True)
+    own = _environment_of(order["plan"]["members"][order["role"]], order["index"])
+    process = os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-P", "-c", _SPAWNED],
+        environment_for_child(own),
+        file_actions=[(os.POSIX_SPAWN_DUP2, reading, 0)],
+    )
+    os.close(reading)
+    with suppress(OSError), os.fdopen(writing, "w") as line:  # it may be killed before it reads
+        json.dump(order, line)
+    return process
+
+
+def be_spawned() -> Never:
+    """The work of a spawned process."""
+    be_member(**json.load(sys.stdin))
+
+
+def be_member(
+    plan: Mapping[str, Any], *, role: str, index: int, pause: float, telling: int, alive: int
+) -> Never:
+    """Be a member in this process until it is killed or its parent has ended."""
     try:
         signal.set_wakeup_fd(-1)
         for signum in (signal.SIGCHLD, signal.SIGTERM):
@@ -211,9 +244,12 @@ def _be_member(start: Callable[[], Endpoint], telling: int, *, alive: int, pause
         np.random.seed()  # else all forks would draw the same numbers; Python reseeds its own
         threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
         time.sleep(pause)  # a member that keeps dying at its start must not occupy a core
+        kind = plan["members"][role]
+        _choose_devices(_environment_of(kind, index))
         with os.fdopen(telling, "w") as line:
             try:
-                endpoint = start()
+                start, secret = load_starter(plan["starter"]), bytes.fromhex(plan["secret"])
+                endpoint: Endpoint = start(role, index, secret, kind["settings"], host=_LOOPBACK)
                 said: dict[str, Any] = {"addresses": list(endpoint.addresses)}
             except Exception as error:
                 said = {"text": _last_lines(error)}

@@ -2,18 +2,14 @@
 
 A process inherits its parent's session, keeps it when the parent dies, and leaves it only by
 `setsid`. So a program started in its own session can be ended with all its descendants, stopped
-processes and orphans included. Run by file name with the number of a session and a folder, this
-file ends the session and removes the folder: for a caller that belongs to the session and would end
-with it.
+processes and orphans included.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -64,8 +60,3 @@ def _running_elsewhere() -> list[tuple[int, int]]:
             if not state.startswith("Z"):
                 found.append((int(process), os.getsid(int(process))))
     return found
-
-
-if __name__ == "__main__":
-    end_session(int(sys.argv[1]))
-    shutil.rmtree(sys.argv[2], ignore_errors=True)

@@ -1,0 +1,93 @@
+"""The connection of this process to a Ray cluster that somebody else has started."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from replicax._core.env import ray_address, ray_asks_for_token
+from replicax._core.errors import ClusterError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping, Sequence
+
+SECONDS_TO_GROW = 900.0  # a cluster that grows on demand has to start machines first
+
+_SECONDS_TO_CONNECT = 10.0
+
+
+def connect(address: str, runtime_env: Mapping[str, Any] | None = None) -> None:
+    """Connect to a Ray cluster, unless this process is connected to one already."""
+    ray = _ray()
+    if ray.is_initialized():
+        return
+    try:
+        _check_reachable(ray_address() if address == "auto" else address)
+        with _own_sigterm():
+            ray.init(
+                address=address,
+                runtime_env=dict(runtime_env or {}),
+                log_to_driver=False,  # Ray's own reports, too, which would look like ours
+                logging_level=logging.ERROR,
+            )
+    except (OSError, RuntimeError, ValueError) as error:  # as Ray says that it is not there
+        raise ClusterError(
+            "The address of Ray is that of a cluster that runs, or 'auto' on one of its machines. "
+            f"Received: {address!r}: {str(error).strip().rstrip('.')}. "
+            "Start Ray by `ray start --head`, or correct the address: see docs/run.md."
+        ) from error
+    if not ray_asks_for_token():
+        logging.getLogger("replicax").warning(
+            "This Ray cluster asks for no token: whoever reaches it can run code there, and read "
+            "the secret of our processes. Start Ray with RAY_AUTH_MODE=token."
+        )
+
+
+def lacking(wanted: Sequence[Mapping[str, float]]) -> str:
+    """What a Ray cluster that cannot start everything is asked for, and what it has."""
+    total, free = _ray().cluster_resources(), _ray().available_resources()
+    asked = Counter(" + ".join(f"{n:g} {name}" for name, n in kind.items()) for kind in wanted)
+    has = {
+        name: f"{free.get(name, 0):g} of {total.get(name, 0):g} {name}"
+        for kind in wanted
+        for name in kind
+    }
+    wants = ", ".join(f"{count} × ({kind})" for kind, count in asked.items())
+    return f"asked for {wants}; free there: {', '.join(has.values())}"
+
+
+def _ray() -> Any:
+    """The package, whose annotations are not complete."""
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise UsageError(
+            "A Ray cluster is reached by the package ray. Received: an environment without it. "
+            "It is an optional dependency. Run `pip install 'replicax[ps]'`."
+        ) from None
+    return ray
+
+
+def _check_reachable(address: str) -> None:
+    """Fail at once if nobody listens where Ray would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and "/" not in host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), _SECONDS_TO_CONNECT).close()
+
+
+@contextmanager
+def _own_sigterm() -> Generator[None]:
+    """Keep this program's handler, in whose place `ray.init` puts one that raises `SystemExit`."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,195 @@
+"""`replicax run --ray` and `rx.launch.run(ray=)` on a real Ray with two nodes, one with GPUs.
+
+These have names only.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rays import ray_cluster
+
+import replicax as rx
+
+from helpers import wait_until
+from processes import running_with, wait_for_pids
+
+pytestmark = [
+    pytest.mark.timeout(500),
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="it looks at processes"),
+]
+
+# A worker that says who it is and where, with a module beside it that travels with the folder.
+PROGRAM = """
+import json, os, pathlib, sys, time
+import beside
+task = json.loads(os.environ["TF_CONFIG"])["task"]
+of = len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])
+gpu, restart = os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ["RX_RESTART"]
+print(f"{task['index']} of {of} {beside.word} gpu={gpu} restart={restart}", flush=True)
+pathlib.Path(os.environ["DIR"], f"pid-{os.getpid()}").touch()
+does = sys.argv[1] if restart == "0" and task["index"] == 1 else "end"
+if does == "fail":
+    raise ValueError("no good")
+if does == "die":
+    os.kill(os.getpid(), 9)
+if sys.argv[1] == "stay":
+    time.sleep(600)
+"""
+FIT = """
+import keras, numpy as np, replicax as rx
+strategy = rx.{strategy}()
+with strategy.scope():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+x = np.ones((32, 2), "float32")
+losses = model.fit(x, x[:, :1], epochs=3, batch_size=8, verbose=0).history["loss"]
+print("learns", losses[-1] < losses[0], flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def ray():
+    """Five cores and two GPUs on two nodes."""
+    with ray_cluster({"num_cpus": 3}, {"num_cpus": 2, "num_gpus": 2}) as started:
+        yield started
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A working folder with the programs; each process has it in `DIR`."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "train.py").write_text(PROGRAM)
+    (tmp_path / "work" / "beside.py").write_text("word = 'travels'")
+    for name in ("MultiWorkerMirroredStrategy", "ParameterServerStrategy"):
+        (tmp_path / "work" / f"{name}.py").write_text(FIT.replace("{strategy}", name))
+    yield tmp_path
+    wait_until(lambda: not running_with(f"DIR={tmp_path}"))
+
+
+def start(folder, address, *words):
+    command = [sys.executable, "-m", "replicax", "run", "--ray", address]
+    return subprocess.Popen(
+        [*command, "--env", f"DIR={folder}", *words],
+        cwd=folder / "work",
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def outcome(folder, address, *words):
+    with start(folder, address, *words) as launcher:
+        said = launcher.communicate(timeout=120)[0]
+    return launcher.returncode, said
+
+
+def test_workers_run_in_a_copy_of_the_folder_and_each_has_its_gpu(ray, folder):
+    words = ["--workers", "2", "--gpus-per-worker", "1", "train.py", "end"]
+    returncode, said = outcome(folder, ray.address, *words)
+    assert returncode == 0, said
+    shown = sorted(line for line in said.splitlines() if "travels" in line)
+    assert [line.split(" gpu=")[0] for line in shown] == [
+        "[worker 0] 0 of 2 travels",
+        "[worker 1] 1 of 2 travels",
+    ]
+    assert {line.split("gpu=")[1][0] for line in shown} == {"0", "1"}
+
+
+@pytest.mark.parametrize("fault", ["fail", "die"])
+def test_after_a_failure_all_start_again(ray, folder, fault):
+    words = ["--workers", "2", "--max-restarts", "1", "train.py", fault]
+    returncode, said = outcome(folder, ray.address, *words)
+    assert returncode == 0, said
+    shown = [
+        line[-1] for line in said.splitlines() if line.startswith("[worker") and "restart=" in line
+    ]
+    assert sorted(shown) == ["0", "0", "1", "1"]
+    assert ("ValueError: no good" if fault == "fail" else "SIGKILL") in said
+
+
+def test_a_failure_is_that_of_all_with_its_exit_code(ray, folder):
+    returncode, said = outcome(folder, ray.address, "--workers", "2", "train.py", "fail")
+    assert returncode == 1
+    assert "ValueError: no good" in said
+
+
+def test_fewer_workers_start_where_there_is_no_room_for_all(ray, folder):
+    words = ["--workers", "4", "--min-workers", "1", "--gpus-per-worker", "1", "train.py", "end"]
+    returncode, said = outcome(folder, ray.address, *words)
+    assert returncode == 0, said
+    assert "1 of 2 travels" in said
+
+
+def test_who_asks_for_too_much_is_told_what_there_is_and_can_end_it(ray, folder):
+    with start(folder, ray.address, "--workers", "9", "train.py", "end") as launcher:
+        told = next(line for line in launcher.stdout if "waiting for Ray" in line)
+        launcher.send_signal(signal.SIGINT)
+        launcher.communicate(timeout=60)
+    assert "of 5 CPU" in told
+    assert launcher.returncode == 130
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_workers_end_with_the_launcher(ray, folder, signum):
+    with start(folder, ray.address, "--workers", "2", "train.py", "stay") as launcher:
+        wait_for_pids(folder, 2)
+        launcher.send_signal(signum)
+        launcher.communicate(timeout=60)
+    assert launcher.returncode in (128 + signum, -signum)
+    # The fixture sees that none is left.
+
+
+@pytest.mark.parametrize("strategy", ["MultiWorkerMirroredStrategy", "ParameterServerStrategy"])
+def test_a_model_learns(ray, folder, strategy):
+    servers = ["--ps", "1"] if strategy.startswith("Parameter") else []
+    words = ["--workers", "2", *servers, f"{strategy}.py"]
+    returncode, said = outcome(folder, ray.address, *words)
+    assert returncode == 0, said
+    assert said.count("learns True") == (1 if servers else 2)
+
+
+def test_a_ray_that_is_not_there_is_told(folder):
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+    returncode, said = outcome(folder, address, "train.py", "end")
+    assert returncode == 2
+    assert address in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--workers", "2", "--hosts", "a,b", "train.py"],
+        ["--workers", "2", "--min-workers", "3", "train.py"],
+        ["../train.py"],
+    ],
+)
+def test_what_does_not_go_together_is_refused(folder, words):
+    (folder / "train.py").touch()
+    assert outcome(folder, "auto", *words)[0] == 2
+
+
+def where(word):
+
+    import jax
+
+    return word, jax.process_index(), os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def test_a_function_runs_there_also_inside_a_task_of_ray(ray):
+    import ray as its
+
+    found = rx.launch.run(where, 2, args=["here"], ray=ray.address, gpus_per_worker=1)
+    assert [one[:2] for one in found] == [("here", 0), ("here", 1)]
+    assert {one[2] for one in found} == {"0", "1"}
+    with pytest.raises(rx.errors.ClusterError):
+        rx.launch.run(where, 9, args=["here"], ray="auto", timeout=1)
+    task = its.remote(lambda: rx.launch.run("math:sqrt", 2, args=[9.0], ray="auto"))
+    assert its.get(task.remote(), timeout=120) == [3.0, 3.0]
