@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import socket
 import threading
 from collections import defaultdict
 from unittest import mock
@@ -52,6 +53,9 @@ class FakeChannel:
 
     def lateness(self):
         return [0.0] * self.size
+
+    def hosts(self):
+        return [socket.gethostname()] * self.size
 
     def any(self, name, holds):
         return any(self.exchange(name, holds))

@@ -80,7 +80,7 @@ def test_fit_that_was_killed_gives_the_numbers_of_one_that_was_not(killed):
     assert whole[0] == whole[1]
     assert_close(whole[0], restarts.fit("arrays", None, killed.folder), 1e-6)
     assert not (killed.folder / "backup").exists()
-    assert "from worker 1" in killed.told
+    assert "worker 1 (pid" in killed.told
     assert "restart 1 of 2" in killed.told
 
 
@@ -141,4 +141,4 @@ def test_a_chief_that_dies_while_it_saves_leaves_the_checkpoint_before(loop):
     # Steps 1 to 3 are saved; 4 and 5 are made again.
     assert loop.found("saved") == [[3, 3.0, 5.0]] * 2
     assert sorted(os.listdir(loop.folder / "saves")) == ["ckpt-4", "ckpt-5"]
-    assert "from worker 0" in loop.told
+    assert "worker 0 (pid" in loop.told

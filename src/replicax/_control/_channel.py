@@ -8,6 +8,7 @@ The chief's side is in `_hub.py`; `_ending.py` ends a process.
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections import Counter, deque
@@ -69,9 +70,15 @@ class Channel:
         """The seconds that the others have waited for each worker; empty but on the chief."""
         return []
 
+    def hosts(self) -> list[str]:
+        """The host of each worker."""
+        return [socket.gethostname()]
+
     def exchange(self, name: str, value: Any) -> list[Any]:
         """Wait for the JSON values of all workers; returns them in worker order.
 
+        Equal values may be one object. They travel as one, so that equal ones cost the chief the
+        same for each worker, however many there are.
         `ClusterError` if this worker has left; `WorkerLost` if a worker is lost, and `on_failure`
         has not ended this process.
         """
@@ -289,6 +296,7 @@ class ClusterChannel(Channel):
         self._limits = limits
         self._on_failure = on_failure
         self._table = [WorkerState(each) for each in range(size)]
+        self._latest: dict[int, WorkerState] = {}
         self._calls = Calls()
         self._offers = Offers(link, self._calls)
         self._heartbeat = Heartbeat(
@@ -304,6 +312,9 @@ class ClusterChannel(Channel):
 
     def lateness(self) -> list[float]:
         return self._lateness()
+
+    def hosts(self) -> list[str]:
+        return [state.host for state in self._table]
 
     def exchange(self, name: str, value: Any) -> list[Any]:
         return self._offers.exchange(name, value)
@@ -378,13 +389,18 @@ class ClusterChannel(Channel):
         op, head, buffers, _ = message
         match op:
             case "all":
-                values = [json.loads(bytes(value)) for value in buffers]
+                found = json.loads(bytes(buffers[0]))
+                given_by = head.get("given_by")
+                values = [found[place] for place in given_by] if given_by else found * self.size
                 self._calls.answer((head["name"], head["number"]), values)
             case "chief":
                 key = head["name"], head["number"]
                 self._calls.answer(key, bytes(buffers[0]), may_be_early=True)
-            case "table" | "welcome":
-                self._table = from_json(head["workers"])
+            case "welcome":
+                who = enumerate(head["workers"])
+                self._table = [WorkerState(each, host, pid) for each, (host, pid) in who]
+            case "states":  # of the chief, and of some who wait for it
+                self._latest = {state.index: state for state in from_json(head["workers"])}
             case "verdict":
                 self._link.send(encode("heard", {}))
                 self._give_up(WorkerLost(head["message"], tuple(head["workers"])))
@@ -397,7 +413,8 @@ class ClusterChannel(Channel):
         """Handle the loss of the connection to the chief, which is regular after the end."""
         culprit = self.index if reason == "altered" else 0  # the end of the connection to blame
         if not self._done.is_set():
-            self._give_up(worker_lost(Verdict(reason, (culprit,)), self._table, self._limits))
+            states = [self._latest.get(state.index, state) for state in self._table]
+            self._give_up(worker_lost(Verdict(reason, (culprit,)), states, self._limits))
 
     def _give_up(self, lost: WorkerLost) -> None:
         with self._lock:

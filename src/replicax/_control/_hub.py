@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import selectors
+import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, final
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Protocol, cast, final
 
 from replicax._control._heartbeat import Ticks
 from replicax._control._meeting import is_double, number_of, process_of
-from replicax._control._watchdog import Notices, Verdict, judge, listed, worker_lost
+from replicax._control._watchdog import (
+    WAITERS_SHOWN,
+    Notices,
+    Verdict,
+    judge,
+    listed,
+    waiters,
+    worker_lost,
+)
 from replicax._control._worker_table import Phase, WorkerState, WorkerTable, to_json
 from replicax._core.env import RX_SECOND_PORT
 from replicax._net import (
@@ -24,6 +35,7 @@ from replicax._net import (
     Outbox,
     Secret,
     encode,
+    own,
 )
 
 if TYPE_CHECKING:
@@ -58,6 +70,7 @@ class Hub:
         self._limits, self._usual_timeout = limits, limits.timeout
         self._on_notice = on_notice
         self._listener = Listener(secret, HUB, self._serve, admit=self._admit)
+        self._inbox = Inbox()
         self._ticks = Ticks(limits.beat)
         self._workers = WorkerTable(size, self._ticks)
         self._lock = threading.Lock()
@@ -75,6 +88,7 @@ class Hub:
     def listen(self, host: str, port: int) -> int:
         """Listen on an interface; returns the port."""
         self._port = self._listener.listen(host, port).getsockname()[1]
+        self._inbox.open()
         self._listener.open()
         return self._port
 
@@ -119,7 +133,7 @@ class Hub:
                 value = bytes(buffers[0])
                 values = self._workers.give(index, key, value, early=early, main=main)
                 if values is not None:
-                    self._tell_all(encode("all", {"name": key[0], "number": key[1]}, values))
+                    self._tell_all(_answer(key, values))
             case "wait":
                 self._workers.wait(index, key, main=is_main)
             case "withdraw":
@@ -157,6 +171,7 @@ class Hub:
             if self._over:
                 self._open.wait_for(lambda: not self._wires, _LEAVING_SECONDS)
         self._listener.close()
+        self._inbox.close()
 
     def _admit(self, caller: Caller) -> dict[str, Any]:
         index, process = number_of(caller, self._size), process_of(caller)
@@ -186,16 +201,17 @@ class Hub:
         self._recipients[index] = recipient
         self._workers.join(index, host=host, pid=pid)
         if len(self._recipients) == self._size:  # workers start when all are connected
-            table = to_json(self._workers.states(), set())
-            for wire in self._wires.values():
-                wire.send(encode("welcome", {"workers": table}))
+            who = [[state.host, state.pid] for state in self._workers.states()]
+            self._tell_all(encode("welcome", {"workers": who}))
             self._complete = True
             self._open.notify_all()
 
     def _hear(self, index: int, wire: Outbox) -> None:
         try:
             while True:
-                self.take(index, wire.receive())
+                self._inbox.serve(wire, lambda message: self.take(index, message))
+                while wire.is_amid:  # a large message, or one of which a part has come
+                    self.take(index, wire.receive())
         except Forged:
             self._end(index, "altered")
             wire.drain()  # keep the connection until the verdict is sent
@@ -249,7 +265,8 @@ class Hub:
                 self._tell_all(encode("done", {}))
             elif self._ticks.now - last_table >= self._limits.beat / 2:
                 last_table = self._ticks.now
-                self._tell_all(encode("table", {"workers": to_json(states, {0})}), but=0)
+                told = [states[0], *waiters(Verdict("died", (0,)), states)[:WAITERS_SHOWN]]
+                self._tell_all(encode("states", {"workers": to_json(told, {0})}), but=0)
                 for notice in notices.due(states, self._ticks.now):
                     self._on_notice(notice)
 
@@ -275,6 +292,77 @@ class Hub:
         for index, recipient in self._recipients.items():
             if index != but:
                 recipient.send(message)
+
+
+@final
+class Inbox:
+    """Reads the small messages of all workers in one thread.
+
+    A thread for each would take three times the CPU: most of it goes to their taking turns.
+    """
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._lock = threading.Lock()
+        self._bell: socket.socket | None = None  # its end stops the thread
+        self._closed = False
+
+    def open(self) -> None:
+        """Start to read."""
+        self._bell, heard = (own(end) for end in socket.socketpair())
+        self._selector.register(heard, selectors.EVENT_READ)
+        threading.Thread(
+            target=self._read, args=(heard,), name="replicax-inbox", daemon=True
+        ).start()
+
+    def close(self) -> None:
+        """Stop reading; whoever is served gets an EOFError."""
+        if self._bell:
+            self._bell.close()
+
+    def serve(self, wire: Outbox, take: Callable[[Message], None]) -> None:
+        """Hand over messages until one has come in part. Raises what `receive` and `take` raise."""
+        ended: SimpleQueue[BaseException | None] = SimpleQueue()
+        with self._lock:
+            if self._closed:
+                raise EOFError
+            self._selector.register(wire, selectors.EVENT_READ, (take, ended))
+        if error := ended.get():
+            raise error
+
+    def _read(self, heard: socket.socket) -> None:
+        with self._selector, heard:
+            while not self._closed:
+                for key, _ in self._selector.select():
+                    if key.fileobj is heard:
+                        self._closed = True
+                    else:
+                        self._take(key)
+            with self._lock:  # nobody is added any more
+                for key in self._selector.get_map().values():
+                    if key.data:
+                        key.data[1].put(EOFError())
+
+    def _take(self, key: selectors.SelectorKey) -> None:
+        wire, (take, ended), error = cast("Outbox", key.fileobj), key.data, None
+        try:
+            for message in wire.arrived():
+                take(message)
+        except BaseException as raised:
+            error = raised
+        if error or wire.is_amid:
+            self._selector.unregister(wire)
+            ended.put(error)
+
+
+def _answer(key: tuple[str, int], values: Sequence[bytes]) -> Encoded:
+    """The answer to a complete exchange: each value once, so that of equal ones there is one."""
+    places: dict[bytes, int] = {}
+    given_by = [places.setdefault(value, len(places)) for value in values]
+    head: dict[str, Any] = {"name": key[0], "number": key[1]}
+    if len(places) > 1:
+        head["given_by"] = given_by  # the place of each worker's value
+    return encode("all", head, [b"[" + b",".join(places) + b"]"])
 
 
 def _absence(lost: list[int], missing: list[int], port: int) -> str:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING, Literal, NamedTuple, final
@@ -97,9 +99,18 @@ def _diverged(states: Sequence[WorkerState]) -> list[int]:
 
 def _circle(states: Sequence[WorkerState], seconds: float) -> list[int]:
     """Workers that wait for each other: a dead-lock, whatever their threads and devices do."""
-    awaited = {
-        one.index: {other.index for other in states if one.is_blocked_by(other, seconds)}
-        for one in states
+    blocked = [one for one in states if one.is_here and one.unmoved >= seconds]
+    indices = {one.index for one in blocked}
+
+    @functools.cache
+    def behind(step: int) -> set[int]:
+        return {other.index for other in blocked if other.step < step}
+
+    awaited = {  # the missing workers of an exchange, or else those in an earlier step
+        one.index: one.awaited(seconds, main=True) & indices
+        if any(wait.is_main for wait in one.waits)
+        else behind(one.step)
+        for one in blocked
     }
     # Remove workers that wait for nobody in the circle, or that nobody in it waits for.
     circle = set(awaited)
@@ -138,7 +149,7 @@ EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h: neither Python nor a shell ends a p
 
 _RULE = "A cluster goes on only with all of its workers."
 _WHY = f"What is left cannot finish a step, so every worker ends, with exit code {EXIT_CODE}."
-_WAITERS_SHOWN = 3
+WAITERS_SHOWN = 3
 _OBSERVED: dict[Reason, str] = {
     "altered": "had a message altered on its connection with the chief",
     "failed": "failed with an unhandled exception",
@@ -233,7 +244,7 @@ def stack_of(state: WorkerState) -> str:
 
 
 def _who(culprits: Sequence[WorkerState]) -> str:
-    if len(culprits) > _WAITERS_SHOWN:
+    if len(culprits) > WAITERS_SHOWN:
         return listed([state.index for state in culprits])
     return " and ".join(map(named, culprits))
 
@@ -249,9 +260,9 @@ def _of_culprit(state: WorkerState, reason: Reason) -> list[str]:
 def _of_waiters(found: Sequence[WorkerState]) -> list[str]:
     shown = [
         f"  {named(state)} waits for it {whereabouts(state)}. {stack_of(state)}"
-        for state in found[:_WAITERS_SHOWN]
+        for state in found[:WAITERS_SHOWN]
     ]
-    rest = [state.index for state in found[_WAITERS_SHOWN:]]
+    rest = [state.index for state in found[WAITERS_SHOWN:]]
     return [
         *shown,
         *([f"  So {'do' if len(rest) > 1 else 'does'} {listed(rest)}."] if rest else []),
@@ -283,21 +294,29 @@ def _observe(states: Sequence[WorkerState], limits: Limits) -> Iterator[tuple[st
     silence = limits.silence
     here = [state for state in states if state.is_here]
     ended = [state for state in states if state.phase == "left" and state.ended >= silence]
-    awaited = False
+    waiting = _waiting(here, silence)
     for one in here:
-        waiting = [state for state in here if _waits(state, one, silence)]
-        if waiting:
-            awaited = True
-            yield f"wait {one.index}", _of_wait(waiting, one, limits.timeout)
+        if one.index in waiting:
+            yield f"wait {one.index}", _of_wait(waiting[one.index], one, limits.timeout)
     if ended and here:
         numbers = [state.index for state in here]
         yield f"end {numbers}", _of_end(ended, here)
-    if len(here) > 1 and not awaited and min(state.unmoved for state in here) >= silence:
+    if len(here) > 1 and not waiting and min(state.unmoved for state in here) >= silence:
         yield "all", _of_all(here)
 
 
-def _waits(state: WorkerState, one: WorkerState, silence: float) -> bool:
-    return state.waits_for(one, silence) or state.is_ahead_of(one, silence)
+def _waiting(here: Sequence[WorkerState], seconds: float) -> dict[int, list[WorkerState]]:
+    """For each worker, who has waited for it so long: in an exchange, or in a later step."""
+    indices, by_step = {one.index for one in here}, sorted(here, key=lambda one: one.step)
+    found: dict[int, list[WorkerState]] = {}
+    for state in here:
+        awaited = state.awaited(seconds) & indices
+        if state.unmoved >= seconds:
+            earlier = itertools.takewhile(lambda one, step=state.step: one.step < step, by_step)
+            awaited.update(one.index for one in earlier)
+        for index in awaited:
+            found.setdefault(index, []).append(state)
+    return found
 
 
 def _of_wait(waiting: Sequence[WorkerState], one: WorkerState, limit: float | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median_low
 from time import monotonic as clock
 from typing import TYPE_CHECKING, Any, Literal, final
@@ -66,17 +66,14 @@ class WorkerState:
         """Whether it has been in a later step, without moving for `unmoved` seconds."""
         return self.is_here and self.step > other.step and self.unmoved >= unmoved
 
-    def is_blocked_by(self, other: WorkerState, seconds: float) -> bool:
-        """Whether the other worker has blocked its main thread for `seconds`.
-
-        It waits in an exchange that lacks the other worker, or is in a later step.
-        """
-        if not self.is_here or self.unmoved < seconds:
-            return False
-        waits = [wait for wait in self.waits if wait.is_main]
-        if waits:
-            return any(other.index in w.missing and w.seconds >= seconds for w in waits)
-        return self.step > other.step
+    def awaited(self, seconds: float, *, main: bool = False) -> set[int]:
+        """The workers that are missing in exchanges in which it, or `main`, waits for `seconds`."""
+        return {
+            index
+            for wait in self.waits
+            if wait.seconds >= seconds and (wait.is_main or not main)
+            for index in wait.missing
+        }
 
     def computes_without(self, other: WorkerState, unmoved: float = 0.0) -> bool:
         """Whether it has been computing a step without the other worker, which has ended."""
@@ -84,10 +81,17 @@ class WorkerState:
         return self.is_here and self.computing and has_ended and self.unmoved >= unmoved
 
 
+_MISSING_TOLD = 16  # workers that have not come to an exchange; the lowest, so the chief is there
+
+
 def to_json(states: list[WorkerState], stacks_of: set[int]) -> list[dict[str, Any]]:
-    """Serialize a table, with the stacks of some workers only, because they are long."""
-    table = [{**asdict(state), "history": ()} for state in states]
-    return [row if row["index"] in stacks_of else {**row, "stack": None} for row in table]
+    """Serialize states, with the stacks of some workers only, because they are long."""
+    table = []
+    for state in states:
+        waits = tuple(replace(wait, missing=wait.missing[:_MISSING_TOLD]) for wait in state.waits)
+        stack = state.stack if state.index in stacks_of else None
+        table.append(asdict(replace(state, history=(), waits=waits, stack=stack)))
+    return table
 
 
 def from_json(table: list[dict[str, Any]]) -> list[WorkerState]:
@@ -251,13 +255,17 @@ class WorkerTable:
     def states(self) -> list[WorkerState]:
         """The present states of all workers."""
         with self._lock:
-            return [self._state(index, member) for index, member in enumerate(self._members)]
+            waits = self._waits()
+            return [
+                self._state(index, member, tuple(waits[index]))
+                for index, member in enumerate(self._members)
+            ]
 
     def all_left(self) -> bool:
         """Whether every worker has ended regularly."""
         return all(member.phase == "left" for member in self._members)
 
-    def _state(self, index: int, member: _Member) -> WorkerState:
+    def _state(self, index: int, member: _Member, waits: tuple[Wait, ...]) -> WorkerState:
         now = self._ticks.now
         return WorkerState(
             index=index,
@@ -271,28 +279,23 @@ class WorkerTable:
             still=member.still,
             computing=member.computing,
             ended=0.0 if member.phase == "here" else now - member.ended,
-            waits=tuple(self._waits(index)),
+            waits=waits,
             stack=member.stack,
             error=member.error,
             preempted=member.preempted,
             history=member.history,
         )
 
-    def _waits(self, index: int) -> list[Wait]:
-        everyone, now = set(range(self._size)), self._ticks.now
+    def _waits(self) -> list[list[Wait]]:
+        """The waits of each worker; those of one exchange share the list of who is missing."""
+        found: list[list[Wait]] = [[] for _ in range(self._size)]
         among_all = [
-            Wait(
-                *key,
-                now - exchange.since[index],
-                tuple(sorted(everyone - set(exchange.values))),
-                index in exchange.main,
-            )
+            (key, exchange, tuple(one for one in range(self._size) if one not in exchange.values))
             for key, exchange in self._pending.items()
-            if index in exchange.since
         ]
-        for_chief = [
-            Wait(*key, now - exchange.since[index], (0,), index in exchange.main)
-            for key, exchange in self._asked.items()
-            if index in exchange.since
-        ]
-        return among_all + for_chief
+        for_chief = [(key, exchange, (0,)) for key, exchange in self._asked.items()]
+        for key, exchange, missing in among_all + for_chief:
+            for index, since in exchange.since.items():
+                is_main = index in exchange.main
+                found[index].append(Wait(*key, self._ticks.now - since, missing, is_main))
+        return found

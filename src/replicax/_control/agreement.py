@@ -6,7 +6,6 @@ numbers otherwise.
 
 from __future__ import annotations
 
-import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import final
@@ -23,7 +22,7 @@ def agree(what: str, facts: Mapping[str, str], *, fix: str = "") -> None:
     """
     channel = current()
     if channel.size > 1:
-        _compare(what, channel.exchange(f"comparison of {what}", _with_host(facts)), fix)
+        _compare(what, channel.exchange(f"comparison of {what}", dict(facts)), fix)
 
 
 @final
@@ -32,7 +31,7 @@ class Agreement:
 
     def __init__(self, what: str, facts: Mapping[str, str], *, fix: str = "") -> None:
         self._what, self._fix = what, fix
-        self._offer = current().offer(f"comparison of {what}", _with_host(facts))
+        self._offer = current().offer(f"comparison of {what}", dict(facts))
 
     def require(self) -> None:
         """Wait for the others' facts; every worker raises `WorkersDiffer` if some differ."""
@@ -43,20 +42,17 @@ class Agreement:
         self._offer.withdraw()
 
 
-_HOST = "\0host"
 _MOST_FACTS = 8  # in a table: if weights differ, all of them may
 
 
-def _with_host(facts: Mapping[str, str]) -> dict[str, str]:
-    return {**facts, _HOST: socket.gethostname()}
-
-
 def _compare(what: str, found: Sequence[dict[str, str]], fix: str) -> None:
-    hosts = [one.pop(_HOST) for one in found]
+    if found.count(found[0]) == len(found):
+        return
     names = list(dict.fromkeys(name for one in found for name in one))
     differing = [name for name in names if len({one.get(name) for one in found}) > 1]
     if differing:
-        raise WorkersDiffer(what, differing, _table(found, hosts, differing), fix)
+        table = _table(found, current().hosts(), differing)
+        raise WorkersDiffer(what, differing, table, fix)
 
 
 def _table(

@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, final
 
@@ -17,7 +17,6 @@ from replicax._core.interrupts import uninterrupted
 from replicax._net.frames import (
     LARGEST,
     LARGEST_HEAD,
-    LARGEST_TABLE,
     NOTHING,
     PREFIX_SIZE,
     Garbled,
@@ -45,6 +44,7 @@ BROKEN = (OSError, EOFError, MemoryError, Garbled)
 
 _BUFFERED = 1 << 16  # bytes of a message that one read gets, as long as there are no more
 _PIECES = 1024  # the most buffers that one sendmsg takes on Linux
+_JOINED = 1 << 14  # bytes of a message that an outbox copies rather than send in pieces
 _CHECKED = 1 << 18  # bytes received at once if a seal is checked, so that they are in the cache
 _RECORD = 1 << 14  # bytes that TLS encrypts at once; smaller pieces are joined
 # One call, and one wake-up, for everything expected.
@@ -162,6 +162,36 @@ class Connection:
         if notes is not NOTHING:
             body = self._find(notes, prefix.body) or body
         return Message(op, head, [body[start:end] for start, end in places], prefix.kind)
+
+    def fileno(self) -> int:
+        """The socket's number, for a selector."""
+        return self._sock.fileno()
+
+    def arrived(self) -> Iterator[Message]:
+        """The small messages that are here, after one read that does not wait.
+
+        Afterwards `is_amid` tells whether the beginning of one more is here. Raises as `receive`.
+        """
+        if self._start:
+            self._buffer[: self._end - self._start] = self._buffer[self._start : self._end]
+            self._start, self._end = 0, self._end - self._start
+        with suppress(BlockingIOError):
+            got = self._sock.recv_into(self._buffer[self._end :], 0, _AT_ONCE)
+            if not got:
+                raise EOFError
+            self._end += got
+            self.received += got
+        while self._end - self._start >= PREFIX_SIZE + self._tag:
+            prefix = read_prefix(self._buffer[self._start : self._end], *self._limits)
+            size = PREFIX_SIZE + prefix.rest + prefix.body + 2 * self._tag
+            if self._end - self._start < size:
+                return
+            yield self.receive()
+
+    @property
+    def is_amid(self) -> bool:
+        """Whether bytes have been read that `receive` has not taken."""
+        return self._start < self._end
 
     def drain(self) -> None:
         """Discard all bytes until the other end hangs up."""
@@ -287,7 +317,7 @@ class Outbox(Connection):
         session: Session,
         *,
         largest: int = LARGEST,
-        largest_head: int = LARGEST_TABLE,
+        largest_head: int = LARGEST_HEAD,
     ) -> None:
         super().__init__(sock, session=session, largest=largest, largest_head=largest_head)
         self._changed = threading.Condition()
@@ -306,8 +336,10 @@ class Outbox(Connection):
         """
         with uninterrupted, self._changed:
             assert self._session
-            views = map(as_bytes, _sealed(message.pieces, self._session))
-            parts = [view for view in views if view]
+            pieces = _sealed(message.pieces, self._session)
+            if message.size <= _JOINED:  # one system call, and one packet
+                pieces = [b"".join(pieces)]
+            parts = [view for view in map(as_bytes, pieces) if view]
             while parts and not self._waiting:
                 sent = self._send_at_once(parts[0])
                 if sent < len(parts[0]):

@@ -265,6 +265,39 @@ def test_values_are_what_json_makes_of_them(cluster):
     assert two.all(lambda line: line.exchange("x", (1, "å")))[0] == [[1, "å"]] * 2
 
 
+def test_equal_values_travel_once(cluster, monkeypatch):
+    sizes = []
+    whole = _hub.encode
+
+    def noted(op, head, buffers=()):
+        message = whole(op, head, buffers)
+        sizes.append(message.size) if op == "all" else None
+        return message
+
+    monkeypatch.setattr(_hub, "encode", noted)
+    six = cluster(6)
+    six.open()
+    value = {"text": "x" * 1000}
+    assert six.all(lambda line: line.exchange("x", value)) == [[value] * 6] * 6
+    found = six.all(lambda line: line.exchange("x", [value, line.index // 3]))
+    assert found == [[[value, 0]] * 3 + [[value, 1]] * 3] * 6
+    assert [size // 1000 for size in sizes] == [1, 2]
+
+
+def test_long_values_and_short_ones_keep_their_order(cluster):
+    two = cluster()
+    chief, other = two.open()
+    values = [["x" * size] for size in (1, 200_000, 2, 70_000, 3, 3)]
+    offers = [[line.offer("x", value) for value in values] for line in (other, chief)]
+    for line in offers:
+        assert [offer.answers() for offer in line] == [[value] * 2 for value in values]
+
+
+def test_everyone_knows_the_hosts(cluster):
+    three = cluster(3)
+    assert [line.hosts() for line in three.open()] == [[socket.gethostname()] * 3] * 3
+
+
 def test_a_name_can_be_used_again(cluster):
     two = cluster()
     two.open()

@@ -161,7 +161,7 @@ def test_without_arguments_the_commands_are_listed(capsys):
     assert all(f"\n    {command} " in said for command in ("compare", "run", "verify"))
 
 
-@pytest.mark.parametrize("behind", [["--image", "b"], ["--workers=3", "--epochs", "2"]])
+@pytest.mark.parametrize("behind", [["--gpus", "2"], ["--workers=3", "--epochs", "2"]])
 def test_an_option_behind_the_program_is_noticed(behind, capsys):
     assert _cli.main(["k8s", "--image", "a", "train.py", *behind]) == 0
     told = capsys.readouterr()

@@ -320,7 +320,7 @@ def test_the_exit_code_of_a_worker_that_joins_is_ours(launch, script):
 def test_a_wrong_description_is_refused(launch, script):
     code, _, err = outcome(launch(script(""), environ={"TF_CONFIG": "{"}))
     assert code == 2
-    assert err[0].startswith("replicax run: error: TF_CONFIG is JSON. Received: ")
+    assert err[0].startswith("replicax run: error: TF_CONFIG is no JSON")
 
 
 def test_of_several_hosts_the_own_workers_are_started(launch, script):

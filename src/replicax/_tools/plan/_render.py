@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from replicax._tools.compare import _table
 from replicax._tools.plan._chips import size
+from replicax._tools.plan._scaling import CHIEF_SECONDS
 
 if TYPE_CHECKING:
     from replicax._tools.plan._result import Plan, Row
@@ -109,9 +110,14 @@ def _wire(row: Row) -> str:
 def _scaling(scaling: Scaling) -> str:
     """A line for each number of chips, and the check."""
     kinds = sorted({kind for point in scaling.points for kind in point.wire})
-    headers = ("chips", "batch", *(f"sent:\n{kind}" for kind in kinds))
+    headers = ("chips", "batch", *(f"sent:\n{kind}" for kind in kinds), "agreement:\nchief's CPU")
     cells = [
-        [f"{one.chips}", f"{one.batch}", *(size(one.wire.get(kind, 0)) for kind in kinds)]
+        [
+            f"{one.chips}",
+            f"{one.batch}",
+            *(size(one.wire.get(kind, 0)) for kind in kinds),
+            f"{1e3 * one.agreement:.2f} ms",
+        ]
         for one in scaling.points
     ]
     title = (
@@ -150,4 +156,7 @@ _MEANINGS = (
     "GFLOPs: as XLA counts them in the compiled program; a loop counts once",
     "sent: for the collective operations of the program, by the arithmetic of rings",
 )
-_OF_SCALING = ("other numbers of chips: modelled; nothing is compiled for them",)
+_OF_SCALING = (
+    "other numbers of chips: modelled; nothing is compiled for them",
+    f"agreement of each batch: {1e6 * CHIEF_SECONDS:.0f} µs for a worker; here each chip has one",
+)

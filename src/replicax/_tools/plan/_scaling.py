@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from replicax._tools.plan._result import Row
 
 
+CHIEF_SECONDS = 40e-6  # on its CPU, for one worker in one agreement; see benchmarks/control.py
+
+
 @final
 @dataclass(frozen=True)
 class Scaled:
@@ -28,6 +31,7 @@ class Scaled:
     devices: int
     batch: int  # rows of the whole one
     wire: dict[str, int]  # bytes that one device sends in a step, by the kind of operation
+    agreement: float  # seconds of the chief's CPU for one, if each chip has a worker of its own
 
 
 @final
@@ -89,7 +93,7 @@ def _at(chips: int, base: Row) -> Scaled:
     sizes = map(int, base.topology.partition(":")[2].split("x"))
     devices = chips * (base.devices // math.prod(sizes))
     batch = round(base.batch * devices / base.devices)
-    return Scaled(chips, devices, batch, _wire(base, devices))
+    return Scaled(chips, devices, batch, _wire(base, devices), chips * CHIEF_SECONDS)
 
 
 def _wire(base: Row, devices: int) -> dict[str, int]:
