@@ -96,7 +96,7 @@ def test_the_culprit_is_named_with_its_last_lines(launch, script, ending):
     how = "exit code 3" if "exit" in ending else "signal 11 (SIGSEGV: native code touched memory"
     assert code == (3 if "exit" in ending else 128 + 11)
     assert f"failed with {how}" in text
-    assert " from worker 1 (pid " in text
+    assert "worker 1 (pid " in text
     assert err[err.index(text) + 1] == "    what I did last"
 
 
