@@ -25,6 +25,7 @@ SLOW = (
     "guides/",
     "machines/",
     "multi_process/",
+    "people/",
     "ps_processes/",
     "soak/",
     "test_docs.py::test_examples_run",

@@ -330,7 +330,7 @@ _SIGNAL_HINTS = {
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Return " Did you mean 'fit'?" with the known name closest to `name`, or an empty text."""
     by_folded = {one.casefold(): one for one in known}
-    close = difflib.get_close_matches(str(name).casefold(), by_folded, n=1)
+    close = difflib.get_close_matches(str(name).casefold(), by_folded, n=1, cutoff=0.7)
     return f" Did you mean {by_folded[close[0]]!r}?" if close else ""
 
 

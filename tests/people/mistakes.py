@@ -1,0 +1,206 @@
+"""Mistakes that people make with Replicax, replayed: what each prints, and its exit code.
+
+    python tests/people/mistakes.py            print them all
+    python tests/people/mistakes.py --docs     write the table of docs/mistakes.md anew
+
+`test_mistakes.py` checks for each that it ends, how, and that its last line has the named fact.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+from typing import NamedTuple
+
+PAGE = Path(__file__).parents[2] / "docs" / "mistakes.md"
+BEGIN, END = "<!-- mistakes: begin -->\n", "<!-- mistakes: end -->\n"
+SECONDS = 120.0
+
+
+class Mistake(NamedTuple):
+    """What somebody wrote, a fact that the answer must hold, and how it ends."""
+
+    written: str  # as the table shows it
+    says: str
+    program: str = ""  # lines in front, or the whole program, where `written` is not enough
+    environ: tuple[tuple[str, str], ...] = ()
+    code: int = 1
+
+    @property
+    def is_command(self) -> bool:
+        return self.written.startswith("replicax")
+
+
+MODEL = """
+import replicax as rx
+rx.testing.virtual_devices(2)
+import jax.numpy as jnp
+import keras
+import numpy as np
+strategy = rx.MirroredStrategy()
+x, y = np.ones((6, 2), "float32"), np.ones((6, 1), "float32")
+def built():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+(batch,) = strategy.experimental_distribute_dataset([x])
+(uneven,) = strategy.experimental_distribute_dataset([x[:3]])
+"""
+
+MISTAKES = [
+    # Names.
+    Mistake("rx.MirorredStrategy()", "MirroredStrategy"),
+    Mistake("strategy.experimental_run_v2(f)", "strategy.run(fn", MODEL),
+    Mistake("strategy.distribute_dataset(x)", "experimental_distribute_dataset", MODEL),
+    Mistake("tf.nonsense", "tf.nonsense", "import replicax.tf as tf"),
+    Mistake("tf.relu(1.0)", "tf.nn.relu", "import replicax.tf as tf"),
+    Mistake("rx.data.Dataset.rang(3)", "range"),
+    # Devices and arguments.
+    Mistake('rx.MirroredStrategy("gpu")', "replicax[cuda]"),
+    Mistake("rx.MirroredStrategy(4)", "virtual_devices"),
+    Mistake('rx.OneDeviceStrategy("GPU:0")', "JAX sees CPU:0"),
+    Mistake('rx.MirroredStrategy(["CPU:0", "CPU:0"])', "more than once"),
+    Mistake('rx.MirroredStrategy(cross_device_ops="ring")', "'nccl'"),
+    Mistake('rx.MirroredStrategy(compression="zip")', "'bf16'"),
+    Mistake("rx.testing.virtual_devices(4)", "top of the program", "import jax; jax.devices()"),
+    Mistake("rx.TPUStrategy()", "replicax[tpu]"),
+    Mistake(
+        "rx.ParameterServerStrategy(num_workers=0, num_ps=1)", "num_workers", "import replicax as rx"
+    ),
+    Mistake("rx.MirroredStrategy()", "KERAS_BACKEND=jax", environ=(("KERAS_BACKEND", "torch"),)),
+    Mistake("rx.MultiWorkerMirroredStrategy()", "TF_CONFIG", environ=(("TF_CONFIG", "{"),)),
+    # Inside and outside of `run`.
+    Mistake("strategy.run(lambda rows: rows.sum(), args=batch)", "args=(batch,)", MODEL),
+    Mistake("float(strategy.run(lambda rows: rows.sum(), args=(batch,)))", "strategy.reduce", MODEL),
+    Mistake(
+        'strategy.reduce("SUM", strategy.run(lambda: 1.0), axis=0)', "axis=None", MODEL
+    ),
+    Mistake('strategy.reduce("SUM", strategy.run(lambda: 1.0), axis="0")', "got '0'", MODEL),
+    Mistake('strategy.reduce("avg", strategy.run(lambda: 1.0), axis=None)', "'MEAN'", MODEL),
+    Mistake('strategy.reduce("SUM", 1.0, axis=None)', "strategy.run", MODEL),
+    Mistake(
+        'strategy.run(lambda: strategy.reduce("SUM", 1.0, axis=None))', "all_reduce", MODEL
+    ),
+    Mistake(
+        'strategy.reduce("SUM", strategy.run(lambda rows: rows, args=(uneven,)), axis=None)',
+        "axis=0",
+        MODEL,
+    ),
+    Mistake("strategy.run(lambda rows: float(rows.sum()), args=(batch,))", "float", MODEL),
+    Mistake(
+        "strategy.run(lambda rows: last.assign(rows.max()), args=(batch,))",
+        "all_reduce",
+        MODEL + "with strategy.scope():\n    last = keras.Variable(0.0)\n",
+    ),
+    Mistake(
+        "rx.nn.compute_average_loss(jnp.ones(4))  # in a scope, outside of run",
+        "strategy.run",
+        MODEL + "strategy.scope().__enter__()\n",
+    ),
+    Mistake(
+        "strategy.run(lambda: other + 1)  # a variable of another strategy",
+        "another strategy",
+        MODEL + "with rx.OneDeviceStrategy('CPU:1').scope():\n    other = keras.Variable(1.0)\n",
+    ),
+    # Models and data.
+    Mistake(
+        "model.fit(dataset, batch_size=2, verbose=0)",
+        "batch_size",
+        MODEL
+        + "with strategy.scope():\n    model = built()\n"
+        + "dataset = rx.data.Dataset.from_tensor_slices((x, y)).batch(2)\n",
+    ),
+    Mistake(
+        "model.fit(dataset, verbose=0)  # without .batch",
+        "batch",
+        MODEL
+        + "with strategy.scope():\n    model = built()\n"
+        + "dataset = rx.data.Dataset.from_tensor_slices((x, y))\n",
+    ),
+    Mistake("rx.data.Dataset.range(4).batch(0)", "`batch_size`"),
+    Mistake('rx.data.Dataset.list_files("/nowhere/*.csv")', "/nowhere/*.csv"),
+    Mistake('rx.train.Checkpoint().restore("/nowhere/ckpt-1")', "/nowhere/ckpt-1"),
+    # Commands.
+    Mistake("replicax runn train.py", "Did you mean 'run'?", code=2),
+    Mistake("replicax run nofile.py", "nofile.py", code=2),
+    Mistake("replicax run --worker 2 train.py", "Did you mean '--workers'?", code=2),
+    Mistake("replicax run --workers 0 train.py", "at least 1", code=2),
+    Mistake("replicax run train.py --workers 2", "in front", code=0),
+    Mistake("replicax k8s train.py", "--image", code=2),
+    Mistake("replicax verify nofile.py", "nofile.py", code=2),
+    Mistake("replicax plan nofile.h5", "nofile.h5", code=2),
+    Mistake("replicax compare --strategies miror", "Did you mean 'mirrored'?", code=2),
+]
+
+
+class Ended(NamedTuple):
+    """How a replayed mistake ended, and what it printed last."""
+
+    code: int
+    said: str
+
+
+def replay(mistake: Mistake) -> Ended:
+    """Run it in a process of its own, in an empty folder with a small train.py."""
+    names = ("TF_CONFIG", "KERAS_BACKEND", "JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES", "NPROC")
+    environ = {name: value for name, value in os.environ.items() if name not in names}
+    environ |= dict(mistake.environ)
+    if mistake.is_command:
+        command = [sys.executable, "-m", "replicax", *mistake.written.split()[1:]]
+    else:
+        program = f"import replicax as rx\n{textwrap.dedent(mistake.program)}\n{mistake.written}\n"
+        command = [sys.executable, "-c", program]
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "train.py").write_text("")
+        done = subprocess.run(
+            command,
+            env=environ,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    return Ended(done.returncode, _last(done.stderr, mistake.is_command).replace(folder, "."))
+
+
+def _last(errors: str, is_command: bool) -> str:
+    """Return what a reader sees last: the error without its traceback, or a command's last line."""
+    lines = [line for line in errors.strip().splitlines() if line.strip()]
+    if is_command:
+        return lines[-1] if lines else ""
+    begins = [n for n, line in enumerate(lines) if line.startswith(("replicax.", "AttributeError"))]
+    text = " ".join(line.strip() for line in lines[begins[-1] if begins else -1 :])
+    text = text.partition(" -------------------- ")[0]  # JAX's note on its frames
+    return text.replace("replicax._core.errors.", "")
+
+
+def table() -> str:
+    """Return the table of docs/mistakes.md."""
+    rows = []
+    for mistake in MISTAKES:
+        ended = replay(mistake)
+        written = " ".join([*(f"{name}={value}" for name, value in mistake.environ), mistake.written])
+        shown = ended.said.replace("|", "\\|")
+        rows.append(f"| `{written}` | {shown} | {ended.code} |\n")
+    return "| written | printed | exit code |\n|---|---|---|\n" + "".join(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--docs", action="store_true", help="write docs/mistakes.md anew")
+    text = table()
+    if not parser.parse_args().docs:
+        print(text)
+        return
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(before + BEGIN + text + END + rest.partition(END)[2])
+
+
+if __name__ == "__main__":
+    main()
