@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
+from textwrap import shorten
 from threading import Thread
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, final
 
@@ -46,6 +47,7 @@ _STREAMING = {"num_returns": "streaming", "_generator_backpressure_num_objects":
 _LOST = 255  # what ssh ends with when its connection breaks
 _JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 _BETWEEN_LOOKS = 0.2
+_MOST_CHARACTERS = 400  # of what Ray says, which ends with general advice
 _SECONDS_BEFORE_FEWER = 10.0
 
 
@@ -166,7 +168,7 @@ class FarProcess:
         except OSError:  # nobody reads any more
             pass
         except Exception as error:  # Ray's, if its machine or its actor is gone
-            words = " ".join(str(error).split())
+            words = shorten(str(error), _MOST_CHARACTERS)
             with suppress(OSError):
                 _write(streams[ERR], f"Ray has lost {self._who}: {words}\n".encode())
         self.returncode = returncode
