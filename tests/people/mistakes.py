@@ -70,22 +70,22 @@ MISTAKES = [
     Mistake("rx.testing.virtual_devices(4)", "top of the program", "import jax; jax.devices()"),
     Mistake("rx.TPUStrategy()", "replicax[tpu]"),
     Mistake(
-        "rx.ParameterServerStrategy(num_workers=0, num_ps=1)", "num_workers", "import replicax as rx"
+        "rx.ParameterServerStrategy(num_workers=0, num_ps=1)",
+        "num_workers",
+        "import replicax as rx",
     ),
     Mistake("rx.MirroredStrategy()", "KERAS_BACKEND=jax", environ=(("KERAS_BACKEND", "torch"),)),
     Mistake("rx.MultiWorkerMirroredStrategy()", "TF_CONFIG", environ=(("TF_CONFIG", "{"),)),
     # Inside and outside of `run`.
     Mistake("strategy.run(lambda rows: rows.sum(), args=batch)", "args=(batch,)", MODEL),
-    Mistake("float(strategy.run(lambda rows: rows.sum(), args=(batch,)))", "strategy.reduce", MODEL),
     Mistake(
-        'strategy.reduce("SUM", strategy.run(lambda: 1.0), axis=0)', "axis=None", MODEL
+        "float(strategy.run(lambda rows: rows.sum(), args=(batch,)))", "strategy.reduce", MODEL
     ),
+    Mistake('strategy.reduce("SUM", strategy.run(lambda: 1.0), axis=0)', "axis=None", MODEL),
     Mistake('strategy.reduce("SUM", strategy.run(lambda: 1.0), axis="0")', "got '0'", MODEL),
     Mistake('strategy.reduce("avg", strategy.run(lambda: 1.0), axis=None)', "'MEAN'", MODEL),
     Mistake('strategy.reduce("SUM", 1.0, axis=None)', "strategy.run", MODEL),
-    Mistake(
-        'strategy.run(lambda: strategy.reduce("SUM", 1.0, axis=None))', "all_reduce", MODEL
-    ),
+    Mistake('strategy.run(lambda: strategy.reduce("SUM", 1.0, axis=None))', "all_reduce", MODEL),
     Mistake(
         'strategy.reduce("SUM", strategy.run(lambda rows: rows, args=(uneven,)), axis=None)',
         "axis=0",
@@ -185,7 +185,9 @@ def table() -> str:
     rows = []
     for mistake in MISTAKES:
         ended = replay(mistake)
-        written = " ".join([*(f"{name}={value}" for name, value in mistake.environ), mistake.written])
+        written = " ".join(
+            [*(f"{name}={value}" for name, value in mistake.environ), mistake.written]
+        )
         shown = ended.said.replace("|", "\\|")
         rows.append(f"| `{written}` | {shown} | {ended.code} |\n")
     return "| written | printed | exit code |\n|---|---|---|\n" + "".join(rows)

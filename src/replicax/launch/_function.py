@@ -11,7 +11,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from replicax._core.errors import ProcessesTimedOut, UsageError
 from replicax._processes.output import Notebook
@@ -87,10 +87,7 @@ def run(
     surroundings = Surroundings(
         os.environ, devices_per_worker, cores=os.cpu_count() or 1, extra=env or {}
     )
-    is_script = not callable(fn_or_script) and not is_name(str(fn_or_script))
-    program = Program(str(fn_or_script if is_script else CALLED), tuple(map(str, args)))
-    if is_script:
-        check_program(program)
+    program, is_script = _program_of(fn_or_script, args)
     with ExitStack() as opened:
         files = [opened.enter_context(tempfile.TemporaryFile()) for _ in range(1 + num_workers)]
         if not is_script:
@@ -125,10 +122,26 @@ def run(
                 rules=Rules(deadline=time.monotonic() + (timeout or float("inf"))),
             )
         _raise_for(outcome, timeout)
-        for file, result in zip(files[1:], results, strict=False):
-            file.write(result)
-            file.flush()
+        _keep(results, files[1:])
         return [None] * num_workers if is_script else load_results(files[1:])
+
+
+def _program_of(
+    fn_or_script: Callable[..., Any] | str | os.PathLike[str], args: Sequence[Any]
+) -> tuple[Program, bool]:
+    """Return what the workers run, and whether that is the user's script."""
+    is_script = not callable(fn_or_script) and not is_name(str(fn_or_script))
+    program = Program(str(fn_or_script if is_script else CALLED), tuple(map(str, args)))
+    if is_script:
+        check_program(program)
+    return program, is_script
+
+
+def _keep(results: Sequence[bytes], files: Sequence[IO[bytes]]) -> None:
+    """Write what Ray's workers returned, if anything, to where others write it themselves."""
+    for file, result in zip(files, results, strict=False):
+        file.write(result)
+        file.flush()
 
 
 def _raise_for(outcome: Outcome, timeout: float | None) -> None:
