@@ -175,5 +175,5 @@ def test_a_described_tpu_is_none_to_run_on():
     assert described.num_tpus_per_task == 4
     pairs = rx.tpu.experimental.DeviceAssignment.build(described, [2, 1, 1, 1], num_replicas=4)
     resolver = rx.cluster_resolver.TPUClusterResolver(fallback="cpu", environ={})
-    with pytest.raises(rx.errors.UnknownDevice, match=r"an assignment to .* \(TPU v5 lite\)"):
+    with pytest.raises(rx.errors.UnknownDevice, match=r"\(TPU v5 lite\).*`replicax plan`"):
         rx.TPUStrategy(resolver, pairs)

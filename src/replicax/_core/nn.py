@@ -55,12 +55,12 @@ def compute_average_loss(
     if global_batch_size is None:
         global_batch_size = losses.shape[0] * _num_replicas("compute_average_loss")
         group = current_group()
-        rows = group.uneven_rows if group else None
-        if rows not in (None, global_batch_size):
+        own, rows = group.uneven_rows if group else (0, 0)
+        if losses.shape[0] == own and rows != global_batch_size:
             warnings.warn(
-                f"`compute_average_loss` divides by {global_batch_size} on a replica with "
-                f"{losses.shape[0]} rows, but the whole batch has {rows}. Pass "
-                f"global_batch_size={rows}. See docs/custom_loops.md.",
+                f"`compute_average_loss` divides by {global_batch_size} on a replica with {own} "
+                f"rows, but the whole batch has {rows}. Pass global_batch_size={rows}. See "
+                "docs/custom_loops.md.",
                 stacklevel=2,
             )
     # 0 for an empty batch, by a division that is defined everywhere.

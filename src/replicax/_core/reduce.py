@@ -55,9 +55,11 @@ class GatherLog:
     `known[k][r]` is the size that call k meets on replica r, as found by the trace before.
     """
 
-    def __init__(self, known: Sequence[tuple[int, ...]] = (), rows: int | None = None) -> None:
+    def __init__(
+        self, known: Sequence[tuple[int, ...]] = (), rows: tuple[int, int] = (0, 0)
+    ) -> None:
         self.known = known
-        self.rows = rows  # of the whole batch
+        self.rows = rows  # of this replica and of the whole batch
         self.seen: list[int] = []
 
     def sizes(self, own: int, replicas: int) -> tuple[int, ...]:
@@ -92,9 +94,9 @@ class SyncGroup:
         self._combine, self._gathers = combine, gathers
 
     @property
-    def uneven_rows(self) -> int | None:
-        """The rows of the whole batch if replicas hold different numbers of them, else None."""
-        return self._gathers.rows if self._gathers is not None else None
+    def uneven_rows(self) -> tuple[int, int]:
+        """The rows of this replica and of the whole batch; zeros if all replicas hold as many."""
+        return self._gathers.rows if self._gathers is not None else (0, 0)
 
     def replica_id(self) -> Any:
         """The number of this replica; int32."""

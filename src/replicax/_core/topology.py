@@ -220,7 +220,9 @@ def parse_device(device: str | jax.Device) -> jax.Device:
 
 def _chosen(devices: Devices | None) -> list[jax.Device]:
     """Return the devices that an argument means: a number, a name, a platform, or a list."""
-    if isinstance(devices, int):
+    if isinstance(devices, bool | float):
+        raise UsageError.of("devices", "names, a number of devices, or None", devices)
+    if isinstance(devices, int | np.integer):
         found = default_devices()
         if not 0 < devices <= len(found):
             raise UnknownDevice(f"Cannot use {devices} devices: {_here()} {_VIRTUAL_DEVICES}")

@@ -112,8 +112,9 @@ def _trace_each(
     variables: Sequence[Any] = ()
     for _ in range(MAX_GATHER_ROUNDS):
         groups, captures, logs = [], [], []
-        for leaves, has_rows in zip(inputs, full, strict=True):
-            log = GatherLog(known, _rows(inputs))
+        rows = _rows(inputs)
+        for replica, (leaves, has_rows) in enumerate(zip(inputs, full, strict=True)):
+            log = GatherLog(known, (rows[replica], sum(rows)))
             share = 1.0 / sum(full) if has_rows else 0.0
             group = SyncGroup(replicas, combine, share=share, gathers=log)
 
@@ -175,13 +176,13 @@ def _component(array: Any, replica: int) -> Any:
     return array.components[replica] if isinstance(array, PerReplica) else array
 
 
-def _rows(inputs: Sequence[Sequence[Any]]) -> int | None:
-    """Return the rows of the whole batch if replicas hold different numbers of them."""
+def _rows(inputs: Sequence[Sequence[Any]]) -> list[int]:
+    """Return the rows of each replica, by the first input of which they hold different numbers."""
     for column in zip(*inputs, strict=True):
         sizes = [leaf.shape[0] for leaf in column if leaf.ndim]
         if len(set(sizes)) > 1:
-            return sum(sizes)
-    return None
+            return sizes
+    return [0] * len(inputs)
 
 
 def _have_rows(arrays: Sequence[Any], replicas: int) -> list[bool]:

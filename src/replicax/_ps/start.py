@@ -172,7 +172,7 @@ def _on_ray(size: Size, address: str, resources: Mapping[str, Mapping[str, float
 
     def members(job: str, count: int) -> Members:
         own = resources.get(job, {"CPU": 1.0})
-        accelerated = job == "worker" and any(name in own for name in ("GPU", "TPU"))
+        accelerated = job == "worker" and any(own.get(name, 0) > 0 for name in ("GPU", "TPU"))
         # JAX chooses where it is empty, whatever the variable is for Ray itself.
         platforms = {JAX_PLATFORMS: "" if accelerated else "cpu"}
         return Members(count, environment=environment_of_members() | platforms, resources=own)

@@ -11,6 +11,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from math import inf
 from typing import IO, TYPE_CHECKING, Any
 
 from replicax._core.errors import ProcessesTimedOut, UsageError
@@ -119,7 +120,7 @@ def run(
                 max_restarts=max_restarts,
                 sink=Notebook(),
                 signals=signals,
-                rules=Rules(deadline=time.monotonic() + (timeout or float("inf"))),
+                rules=Rules(deadline=time.monotonic() + (inf if timeout is None else timeout)),
             )
         _raise_for(outcome, timeout)
         _keep(results, files[1:])

@@ -116,7 +116,7 @@ class Arrays(Mapping[str, np.ndarray]):
             target[(rows, *outer)] = block.reshape(-1, *shape[1:])[(slice(None), *inner)]
 
     def _check(self, name: str, part: _Part) -> None:
-        key = part.file, part.offset
+        key = part.file, part.offset, part.size  # an empty part begins where the next one does
         if key in self._checked:
             return
         checksum = 0

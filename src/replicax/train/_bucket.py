@@ -7,6 +7,7 @@ under names of their own, and `checkpoint.json` last: with it the checkpoint is 
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, BinaryIO, final
@@ -15,6 +16,14 @@ from replicax._core.errors import UsageError
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+
+# The names of `_files.file_of`.
+_OF_ARRAYS = re.compile(r"arrays(-[0-9a-f]{8})?(-\d+)?\.bin")
+
+
+def is_of_arrays(name: str) -> bool:
+    """Whether a checkpoint may have written a file of this name."""
+    return bool(_OF_ARRAYS.fullmatch(name))
 
 
 @final
@@ -62,9 +71,9 @@ class Bucket:
     def open(self, name: str) -> int:
         # A copy on this machine's disk, as parts of arrays are read twice: to be checked, and used.
         descriptor, path = tempfile.mkstemp(prefix="replicax-")
+        os.close(descriptor)
         try:
             self._system.get_file(self._at(name), path)
-            os.close(descriptor)
             return os.open(path, os.O_RDONLY)
         finally:
             os.unlink(path)
@@ -82,7 +91,7 @@ class Bucket:
     def refuse_others(self, marks: Collection[str]) -> None:
         """Refuse a folder with objects, none of which has a name of `marks` or is of ours."""
         names = self.names()
-        if names and not any(name in marks or name.startswith("arrays") for name in names):
+        if names and not any(name in marks or is_of_arrays(name) for name in names):
             raise UsageError(
                 f"Something else is at {self._url!r}: {', '.join(sorted(names)[:3])}. A checkpoint "
                 "would be mixed with it. Name a new folder, or remove what is there."

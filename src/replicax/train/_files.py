@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import shutil
 import uuid
@@ -182,10 +183,22 @@ class Draft:
         with files.create(MANIFEST) as file:
             file.write(_manifest(body).encode())
         if is_url(self._path):
+            from replicax.train._bucket import is_of_arrays
+
             self._is_there = True
-            _bucket(self._path).remove(set(sizes) - {MANIFEST, *_lengths(body)})
+            self._remove_old({name for name in sizes if is_of_arrays(name)} - {*_lengths(body)})
         else:
             self._folder.finish()
+
+    def _remove_old(self, names: set[str]) -> None:
+        """Remove the files of the checkpoint that was there; the new one is whole without it."""
+        try:
+            _bucket(self._path).remove(names)
+        except OSError as error:
+            text = (
+                "The checkpoint %r is written, but files of the one before could not be removed: %s"
+            )
+            logging.getLogger("replicax").warning(text, self._path, error)
 
     def discard(self) -> None:
         """Remove what was written."""

@@ -169,12 +169,21 @@ class DividedSave:
         with _files.refused_by_disk(path):
             return Draft(path)
 
+    def copied(self, pieces: Iterable[Piece]) -> list[Piece]:
+        """Copy this worker's pieces to host memory; what fails on one worker fails on all."""
+        try:
+            return together(self._channel, "copied", lambda: list(copied(pieces)))
+        except BaseException:
+            if self._draft is not None:
+                self._draft.discard()
+            raise
+
     def write(
         self, body: dict[str, Any], pieces: Iterable[Piece], calls: Sequence[Callable[[], None]]
     ) -> None:
         """Write this worker's pieces, in any thread; what fails on one worker fails on all."""
         # Two checkpoints may be written at once, and the order of calls of one name counts.
-        name = os.path.basename(self._place)
+        name = f"{self._place}{self._label}"
         try:
             own = together(self._channel, f"{name} written", partial(self._written, pieces))
             written = self._channel.exchange(f"checkpoint {name}", own)
@@ -228,6 +237,21 @@ def opened(channel: Channel, path: str) -> _files.Opened:
     own = together(channel, "read", partial(_files.opened, path) if channel.is_chief else _nothing)
     manifest = channel.from_chief("checkpoint", own.manifest if own else b"")
     folder = Path("" if own else tempfile.mkdtemp(prefix="replicax-"))
+    try:
+        _copy_files(channel, own, folder, manifest)
+        if own:
+            return own
+        content = _files.described(manifest, path, _files.OnDisk(folder).open)
+    except BaseException:
+        if not own:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(content.arrays, shutil.rmtree, folder, ignore_errors=True)
+    return content
+
+
+def _copy_files(channel: Channel, own: _files.Opened | None, folder: Path, manifest: bytes) -> None:
+    """Send the chief's files, a block after another, to the folders of the other workers."""
     for name, size in _files.lengths(manifest).items():
         for begin in range(0, size, _CHUNK):
             block = (
@@ -237,11 +261,6 @@ def opened(channel: Channel, path: str) -> _files.Opened:
             chunk = channel.from_chief("checkpoint", b"" if read is None else read.tobytes())
             append = _nothing if own else partial(_append, folder / name, chunk)
             together(channel, "received", append)
-    if own:
-        return own
-    content = _files.described(manifest, path, _files.OnDisk(folder).open)
-    weakref.finalize(content.arrays, shutil.rmtree, folder, ignore_errors=True)
-    return content
 
 
 def _nothing() -> None:

@@ -218,7 +218,7 @@ def test_other_devices_are_noticed_at_the_start(cluster):
     for code, said in cluster(program, [0, 1], 2):
         assert code in (1, EXIT_CODE)
         if code == 1:
-            assert "WorkersDiffer: All workers must have the same set-up. Received: work" in said
+            assert "WorkersDiffer: The workers differ in" in said
             assert "differ in number of devices:\n    number of devices:\n      worker 0 (" in said
 
 

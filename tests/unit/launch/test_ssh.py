@@ -138,7 +138,7 @@ def test_the_first_that_fails_ends_all_and_is_named(over_hosts, script, tmp_path
     """)
     code, _, err = outcome(over_hosts("--grace", "0.5", path))
     assert code == (3 if "exit" in ending else 128 + 9)
-    assert "from node2:worker 1. " in err[0]
+    assert "node2:worker 1 failed with" in err[0]
     assert err[1] == "    what I did last"
     workers = wait_for_pids(tmp_path, 2)
     wait_until(lambda: not any(map(is_running, workers)))

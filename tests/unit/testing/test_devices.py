@@ -52,6 +52,6 @@ def test_too_late_in_a_fresh_process():
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1
     assert "BackendAlreadyInitialized" in last
-    assert "2 devices" in last
+    assert "2 virtual devices" in last
     assert "`virtual_devices`" in last
     assert "JAX_NUM_CPU_DEVICES=2" in last
