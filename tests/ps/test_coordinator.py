@@ -104,14 +104,14 @@ def test_a_plain_function_is_refused(coordinator):  # 106
     def plain():
         return 1
 
-    with pytest.raises(TypeError, match=r"Received: .*plain'.*Decorate it with `@rx\.function`"):
+    with pytest.raises(TypeError, match=r"plain'.*Decorate it with `@rx\.function`"):
         coordinator.schedule(plain)
 
 
 def test_the_result_of_another_function_is_no_argument(coordinator):  # 106
     value = coordinator.schedule(plus_one, args=(np.float32(1),))
     for arguments in ({"args": (value,)}, {"kwargs": {"x": [value]}}):
-        with pytest.raises(ValueError, match=r"Received: a RemoteValue.*`fetch` on it first"):
+        with pytest.raises(ValueError, match=r"a RemoteValue.*`fetch` on it first"):
             coordinator.schedule(plus_one, **arguments)
 
 
@@ -123,15 +123,15 @@ def test_the_first_error_is_raised_once(coordinator, pick):  # 107
     ):
         good = [coordinator.schedule(pick, args=row(1)) for _ in range(2)]
         failed = coordinator.schedule(pick, args=row(9))
-        with pytest.raises(UsageError, match="id 9 for table"):
+        with pytest.raises(UsageError, match="id 9 in table"):
             failed.fetch()  # its own error, as often as it is asked for
-        with pytest.raises(UsageError, match="id 9 for table"):
+        with pytest.raises(UsageError, match="id 9 in table"):
             raise_it()
         coordinator.join()
         assert coordinator.done()
         assert coordinator.schedule(pick, args=row(1)).fetch().tolist() == [1]
         for value in good:
-            with pytest.raises(UsageError, match="id 9 for table"):
+            with pytest.raises(UsageError, match="id 9 in table"):
                 failed.fetch()
             assert finished_or_cancelled(value)
 
@@ -170,7 +170,7 @@ def test_what_runs_while_another_fails_is_cancelled(strategy, pick):  # 109
     running = coordinator.schedule(long, args=(data,))
     assert Gate.entered.wait(60)
     failed = coordinator.schedule(pick, args=row(9))
-    with pytest.raises(UsageError, match="id 9 for table"):
+    with pytest.raises(UsageError, match="id 9 in table"):
         failed.fetch()
     waiting = []
     thread = threading.Thread(target=lambda: waiting.append(raised_by(coordinator.join)))
@@ -179,7 +179,7 @@ def test_what_runs_while_another_fails_is_cancelled(strategy, pick):  # 109
     assert thread.is_alive()  # the one that runs is waited for
     Gate.opened.set()
     thread.join(60)
-    assert "id 9 for table" in str(waiting)
+    assert "id 9 in table" in str(waiting)
     with pytest.raises(CancelledError, match="The corresponding function is cancelled"):
         running.fetch()
     assert coordinator.schedule(long, args=(data,)).fetch() in (1, 2)
@@ -223,15 +223,15 @@ def test_a_data_set_is_copied_for_each_worker(coordinator):  # 3.10
         return worker_index(), next(data)[0]
 
     seen = {0: [], 1: []}
-    with pytest.raises(OutOfRangeError, match="the end of the data of worker"):
+    with pytest.raises(OutOfRangeError, match="has no more batches"):
         for _ in range(7):  # six are there
             worker, element = coordinator.schedule(read, args=(data,)).fetch()
             seen[int(worker)].append(int(element))
     assert all(elements == list(range(len(elements))) for elements in seen.values())
     assert max(map(len, seen.values())) == 3
-    with pytest.raises(OutOfRangeError, match="the end of the data of worker"):
+    with pytest.raises(OutOfRangeError, match="has no more batches"):
         coordinator.join()
-    with pytest.raises(ValueError, match=r"read by closures. Received: `next` of a per-worker"):
+    with pytest.raises(ValueError, match=r"`next` of a per-worker"):
         next(data)
 
 
@@ -259,7 +259,7 @@ def test_a_data_set_function_makes_no_variables(coordinator):  # 112
         return rx.data.Dataset.range(4).batch(2)
 
     data = iter(coordinator.create_per_worker_dataset(dataset_fn))
-    with pytest.raises(ValueError, match=r"makes no variables. Received: a new variable '.*mean"):
+    with pytest.raises(ValueError, match=r"variable '.*mean"):
         coordinator.schedule(first_of, args=(data,))
 
 
@@ -280,7 +280,7 @@ def test_data_that_cannot_be_made_fails_who_uses_it(coordinator):  # 112
     coordinator.join()  # nobody has used it
     value = coordinator.schedule(first_of, args=(data,))
     for wait in (value.fetch, coordinator.join):
-        with pytest.raises(ClosureInputError, match=r"Received: OSError\('no such disk'\) on work"):
+        with pytest.raises(ClosureInputError, match=r"Worker .*OSError\('no such disk'\)"):
             wait()
 
 
@@ -316,9 +316,9 @@ def test_a_component_for_each_worker_is_needed(coordinator):  # 113
         try:
             assert value.fetch() == 2
         except UsageError as error:
-            assert "Received: 1 components, and worker 1" in str(error)
+            assert "worker 1, counted from 0: this per-worker value has 1" in str(error)
             break
-    with pytest.raises(UsageError, match="Received: 1 components, and worker 1"):
+    with pytest.raises(UsageError, match="worker 1, counted from 0: this per-worker value has 1"):
         coordinator.join()
 
 
@@ -462,9 +462,7 @@ def test_a_server_that_comes_back_empty_is_unavailable(started):  # 116
     assert coordinator.schedule(step).fetch() == 1
     kill(strategy, "server", 0)
     value = coordinator.schedule(step)
-    with pytest.raises(
-        UnavailableError, match="that died comes back with what it held. Received: server 0"
-    ) as caught:
+    with pytest.raises(UnavailableError, match="Server 0 came back") as caught:
         coordinator.join()
     assert caught.value.task == "/job:ps/task:0"
     with pytest.raises((UnavailableError, CancelledError)):

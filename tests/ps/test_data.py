@@ -40,7 +40,7 @@ def take(batches):
 def until_the_end(coordinator, step, batches):
     """What closures have given until one of them found no batch."""
     values = []
-    with pytest.raises(OutOfRangeError, match="the epoch still has. Received: the end of epoch"):
+    with pytest.raises(OutOfRangeError, match="no more batches"):
         while True:
             values.append(coordinator.schedule(step, args=(batches,)))
     ready = [v for v in values if v.state is rx.coordinator.RemoteValueStatus.READY]
@@ -78,7 +78,7 @@ def test_an_epoch_of_unknown_length_ends_when_all_have_ended(started, max_stalen
     seen, visit = visits(strategy, 60)
     dataset = Dataset.range(60).filter(lambda n: n % 3 > 0).batch(8)
     shared = coordinator.create_per_worker_dataset(dataset, shard="dynamic")
-    with pytest.raises(TypeError, match="has a length if workers share it and its batches can be"):
+    with pytest.raises(TypeError, match="OutOfRangeError"):
         len(shared)
     for epoch in (1, 2):
         batches = iter(shared)
@@ -120,10 +120,10 @@ def test_another_program_goes_on_in_the_middle_of_an_epoch(started):
     found = np.concatenate(coordinator.fetch(done) + coordinator.fetch(rest))
     assert sorted(found.tolist()) == list(range(40))
     assert iter(other).epoch == 1
-    with pytest.raises(UsageError, match="is gone on with on the same data set. Received: Batch"):
+    with pytest.raises(UsageError, match="num_splits"):
         batches.set_state({**state, "of": "Batch(Range)"})
     copies = iter(coordinator.create_per_worker_dataset(Dataset.range(3)))
-    with pytest.raises(UsageError, match="What is left of an epoch is known of data that workers"):
+    with pytest.raises(UsageError, match="shard='off'"):
         copies.get_state()
 
 
@@ -143,7 +143,7 @@ def test_each_worker_reads_a_copy_of_its_own(started):
     one, two = iter(copies), iter(copies)
     assert len(coordinator.fetch(coordinator.schedule(take, args=(one,)))) == 6
     assert len(coordinator.fetch(coordinator.schedule(take, args=(two,)))) == 6
-    with pytest.raises(TypeError, match="Received: one with shard='off'"):
+    with pytest.raises(TypeError, match="shard='off'"):
         len(copies)
     assert copies  # without asking for its length
 
@@ -155,7 +155,7 @@ def test_a_new_epoch_of_a_copy_is_shuffled_anew_and_needs_no_new_program(started
     for _ in range(2):
         batches = iter(copies)
         orders.append(coordinator.fetch(coordinator.schedule(take, args=(batches,))).tolist())
-        with pytest.raises(OutOfRangeError, match="Received: the end of the data of worker 0"):
+        with pytest.raises(OutOfRangeError, match="worker 0 has no more batches"):
             coordinator.fetch(coordinator.schedule(take, args=(batches,)))
         with pytest.raises(OutOfRangeError):
             coordinator.join()
@@ -203,17 +203,17 @@ def test_what_goes_wrong_with_data_is_said(started):
     def generated():
         yield 1
 
-    with pytest.raises(UsageError, match="share a data set that each of them can read in the same"):
+    with pytest.raises(UsageError, match="rx.data.Dataset"):
         coordinator.create_per_worker_dataset(generated, shard="dynamic")
-    with pytest.raises(UsageError, match="that workers read can be sent to them. Received: Type"):
+    with pytest.raises(UsageError, match="Cannot send.*Type"):
         coordinator.create_per_worker_dataset(generated())
-    with pytest.raises(OutOfRangeError, match="A data set for closures has batches. Received: one"):
+    with pytest.raises(OutOfRangeError, match="has no batches"):
         coordinator.schedule(take, args=(iter(coordinator.create_per_worker_dataset([])),))
     batches = iter(coordinator.create_per_worker_dataset(Dataset.range(4)))
-    with pytest.raises(UsageError, match="data of workers is read by closures. Received: `next`"):
+    with pytest.raises(UsageError, match="`next`"):
         next(batches)
     bad = iter(coordinator.create_per_worker_dataset(fails_on_workers))
-    with pytest.raises(ClosureInputError, match="has to be made before the closure can run"):
+    with pytest.raises(ClosureInputError, match="cannot make the data set"):
         coordinator.fetch(coordinator.schedule(take, args=(bad,)))
     with pytest.raises(ClosureInputError):
         coordinator.join()

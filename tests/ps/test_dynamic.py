@@ -224,15 +224,15 @@ def test_bounds_are_kept_on_all_servers_together(strategy):
 
 def test_what_a_dynamic_table_cannot_do(strategy, trained):
     ids, _ = data()
-    with pytest.raises(UsageError, match="What is looked up in a dynamic table is an integer"):
+    with pytest.raises(UsageError, match="int64"):
         trained.get_layer("table")(ids.astype("float32"))
     with pytest.raises(UsageError, match="`padding_value`"):
         rx.layers.DynamicTable(WIDTH, combiner="sum", padding_value=None)
     with pytest.raises(UsageError, match="32 bits"):
         rx.layers.to_plain(trained)
-    with strategy.scope(), pytest.raises(UsageError, match="has a row on each server at least"):
+    with strategy.scope(), pytest.raises(UsageError, match="max_rows"):
         rx.layers.DynamicTable(WIDTH, max_rows=1).build(None)
-    with pytest.raises(UsageError, match="are looked up by the workers of a ParameterServerStr"):
+    with pytest.raises(UsageError, match="to_plain"):
         made_model().predict(ids, verbose=0)
     with strategy.scope():
         table = rx.layers.DynamicTable(WIDTH)
@@ -243,7 +243,7 @@ def test_what_a_dynamic_table_cannot_do(strategy, trained):
         return table(ids * 2).sum()
 
     coordinator = rx.coordinator.ClusterCoordinator(strategy)
-    with pytest.raises(UsageError, match="Ids that a closure computes have 32 bits"):
+    with pytest.raises(UsageError, match="32 bits"):
         coordinator.fetch(coordinator.schedule(doubled, args=(ids,)))
     with pytest.raises(UsageError, match="32 bits"):
         coordinator.join()
@@ -255,7 +255,7 @@ def test_what_a_dynamic_table_cannot_do(strategy, trained):
         _, grads = rx.value_and_grad(lambda: table(ids).sum(), [table.embeddings])()
         optimizer.apply(grads, [table.embeddings])
 
-    with pytest.raises(UsageError, match="needs an update that works on each row by itself"):
+    with pytest.raises(UsageError, match="in shards"):
         coordinator.schedule(together, args=(ids,))
 
 

@@ -403,9 +403,7 @@ def test_a_data_set_creator_makes_the_data_of_each_worker(strategy, pair):
         with pytest.raises(UsageError, match=needed) as caught:
             call()
         assert f"Pass {missing}" in str(caught.value)
-    with pytest.raises(
-        UsageError, match="takes a function that makes a data set. Received: a list"
-    ):
+    with pytest.raises(UsageError, match="`dataset_fn`.* a list"):
         rx.DatasetCreator([])
 
 
@@ -416,7 +414,7 @@ def test_python_on_workers_is_refused(strategy):
     ]:
         model = of(strategy, small)
         model.compile("sgd", "sparse_categorical_crossentropy", **how)
-        with pytest.raises(UsageError, match=f"Workers run compiled closures. Received: {message}"):
+        with pytest.raises(UsageError, match=f"{message}"):
             model.fit(X, Y, **QUIET)
 
 

@@ -156,21 +156,19 @@ def test_something_was_trained(expected):
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_what_looks_at_a_whole_variable_is_refused_for_rows(name, refused):
-    with pytest.raises(
-        UsageError, match=f"in several shards, with {name.capitalize()}; its update"
-    ):
+    with pytest.raises(UsageError, match=f"in shards with {name.capitalize()}: its update"):
         refused(WHOLE[name]())
 
 
 def test_a_constraint_is_refused_for_rows(refused):
-    with pytest.raises(UsageError, match=r"with SGD; the constraint MaxNorm looks at the variable"):
+    with pytest.raises(UsageError, match=r"with SGD: the constraint MaxNorm"):
         refused(optimizers.SGD(), keras.constraints.MaxNorm())
 
 
 def test_what_decides_by_all_gradients_is_refused(refused):
-    with pytest.raises(UsageError, match="Received: a LossScaleOptimizer"):
+    with pytest.raises(UsageError, match="LossScaleOptimizer"):
         refused(optimizers.LossScaleOptimizer(optimizers.SGD()))
-    with pytest.raises(UsageError, match="with both clipping and gradient_accumulation_steps"):
+    with pytest.raises(UsageError, match="gradient_accumulation_steps"):
         refused(optimizers.SGD(clipnorm=1.0, gradient_accumulation_steps=2))
 
 
@@ -183,7 +181,7 @@ class Hidden(optimizers.SGD):
 
 
 def test_an_optimizer_that_hides_its_variables_is_refused(refused):
-    with pytest.raises(UsageError, match="Received: Hidden, some of whose variables are elsewhere"):
+    with pytest.raises(UsageError, match="Hidden"):
         refused(Hidden())
 
 

@@ -137,7 +137,7 @@ def test_a_step_is_not_undone_by_a_value_from_before_it(started):
         optimizer.apply([np.float32(1.0)], [v])
         v.assign(keras.ops.clip(v, 0.0, 100.0))
 
-    with pytest.raises(UsageError, match="hands gradients of a variable to an optimizer, or stor"):
+    with pytest.raises(UsageError, match="`constraint`"):
         coordinator_of(strategy).schedule(step)
 
 
@@ -195,7 +195,7 @@ def test_a_table_is_not_trained_by_what_looks_at_all_rows(started, make):
         _, gradient = rx.value_and_grad(total, [table])()
         optimizer.apply(gradient, [table])
 
-    with pytest.raises(UsageError, match="A table is trained by rows, and rows that no batch"):
+    with pytest.raises(UsageError, match="by rows with"):
         coordinator_of(strategy).schedule(step, args=(np.array([0, 1], "int32"),))
 
 
@@ -219,9 +219,9 @@ def test_two_optimizers_do_not_share_what_they_keep(started):
         coordinator.join()
     value = float(v.value)
     coordinator.schedule(step, args=(np.float32(1),))  # its program is there already
-    with pytest.raises(RemoteError, match="is trained by one optimizer at a time"):
+    with pytest.raises(RemoteError, match="with one optimizer"):
         coordinator.join()
-    with pytest.raises(UsageError, match="which another optimizer has taken over"):
+    with pytest.raises(UsageError, match="Another optimizer has taken over"):
         coordinator.schedule(step, args=(np.ones((), "float64"),))
     assert float(v.value) == value
 
@@ -359,5 +359,5 @@ def test_there_is_no_value_after_the_end(started):
     with strategy.scope():
         v = keras.Variable(2.0)
     strategy.close()
-    with pytest.raises(UnavailableError, match="read and changed until their strategy is closed"):
+    with pytest.raises(UnavailableError, match="strategy is closed"):
         v.numpy()

@@ -36,6 +36,6 @@ def test_closures_that_follow_each_other_draw_other_numbers(strategy, coordinato
 
 
 def test_printing_stays_behind_and_says_so(coordinator):
-    with pytest.raises(rx.errors.UsageError, match="stay behind. Leave them out of the closure"):
+    with pytest.raises(rx.errors.UsageError, match="rx.print"):
         coordinator.schedule(rx.function(lambda x: tf.print(x)), args=(np.ones(2),))
         coordinator.join()

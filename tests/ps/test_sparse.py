@@ -135,23 +135,23 @@ def test_what_a_table_cannot_do(started):
     def norm(ids):
         return layer(ids).sum() + keras.ops.sum(layer.embeddings**2)
 
-    with pytest.raises(UsageError, match="gets the rows of a table that it looks up, and no other"):
+    with pytest.raises(UsageError, match="embedding_lookup"):
         coordinator.schedule(norm, args=(ids,))
 
     @rx.function
     def moved(ids):
         return layer(ids + offset).sum()
 
-    with pytest.raises(UsageError, match="The ids that a closure looks up in a table follow from"):
+    with pytest.raises(UsageError, match="ids that depend on variable"):
         coordinator.schedule(moved, args=(ids,))
 
     @rx.function
     def plain(ids):
         return layer(ids).sum()
 
-    with pytest.raises(UsageError, match="An id that is looked up is a row of its table"):
+    with pytest.raises(UsageError, match="vocabulary"):
         coordinator.fetch(coordinator.schedule(plain, args=(np.array([ROWS], "int32"),)))
-    with pytest.raises(UsageError, match=f"id {ROWS} for table"):
+    with pytest.raises(UsageError, match=f"id {ROWS} in table"):
         coordinator.join()
 
 

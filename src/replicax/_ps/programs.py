@@ -183,10 +183,9 @@ def _exported_ids(
         if not first <= index < last:
             what = f"variable '{captured.variables[index].path}'" if index < first else "a lookup"
             raise UsageError(
-                "The ids that a closure looks up in a table follow from its data. Received: ids "
-                f"that depend on {what}. The rows are fetched before the closure begins, when "
-                "only the batch is there. Compute these ids in an earlier closure, or in the "
-                "input pipeline."
+                f"Cannot look up ids that depend on {what}: workers fetch the rows before the "
+                "closure runs, from the batch alone. Compute these ids in an earlier closure, or "
+                "in the input pipeline."
             )
     return code, [index - first for index in kept]
 
@@ -203,8 +202,7 @@ def _export(
         return export(*shapes)
     except (ValueError, NotImplementedError) as error:
         raise UsageError(
-            "What a closure computes travels to the workers as compiled code. Received: a "
-            f"function that cannot be exported: {error}. Calls back into Python "
-            "(`rx.print`, summaries, checks in a loop) stay behind. Leave them out of the "
-            "closure; return the value, and print what `fetch` gives."
+            f"Cannot export the function for the workers: {error}. Remove calls back into Python "
+            "(`rx.print`, summaries, checks in a loop). Return the value instead, and print the "
+            "result of `fetch`."
         ) from error

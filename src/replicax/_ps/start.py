@@ -129,11 +129,7 @@ def _local(num_ps: int | None, num_workers: int | None) -> Size:
     """The size of a cluster that is started here; by default it follows from the cores."""
     for name, count in [("num_ps", num_ps), ("num_workers", num_workers)]:
         if count is not None and count < 1:
-            raise UsageError(
-                f"A cluster has at least one worker and one parameter server. Received: {name}="
-                f"{count}. Somebody has to hold the variables, and somebody to train them. Pass a "
-                "number from 1."
-            )
+            raise UsageError.of(name, "at least 1", count)
     usual = local_size(os.cpu_count() or 1)
     return Size(num_ps or usual.servers, num_workers or usual.workers, usual.threads)
 
@@ -141,29 +137,27 @@ def _local(num_ps: int | None, num_workers: int | None) -> Size:
 def _check_engine(engine: str | None, address: str | None, resources: Any) -> None:
     if engine == "ray" and address is None:
         raise UsageError(
-            "Ray is a cluster that you have started, at an address. Received: engine='ray' without "
-            "`address`. On this machine members are processes without Ray. Leave out `engine`, or "
-            "pass `address='auto'` after `ray start --head`."
+            "engine='ray' needs an `address`. Run `ray start --head` and pass `address='auto'`, "
+            "or leave out `engine`."
         )
     if engine not in (None, "processes", "ray", "threads"):
-        raise UsageError(
-            "The engine of a parameter-server strategy is 'processes' or 'threads', or Ray at an "
-            f"`address`. Received: engine={engine!r}. Servers and workers are processes or threads "
-            "on this machine, or actors on others. Leave it out for processes."
+        raise UsageError.of(
+            "engine",
+            "'processes', 'threads', or 'ray' with an `address`",
+            engine,
+            "Leave it out for processes.",
         )
     if address is not None and engine in ("processes", "threads"):
         raise UsageError(
-            "Ray starts the members of a Ray cluster. "
-            f"Received: engine={engine!r} with address={address!r}. "
-            "Processes and threads are on this machine only. Leave out one of the two."
+            f"engine={engine!r} cannot use address={address!r}, which is for Ray. Leave out one of "
+            "the two."
         )
     wrong = sorted(set(resources or ()) - set(ROLES))
     if wrong or (resources and address is None):
         raise UsageError(
-            "`resources` says what Ray gives to each worker and each server. Received: "
-            f"{f'the name {wrong[0]!r}' if wrong else '`resources` without `address`'}. "
-            "Only Ray divides machines. Pass for example "
-            '`address="auto", resources={"worker": {"CPU": 2, "GPU": 1}, "ps": {"CPU": 1}}`.'
+            f"`resources` {f'has the unknown key {wrong[0]!r}' if wrong else 'needs `address`'}. "
+            'Pass for example `address="auto", resources={"worker": {"CPU": 2, "GPU": 1}, '
+            '"ps": {"CPU": 1}}`.'
         )
 
 
@@ -226,21 +220,15 @@ def keeping(
     snapshots.
     """
     if snapshot_seconds is not None and snapshot_seconds < 0:
-        raise UsageError(
-            "`snapshot_seconds` says how often servers write what they hold. Received: "
-            f"{snapshot_seconds}. Time does not go back. Pass a number of seconds, or None for no "
-            "snapshots."
+        raise UsageError.of(
+            "snapshot_seconds", "at least 0", snapshot_seconds, "Pass None for no snapshots."
         )
     if replicas not in (0, 1):
-        raise UsageError(
-            "`replicas` is 1 if each server has a replica on another one, or 0. Received: "
-            f"{replicas!r}. With one, no single failure loses anything. Pass 0 or 1."
-        )
+        raise UsageError.of("replicas", "0 or 1", replicas)
     if replicas and num_servers < 2:
         raise UsageError(
-            "A replica of a parameter server is on another one. Received: replicas=1 with one "
-            "server. Both would be gone at the same time. Have at least two (`num_ps=2`), or rely "
-            "on snapshots."
+            "replicas=1 needs at least two parameter servers, but there is one. Pass `num_ps=2`, "
+            "or rely on snapshots."
         )
     return {
         "run": secrets.token_hex(8),

@@ -38,9 +38,9 @@ class Bucket:
             self._system, root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
             raise UsageError(
-                f"A path with '://' is opened by fsspec. Received: {url!r}: {error}. "
-                "`pip install fsspec` and the driver of this store, such as gcsfs for gs://, s3fs "
-                "for s3://. See docs/fault_tolerance.md."
+                f"Cannot open {url!r} with fsspec: {error}. Run `pip install fsspec` and install "
+                "the driver of this store, such as gcsfs for gs:// or s3fs for s3://. See "
+                "docs/fault_tolerance.md."
             ) from error
         self._root: str = root.rstrip("/")
 

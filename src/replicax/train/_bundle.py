@@ -73,9 +73,9 @@ class Bundle:
     def _parsed(self, table: dict[bytes, bytes]) -> tuple[int, dict[str, Entry]]:
         header = dict(fields(table.pop(b"")))
         if header.get(2):
-            raise self._unread("written by a machine with big-endian numbers")
+            raise self._unread("it was written by a machine with big-endian numbers")
         if dict(fields(header.get(3, b""))).get(2, 0) > 1:
-            raise self._unread("of a later version of the format")
+            raise self._unread("it has a later version of the format")
         # Pieces of tensors have names that begin with a zero byte.
         entries = {
             name.decode(): _entry(value) for name, value in table.items() if name[:1] != b"\0"
@@ -99,7 +99,7 @@ class Bundle:
         if len(trailer) < _TRAILER or self._checksum(self.index[begin : end + 1]) != stored:
             raise ValueError("the checksum of a block is wrong")
         if trailer[0]:
-            raise self._unread("with a compressed index, which TensorFlow writes if it is told to")
+            raise self._unread("its index is compressed")
         block = self.index[begin:end]
         # The entries are followed by the places of some of them, 4 bytes each, and their count.
         end = len(block) - 4 * (1 + int.from_bytes(block[-4:], "little"))
@@ -116,10 +116,12 @@ class Bundle:
         """The value of a tensor: text as an array of `bytes`."""
         entry = self.entries[name]
         if entry.slices:
-            raise self._unread(f"with {name!r} in pieces, as TensorFlow 1 wrote divided variables")
+            raise self._unread(
+                f"it has {name!r} in pieces, as TensorFlow 1 wrote divided variables"
+            )
         kind = _NAMES.get(entry.kind)
         if kind is None:
-            raise self._unread(f"with {name!r} of a type without numbers, type {entry.kind}")
+            raise self._unread(f"the type of {name!r} is not numeric, number {entry.kind}")
         file = f".data-{entry.shard:05d}-of-{self._shards:05d}"
         data = self._bytes(file, entry.offset, entry.size)
         wrong = self._damaged(file, f"the checksum of {name!r} is wrong")
@@ -137,9 +139,8 @@ class Bundle:
                 return opened.read(size)
         except OSError as error:
             raise CheckpointError(
-                f"A checkpoint of TensorFlow is {INDEX} and the files of data that it names. "
-                f"Received: {self._prefix + file!r}, of which the system says: {error.strerror}. "
-                "Copy that file, too."
+                f"Cannot read {self._prefix + file!r}, a file of a TensorFlow checkpoint: "
+                f"{error.strerror}. Copy the {INDEX} file and all data files of the checkpoint."
             ) from error
 
     def _texts(self, data: bytes, entry: Entry, wrong: CheckpointError) -> np.ndarray:
@@ -175,8 +176,8 @@ class Bundle:
 
     def _unread(self, what: str) -> UsageError:
         return UsageError(
-            "A checkpoint of TensorFlow is read as `tf.train.Checkpoint` writes it by default. "
-            f"Received: {self._prefix!r}, {what}. Read it with TensorFlow, and save it again."
+            f"Cannot read the TensorFlow checkpoint {self._prefix!r}: {what}. Save it again with "
+            "`tf.train.Checkpoint` and its default options."
         )
 
 

@@ -268,10 +268,8 @@ def refused_by_disk(path: str) -> Iterator[None]:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(
-            "A checkpoint needs a disk that takes it. Received: "
-            f"{error.strerror or error} at {path!r}. "
-            "Nothing was written there, and what was there is whole. Make room, or name another "
-            "folder."
+            f"Cannot write a checkpoint at {path!r}: {error.strerror or error}. What was there is "
+            "unchanged. Make room, or use another folder."
         ) from error
 
 
@@ -282,9 +280,8 @@ def opened(path: str) -> Opened:
         raise damaged(path, f"{MANIFEST} or its files of arrays")
     if files is None:
         raise CheckpointError(
-            f"A checkpoint is a folder with a `{MANIFEST}`. Received: {path!r}, where there is "
-            "none. The path may be misspelt, or no checkpoint was finished. Ask "
-            "`rx.train.latest_checkpoint(directory)` for one that is whole."
+            f"No checkpoint at {path!r}: it has no `{MANIFEST}`. Use "
+            "`rx.train.latest_checkpoint(directory)` to find the newest complete checkpoint."
         )
     return described(files.read(MANIFEST), path, files.open)
 

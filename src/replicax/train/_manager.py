@@ -69,16 +69,13 @@ class CheckpointManager:
         asynchronous: bool = False,
     ) -> None:
         if max_to_keep is not None and max_to_keep < 1:
-            raise UsageError(
-                "A manager keeps at least one checkpoint. Received: "
-                f"max_to_keep={max_to_keep}. What was saved would be gone at once. Use a positive "
-                "number, or None to keep all."
+            raise UsageError.of(
+                "max_to_keep", "at least 1", max_to_keep, "Pass None to keep all checkpoints."
             )
         if checkpoint_interval is not None and step_counter is None:
             raise UsageError(
-                "An interval of checkpoints is counted in steps. Received: "
-                f"checkpoint_interval={checkpoint_interval}, without a step_counter. Nothing "
-                "says how many steps were made. Pass the variable that counts them."
+                f"`checkpoint_interval={checkpoint_interval}` needs a `step_counter`. Pass the "
+                "variable that counts the steps, such as `optimizer.iterations`."
             )
         self.checkpoint = checkpoint
         self.directory = os.fspath(directory)
@@ -148,10 +145,11 @@ class CheckpointManager:
         said = json.dumps(max(there, default=0)).encode()
         highest = json.loads(self.checkpoint.channel.from_chief("checkpoint number", said))
         if wanted is not None and wanted < highest:
-            raise UsageError(
-                "Checkpoints are numbered upwards. Received: checkpoint_number="
-                f"{wanted}, where there is one with number {highest}. That one would be taken "
-                "for the latest. Remove it, or save to another folder."
+            raise UsageError.of(
+                "checkpoint_number",
+                f"at least {highest}, the highest number in the folder",
+                wanted,
+                "Remove the newer checkpoints, or save to another folder.",
             )
         return highest + 1 if wanted is None else wanted
 

@@ -112,8 +112,6 @@ def match(node: Node, owner: Any) -> list[tuple[Any, Node]]:
 
 def _ambiguous(what: str, *names: str | None) -> UsageError:
     return UsageError(
-        "A checkpoint of TensorFlow is restored into the model that it was made of. Received: "
-        f"{what!r}, which is both {' and '.join(map(repr, names))} of the checkpoint, and these "
-        "differ there. The model has other layers than it had. Build it as it was when it was "
-        "saved."
+        f"{what!r} matches {' and '.join(map(repr, names))} of the checkpoint, which have "
+        "different values. Build the model as it was when the checkpoint was saved."
     )

@@ -106,9 +106,9 @@ def _check_names(names: Sequence[str]) -> None:
     """Refuse a name that occurs twice: one value would be lost."""
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(
-            "Each object of a checkpoint has a name of its own; that of an object in a dict or "
-            f"list is its keys with '/' between. Received: {twice[0]!r} for several objects. "
-            "Rename the key of one: 1 and '1' are the same name, as are 'a/b' and 'b' in 'a'."
+            f"Several objects of the checkpoint have the name {twice[0]!r}. Rename the key of one: "
+            "names join keys with '/', so 1 and '1' are the same name, as are 'a/b' and 'b' in "
+            "'a'."
         )
 
 
@@ -299,10 +299,8 @@ def matched(name: str, saved: Sequence[dict[str, Any]], variables: Sequence[Any]
         found = list(range(len(here)))
     else:
         raise UsageError(
-            "A checkpoint is restored into the variables that it was made of. Received: "
-            f"{_difference(name, here, there)}. Values without a place would be lost, and "
-            "variables without a value would stay as they were made. Build the model as it was, "
-            "with the same layers, before it is restored."
+            f"Cannot restore {_difference(name, here, there)}. Build the model with the layers it "
+            "was saved with before you restore it."
         )
     for variable, index in zip(variables, found, strict=True):
         check_fits(variable, saved[index])
@@ -314,10 +312,9 @@ def check_fits(variable: Any, entry: Mapping[str, Any]) -> None:
     mine = (list(variable.shape), _stored_dtype(variable))
     if mine != (entry["shape"], entry["dtype"]):
         raise UsageError(
-            "A variable is restored from a value of its shape and type. Received: "
-            f"{tuple(entry['shape'])} of {entry['dtype']} in the checkpoint for "
-            f"'{variable.path}', {tuple(mine[0])} of {mine[1]}. It is another model, or "
-            "another precision. Build the model as it was when it was saved."
+            f"Cannot restore {tuple(entry['shape'])} of {entry['dtype']} into '{variable.path}', "
+            f"{tuple(mine[0])} of {mine[1]}. Build the model as it was when it was saved, with the "
+            "same precision."
         )
 
 
@@ -337,10 +334,10 @@ def _unique(paths: Sequence[str]) -> list[str]:
 
 def _difference(name: str, here: Sequence[str], there: Sequence[str]) -> str:
     if not here:
-        return f"{name!r}, which has no variables yet, for {len(there)} in the checkpoint"
+        return f"{name!r}: it has no variables yet, and the checkpoint has {len(there)}"
     missing = [path for path in here if path not in there]
     extra = [path for path in there if path not in here]
     return (
-        f"{name!r} with {len(here)} variables for {len(there)} in the checkpoint; only here: "
+        f"{name!r}: it has {len(here)} variables, and the checkpoint {len(there)}; only here: "
         f"{missing[:3] or 'none'}, only there: {extra[:3] or 'none'}"
     )

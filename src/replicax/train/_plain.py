@@ -60,9 +60,8 @@ def encoded(value: Any) -> Any:
     if isinstance(value, (np.ndarray, np.generic, jax.Array)):
         return _encoded_array(np.asarray(value), isinstance(value, np.generic))
     raise UsageError(
-        "A state in a checkpoint is plain data: numbers, strings, None, arrays, lists, tuples and "
-        f"dicts. Received: a {type(value).__name__}. Checkpoints hold no code, so that reading "
-        "one is safe. Let `get_state` return what the object can be made from."
+        f"Cannot write a {type(value).__name__} to a checkpoint. Let `get_state` return plain "
+        "data: numbers, strings, None, arrays, lists, tuples and dicts."
     )
 
 

@@ -8,7 +8,7 @@ from typing import final
 
 import numpy as np
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, did_you_mean
 from replicax.train import _files
 from replicax.train._bundle import Bundle, is_bundle
 from replicax.train._manager import latest_checkpoint
@@ -116,9 +116,8 @@ class CheckpointReader:
         name = self._paths.get(name, name)
         if name not in self._kinds:
             raise UsageError(
-                "A variable in a checkpoint has the name that `list_variables` says. Received: "
-                f"{name!r}; the checkpoint has {sorted(self._kinds)}. There is no value of this "
-                "name. Use one of them."
+                f"The checkpoint has no variable {name!r}.{did_you_mean(name, self._kinds)} It has "
+                f"{sorted(self._kinds)}."
             )
         return self._read(name)
 

@@ -28,9 +28,8 @@ def seen_by_all(channel: Channel, path: str, index: bytes) -> None:
     """Refuse, on all workers, a checkpoint of TensorFlow that differs between them."""
     if len(set(channel.exchange("checkpoint seen", zlib.crc32(index)))) > 1:
         raise CheckpointError(
-            "All workers restore the same checkpoint. Received: files that differ between "
-            f"workers, at {path!r}. They would go on from different values. Copy it "
-            "to where all see it."
+            f"The files of the checkpoint at {path!r} differ between workers. Copy the checkpoint "
+            "to a folder that all workers share."
         )
 
 
@@ -50,10 +49,8 @@ def plan_of(
             if isinstance(part, Stateful) and part.optional:
                 continue
             raise UsageError(
-                "A checkpoint holds all that is restored from it. Received: "
-                f"{path!r} with {sorted(saved)}, without {part.name!r}. It would stay as it was "
-                "made, silently. Give the objects the names that they were saved by, or leave "
-                "this one out."
+                f"{path!r} has no object {part.name!r}; it has {sorted(saved)}. Give the objects "
+                f"the names they were saved under, or leave {part.name!r} out."
             )
         if isinstance(part, Variables) and found is not None:
             if is_to_wait(part, found):

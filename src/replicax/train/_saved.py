@@ -37,10 +37,9 @@ class Saved:
             name = here.get(id(variable))
             if name not in there:
                 raise UsageError(
-                    "A checkpoint holds all that is restored from it. Received: "
-                    f"{variable.path!r}, which is {name!r} of {part.name!r}; of this the "
-                    f"checkpoint has {sorted(there)[:5]}. It would stay as it was made, silently. "
-                    "Give the objects the names that they were saved by."
+                    f"The checkpoint has no value for {variable.path!r}, which is {name!r} of "
+                    f"{part.name!r}. It has {sorted(there)[:5]} there. Give the objects the names "
+                    "they were saved under."
                 )
             check_fits(variable, self.entries[there[name]])
             plan.append((variable, self.keys[there[name]]))

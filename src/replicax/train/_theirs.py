@@ -48,9 +48,8 @@ class RestoredGraph:
         self._path, self._bundle, self._parts = path, bundle, parts
         if GRAPH not in bundle.entries:
             raise UsageError(
-                "A checkpoint is restored by the objects that it names. Received: "
-                f"{path!r}, which has names of variables alone, as TensorFlow 1 wrote them. Read "
-                "them by name: `tf.train.load_variable(path, name)`."
+                f"Cannot restore objects from {path!r}: it holds variables by name only, as "
+                "TensorFlow 1 wrote them. Read them with `tf.train.load_variable(path, name)`."
             )
         try:
             self._root = graph_of(bundle.read(GRAPH).item())
@@ -153,10 +152,8 @@ class RestoredGraph:
             self._log_left(part.name, "it is not in the checkpoint")
             return
         raise UsageError(
-            "A checkpoint holds all that is restored from it. Received: "
-            f"{self._path!r} with {sorted(self._root.children)}, without {part.name!r}. It would "
-            "stay as it was made, silently. Give the objects the names that they were saved by, "
-            "or leave this one out."
+            f"{self._path!r} has no object {part.name!r}; it has {sorted(self._root.children)}. "
+            f"Give the objects the names they were saved under, or leave {part.name!r} out."
         )
 
     def _plan(self, part: Variables, node: Node, before: _Plan) -> _Plan:
@@ -175,10 +172,9 @@ class RestoredGraph:
         if missing := [one.path for one in weights_of(part.owner) if id(one) not in there]:
             names = [name for name in self._keys(node) if "optimizer" not in name]
             raise UsageError(
-                "A checkpoint of TensorFlow is restored into the model that it was made of. "
-                f"Received: {self._path!r}, which for {missing[:3]} has no value: for "
-                f"{part.name!r} it has {names[:4] or 'none'}. They would stay as they were made. "
-                "Build the model as it was, with the same attributes and layers."
+                f"{self._path!r} has no value for {missing[:3]}. For {part.name!r} it has "
+                f"{names[:4] or 'none'}. Build the model as it was saved, with the same attributes "
+                "and layers."
             )
         for variable, place in found:
             self._check(variable, place)
@@ -195,10 +191,9 @@ class RestoredGraph:
         fits = here == there or (here.kind in "iu" and there.kind in "iu")
         if tuple(variable.shape) != entry.shape or not fits:
             raise UsageError(
-                "A variable is restored from a value of its shape and type. Received: "
-                f"{entry.shape} of {there.name} in the checkpoint, {node.key!r}, for "
-                f"{variable.path!r}, {tuple(variable.shape)} of {here.name}. It is another model, "
-                "or another precision. Build the model as it was when it was saved."
+                f"Cannot restore {node.key!r}, {entry.shape} of {there.name}, into "
+                f"{variable.path!r}, {tuple(variable.shape)} of {here.name}. Build the model as it "
+                "was when it was saved, with the same precision."
             )
 
     def _values(self, plan: _Plan) -> dict[str, np.ndarray]:
@@ -314,7 +309,7 @@ def _as_type_of(variable: Any, array: np.ndarray) -> np.ndarray:
     converted = array.astype(dtype_of(variable.dtype), copy=False)
     if array.dtype.kind in "iu" and not np.array_equal(converted, array):
         raise UsageError(
-            f"A value of a checkpoint fits into its variable. Received: {array.max()} for "
-            f"{variable.path!r} of {variable.dtype}. Set `jax_enable_x64` for 64 bits."
+            f"{variable.path!r} of {variable.dtype} cannot hold the checkpoint's value "
+            f"{array.max()}. Set `jax_enable_x64` for 64 bits."
         )
     return converted

@@ -47,8 +47,8 @@ def together(channel: Channel, name: str, action: Callable[[], _Result]) -> _Res
     for worker, text in enumerate(failures):
         if text is not None:
             raise CheckpointError(
-                f"All workers save and restore together. Received: a failure of worker {worker}: "
-                f"{text} The workers would go on from different states. Mend what it says there."
+                f"Worker {worker} failed to save or restore, so all workers stop: {text} Fix the "
+                "cause on that worker, then start again."
             )
     return result[0]
 

@@ -180,7 +180,7 @@ def test_what_waits_is_cancelled_at_once(queue, put):
     for closure in waiting:
         with pytest.raises(
             CancelledError,
-            match=rf"none has failed before it has ended\. Received: closure {closure.id}; it "
+            match=rf"Closure {closure.id} .*"
             rf"waited when another failed \(ValueError: bad\)\. {CANCELLED}$",
         ):
             closure.value.fetch()
@@ -270,11 +270,10 @@ def test_a_closure_that_workers_die_of_fails(queue, put):
         queue.put_back(queue.get(worker), died=worker)
     with pytest.raises(
         CoordinatorError,
-        match=r"must leave the worker alive that runs it\. Received: closure 0, which ran on a "
-        r"worker that died, 4 times: worker 0 \(2x\), worker 1 \(1x\), worker 2 \(1x\)\. It is not",
+        match=r"Closure 0 .* 4 times .*worker 0 \(2x\), worker 1 \(1x\), worker 2 \(1x\)\.",
     ):
         queue.wait()
-    assert raised(deadly.value.fetch).args[0].startswith("A function must leave")
+    assert raised(deadly.value.fetch).args[0].startswith("Closure 0 ")
     assert queue.wait()
 
 
@@ -292,7 +291,7 @@ def test_what_only_a_retired_worker_could_run_fails(queue, put):
     queue.retire(0, UnavailableError("no"))
     with pytest.raises(
         UnavailableError,
-        match=r"one worker needs that worker\. Received: closure 0 for worker 0, which is gone\.",
+        match=r"Closure 0 .*for worker 0, which is gone\.",
     ) as caught:
         queue.wait()
     assert caught.value.task == "/job:worker/task:0"
@@ -343,7 +342,7 @@ def test_without_a_worker_everything_fails(queue, put):
     queue.put_back(running, died=0)
     with pytest.raises(
         UnavailableError,
-        match=r"need at least one worker\. Received: worker 0, the last one, is gone "
+        match=r"worker 0, the last one, is gone "
         r"\(UnavailableError: not in time\)\.",
     ) as caught:
         queue.wait()
@@ -363,7 +362,7 @@ def test_who_waits_for_room_hears_that_no_worker_is_left(put):
     second = in_thread(lambda: put(queue))
     assert second.waits()
     queue.retire(0, UnavailableError("no"))
-    with pytest.raises(UnavailableError, match="at least one worker"):
+    with pytest.raises(UnavailableError, match="add_worker"):
         second.result()
 
 
@@ -399,7 +398,7 @@ def test_what_ends_after_closing_does_not_count(queue, put):
 
 def test_nothing_can_be_scheduled_after_closing(queue, put):
     queue.close()
-    with pytest.raises(CoordinatorError, match="until the coordinator is closed. Received: clos"):
+    with pytest.raises(CoordinatorError, match="coordinator is closed"):
         put()
 
 

@@ -69,7 +69,7 @@ def test_a_member_that_does_not_come_is_named():
     roster.publish(member(0))
     with pytest.raises(
         rx.errors.UnavailableError,
-        match="no worker 0 within 0.01 seconds; it was there before. What it holds or computes",
+        match="No worker 0 within 0.01 seconds; it was there before",
     ) as caught:
         roster.wait(WORKER, 0, after=0, timeout=0.01)
     assert caught.value.task == "/job:worker/task:0"
@@ -82,7 +82,7 @@ def test_who_waits_for_one_that_will_not_come_is_told_at_once_and_why():
     began = time.monotonic()
     with pytest.raises(
         rx.errors.UnavailableError,
-        match="comes back after a failure. Received: ps 0, which will not: its disk is full.",
+        match="ps 0 will not come back: its disk is full.",
     ):
         roster.wait(SERVER, 0, after=-1, timeout=60)
     assert time.monotonic() - began < 30
@@ -95,7 +95,7 @@ def test_at_the_end_the_first_reason_counts_and_who_was_there_is_still_known():
     roster.end("the cluster has been closed.")
     roster.end("no more lines.")
     assert roster.wait(WORKER, 0, after=-1, timeout=0) == member(0)
-    with pytest.raises(rx.errors.UnavailableError, match="which will not: the cluster has been"):
+    with pytest.raises(rx.errors.UnavailableError, match="the cluster has been"):
         roster.wait(WORKER, 0, after=0, timeout=60)
 
 

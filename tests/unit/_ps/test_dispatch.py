@@ -133,7 +133,7 @@ def test_the_bound_of_staleness_reaches_the_gate():
 def test_nothing_can_be_submitted_after_the_end(coordination):
     coordination.submit(lambda lane: 1).fetch()
     coordination.close()
-    with pytest.raises(CoordinatorError, match="until the coordinator is closed"):
+    with pytest.raises(CoordinatorError, match="coordinator is closed"):
         coordination.submit(lambda lane: 1)
 
 

@@ -125,7 +125,7 @@ def test_seeds_that_nobody_gave_are_those_of_the_coordinator():
 def test_a_worker_that_makes_another_data_set_is_found_out():
     division = division_of(Dataset.range(10).batch(2))
     for other in (Dataset.range(12).batch(2), Dataset.range(10).shuffle(3).batch(2)):
-        with pytest.raises(ClosureInputError, match="is the same on all of them. Received: Batch"):
+        with pytest.raises(ClosureInputError, match="worker 1.*on the coordinator"):
             division.agreed(other, 1)
 
 
@@ -134,5 +134,5 @@ def test_what_each_worker_might_read_otherwise_cannot_be_shared():
         yield from range(3)
 
     for made in (elements(), Dataset.from_generator(elements).batch(2), object()):
-        with pytest.raises(UsageError, match="share a data set that each of them can read in the"):
+        with pytest.raises(UsageError, match='shard="off"'):
             divisible(made)

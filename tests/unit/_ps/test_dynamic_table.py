@@ -214,13 +214,11 @@ def test_another_number_of_servers_has_the_same_rows(servers):
 def test_a_call_must_fit():
     table = make(max_rows=3)
     table.gather(ids(1))
-    with pytest.raises(
-        UsageError, match="`max_rows` must hold the ids of one call. Received: max_"
-    ):
+    with pytest.raises(UsageError, match="max_rows=3.* 4 different"):
         table.gather(ids(1, 2, 3, 4))
     assert known(table, 1) == [True]
 
 
 def test_the_bound_is_positive():
-    with pytest.raises(UsageError, match="of a dynamic table must be positive. Received: "):
+    with pytest.raises(UsageError, match="`max_rows`.* at least 1, got "):
         DynamicTableSpec((DIM,), max_rows=0)

@@ -19,6 +19,6 @@ def test_half_of_it_is_refused(monkeypatch):
     monkeypatch.setenv("RX_TLS_CERT", "cert.pem")
     monkeypatch.delenv("RX_TLS_KEY", raising=False)
     monkeypatch.setenv("RX_TLS_CA", "ca.pem")
-    with pytest.raises(ClusterSpecError, match="TLS needs a certificate, its key, and the") as info:
+    with pytest.raises(ClusterSpecError, match="RX_TLS_CERT") as info:
         server_context()
-    assert "Received: no RX_TLS_KEY" in str(info.value)
+    assert "no RX_TLS_KEY" in str(info.value)

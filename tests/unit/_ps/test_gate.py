@@ -100,7 +100,5 @@ def test_ending_without_having_begun_counts_for_nothing():
 
 @pytest.mark.parametrize("bound", [-1, True])
 def test_a_bound_is_a_number_of_updates(bound):
-    with pytest.raises(
-        UsageError, match=f"or a number of updates, at least 0. Received: max_staleness={bound}. An"
-    ):
+    with pytest.raises(UsageError, match=f"`max_staleness`.*got {bound}"):
         StalenessGate(bound)

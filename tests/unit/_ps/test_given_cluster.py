@@ -83,7 +83,7 @@ def test_who_waits_long_is_told_for_whom(cluster, start, monkeypatch, caplog):
     monkeypatch.setattr(given_cluster, "_SECONDS_OF_SILENCE", 0.0)
     with pytest.raises(
         rx.errors.UnavailableError,
-        match=r"no worker 0 at 127\.0\.0\.1:\d+ within 0.01 seconds\. Nobody here can start it",
+        match=r"No worker 0 at 127\.0\.0\.1:\d+ within 0.01 seconds\. Start the same program",
     ) as caught:
         cluster.member(WORKER, 0, timeout=0.01)
     assert caught.value.task == "/job:worker/task:0"
@@ -93,7 +93,7 @@ def test_who_waits_long_is_told_for_whom(cluster, start, monkeypatch, caplog):
 def test_a_member_is_no_newer_for_being_asked_again(cluster, start):
     start(WORKER)
     assert cluster.member(WORKER, 0).incarnation == 0
-    with pytest.raises(rx.errors.UnavailableError, match="no other worker 0 at"):
+    with pytest.raises(rx.errors.UnavailableError, match="No new worker 0 at"):
         cluster.member(WORKER, 0, after=0, timeout=0.2)
 
 
@@ -154,22 +154,22 @@ def test_goodbye_reaches_all_who_answer(cluster, start):
 
 
 def test_a_worker_cannot_be_added(cluster):
-    with pytest.raises(rx.errors.UsageError, match="description of a cluster says how many"):
+    with pytest.raises(rx.errors.UsageError, match="Cannot add a worker"):
         cluster.add_worker()
 
 
 @pytest.mark.parametrize(
     ("jobs", "complaint"),
     [
-        ({"worker": ["a:1"]}, "There must be at least one ps. Received"),
-        ({"ps": ["a:1"]}, "There must be at least one worker. Received"),
-        ({"ps": ["a:1"], "worker": []}, "There must be at least one worker. Received"),
+        ({"worker": ["a:1"]}, "at least one ps"),
+        ({"ps": ["a:1"]}, "at least one worker"),
+        ({"ps": ["a:1"], "worker": []}, "at least one worker"),
         ({"ps": ["a:1"], "master": ["b:1"]}, "Disallowed task type found in the cluster"),
         (
             {"ps": ["a:1"], "worker": ["b:1"], "chief": ["c:1", "d:1"]},
-            "At most one task of a cluster is the chief",
+            "2 tasks of 'chief'",
         ),
-        ({"ps": ["a:1"], "worker": {1: "b:1"}}, "has the address of every task"),
+        ({"ps": ["a:1"], "worker": {1: "b:1"}}, "address of 'worker'"),
     ],
 )
 def test_other_clusters_are_refused(jobs, complaint):
@@ -253,5 +253,5 @@ def test_who_connects_and_gets_no_answer_does_not_wait_for_ever(start, spec, mon
 def test_a_strategy_waits_for_as_long_as_its_cluster_does(spec, monkeypatch):
     monkeypatch.setattr(given_cluster, "_PATIENCE", 0.2)
     monkeypatch.setenv("RX_CLUSTER_SECRET", SECRET.decode())
-    with pytest.raises(rx.errors.UnavailableError, match=r"no ps 0 at .* within 0\.2 seconds"):
+    with pytest.raises(rx.errors.UnavailableError, match=r"No ps 0 at .* within 0\.2 seconds"):
         rx.ParameterServerStrategy(SimpleClusterResolver(spec, task_type="chief", task_id=0))

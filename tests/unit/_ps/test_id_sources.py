@@ -63,7 +63,7 @@ def test_code_gets_no_ids_that_it_would_cut():
     check_narrow(np.array([], "int64"))
     check_narrow(np.array([1e300]))
     for wrong in (2**31, -(2**31) - 1):
-        with pytest.raises(UsageError, match=f"Received: data with {wrong}, of which ids are"):
+        with pytest.raises(UsageError, match=f" {wrong} .*32 bits"):
             check_narrow(np.array([0, wrong]))
 
 

@@ -309,10 +309,10 @@ def test_what_only_it_could_run_fails_and_the_others_go_on(cluster):
 def test_without_a_worker_all_fails_until_one_joins(cluster):
     cluster.begin(FakeLane(0, never_back))
     value = cluster.schedule(dies(1))
-    with pytest.raises(UnavailableError, match="at least one worker"):
+    with pytest.raises(UnavailableError, match="add_worker"):
         cluster.queue.wait()
     assert isinstance(raised(value.fetch), UnavailableError)
-    with pytest.raises(UnavailableError, match="at least one worker"):
+    with pytest.raises(UnavailableError, match="add_worker"):
         cluster.schedule(worker_of)
     cluster.lanes.add([FakeLane(1)])
     assert cluster.schedule(worker_of).fetch() == 1
@@ -331,7 +331,7 @@ def test_a_worker_that_cannot_be_made_ready_is_an_error_and_is_done_without(clus
 def test_a_closure_that_kills_every_worker_fails(cluster):
     cluster.begin(FakeLane(0), FakeLane(1))
     value = cluster.schedule(dies(99))
-    with pytest.raises(CoordinatorError, match="must leave the worker alive"):
+    with pytest.raises(CoordinatorError, match="worker 0 .4x"):
         cluster.queue.wait()
     assert isinstance(raised(value.fetch), CoordinatorError)
     assert cluster.schedule(worker_of).fetch() in (0, 1)
@@ -475,9 +475,7 @@ def test_closing_ends_what_runs_and_who_waits(cluster):
     assert all(lane.closed.is_set() for lane in lanes)
     assert isinstance(raised(value.fetch), CancelledError)
     late = FakeLane(2)
-    with pytest.raises(
-        CoordinatorError, match=r"can join until the coordinator is closed\. .*workers \[2\], aft"
-    ):
+    with pytest.raises(CoordinatorError, match=r"\[2\].*coordinator is closed"):
         cluster.lanes.add([late])
     assert late.closed.is_set()
 
@@ -550,13 +548,13 @@ def test_an_error_of_the_engine_itself_reaches_the_program(cluster, monkeypatch)
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (WorkerGone(3, "killed", False), "Received: worker 3 is gone: killed. It died, or it was"),
-        (WorkerGone(3), "Received: worker 3 is gone. It died"),
-        (ServerGone(1, "silent"), "Received: server 1 is gone: silent."),
+        (WorkerGone(3, "killed", False), "worker 3 is gone: killed."),
+        (WorkerGone(3), "worker 3 is gone."),
+        (ServerGone(1, "silent"), "server 1 is gone: silent."),
     ],
 )
 def test_who_is_gone_is_said_and_travels(error, text):
     copy = pickle.loads(pickle.dumps(error))
     assert text in str(copy)
-    assert str(copy).startswith("A closure needs its worker and all servers")
+    assert "The closure runs again" in str(copy)
     assert vars(copy) == vars(error)

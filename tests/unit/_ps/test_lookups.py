@@ -75,5 +75,5 @@ def test_ids_of_a_dynamic_table_are_grouped_by_the_server_that_has_them():
 
 @pytest.mark.parametrize("wrong", [10, -3])
 def test_a_row_that_is_not_there_is_refused(wrong):
-    with pytest.raises(UsageError, match=f"id {wrong} for table 'table' of 10 rows"):
+    with pytest.raises(UsageError, match=f"id {wrong} in table 'table' of 10 rows"):
         look_up(table([0, 4], 10), np.array([3, wrong, 6]))

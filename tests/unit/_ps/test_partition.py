@@ -86,7 +86,7 @@ def test_a_scalar_has_no_axis_to_cut(partitioner):
     ],
 )
 def test_sizes_must_be_positive(make, name):
-    said = f"`{name}` must be positive. Received: {name}=.*It is a number of shards or of bytes"
+    said = f"`{name}`.* at least 1"
     with pytest.raises(ValueError, match=said):
         make()
 
@@ -115,7 +115,7 @@ def test_a_partitioner_sees_the_whole_shape_and_the_type():
 
 @pytest.mark.parametrize("answer", [[0, 1], [2, 2], [-1, 1], [], None, 2, "2", [1.5, 1]])
 def test_another_answer_is_refused(answer):
-    said = r"elements are 1 besides the first element \(non-zero\)\. Received: .*Return \[2, 1\]"
+    said = r"elements are 1 besides the first element \(non-zero\).*Return \[2, 1\]"
     with pytest.raises(UsageError, match=said):
         num_shards(lambda shape, dtype: answer, (4, 2), "float32")
 

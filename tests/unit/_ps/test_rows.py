@@ -90,13 +90,13 @@ def test_an_assignment_is_cut_where_the_shards_begin():
 
 @pytest.mark.parametrize("index", [100, -9, np.s_[0, 2], np.s_[:, -3]])
 def test_an_index_outside_is_an_index_error(index):
-    with pytest.raises(IndexError, match=r"out of bounds for axis .* An index counts from 0"):
+    with pytest.raises(IndexError, match=r"out of bounds for axis .* Use one from"):
         read(WHOLE, OFFSETS, index)
 
 
 @pytest.mark.parametrize("index", [np.s_[0, 0, 0], np.s_[..., 0, ...]])
 def test_an_index_has_one_entry_per_axis(index):
-    with pytest.raises(IndexError, match="An index has at most one entry per axis"):
+    with pytest.raises(IndexError, match=r"entries.* 2 axes"):
         read(WHOLE, OFFSETS, index)
 
 
@@ -104,7 +104,7 @@ def test_an_index_has_one_entry_per_axis(index):
     "mask", [np.ones(3, bool), np.ones((2, 8), bool), np.ones((8, 2, 1), bool)]
 )
 def test_a_mask_has_the_shape_of_the_variable(mask):
-    with pytest.raises(IndexError, match="A mask must have the shape of the variable"):
+    with pytest.raises(IndexError, match=r"\(8, 2\)"):
         read(WHOLE, OFFSETS, mask)
 
 
@@ -122,12 +122,12 @@ def test_a_mask_has_the_shape_of_the_variable(mask):
     ],
 )
 def test_an_array_of_integers_is_not_allowed(index):
-    with pytest.raises(TypeError, match=r"is not allowed\. Received: .*embedding_lookup"):
+    with pytest.raises(TypeError, match=r"is not allowed.*embedding_lookup"):
         read(WHOLE, OFFSETS, index)
 
 
 def test_a_traced_index_is_not_allowed():
-    with pytest.raises(TypeError, match=r"not allowed\. Received: an array of shape \(\)"):
+    with pytest.raises(TypeError, match=r"an array of shape \(\) is not allowed"):
         jax.jit(lambda number: read(WHOLE, OFFSETS, number))(1)
 
 
@@ -169,7 +169,5 @@ def test_every_id_is_asked_for_once_and_in_order(rows, data):
 
 @pytest.mark.parametrize("ids", [[0, 5], [-1], [7, 8, 9]])
 def test_an_id_outside_is_not_clipped(ids):
-    with pytest.raises(
-        IndexError, match=r"number of a row, from 0 to 4\. Received: .*out of bounds"
-    ):
+    with pytest.raises(IndexError, match=r"out of bounds.*from 0 to 4"):
         rows_by_shard((0, 2, 4, 5), np.array(ids))

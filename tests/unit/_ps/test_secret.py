@@ -122,7 +122,7 @@ def test_a_place_that_cannot_be_written_is_told(folder):
 def test_several_machines_need_it_in_the_environment(folder):
     with pytest.raises(
         rx.errors.ClusterSpecError,
-        match=r"none in the environment, and worker 0 elsewhere\. .*token_hex",
+        match=r"worker 0 is on another machine\. .*token_hex",
     ):
         cluster_secret(ELSEWHERE)
     assert not folder.exists()

@@ -217,7 +217,7 @@ def test_the_slots_of_another_optimizer_are_refused(table):
     table.use_slots([Column((DIM,))])
     state = table.export()
     table.use_slots([Column((DIM,)), Column((DIM,))])
-    with pytest.raises(UsageError, match="restored with the slots of the optimizer that they were"):
+    with pytest.raises(UsageError, match=" 1 .*slots.* 2"):
         table.load(state)
 
 
@@ -236,12 +236,12 @@ def test_a_row_that_is_not_here_is_an_error(table, rows):
         lambda: table.update(np.array(rows), np.zeros((len(rows), DIM)), sgd),
         lambda: table.assign(np.array(rows), np.zeros((len(rows), DIM))),
     ):
-        with pytest.raises(IndexError, match="A row of this part of the table is one from 0 to 49"):
+        with pytest.raises(IndexError, match="0 to 49"):
             call()
 
 
 def test_each_row_has_one_gradient(table):
-    with pytest.raises(UsageError, match="An update has one gradient for each row. Received: 2"):
+    with pytest.raises(UsageError, match="2 rows.*3 gradients"):
         table.update(np.array([0, 1]), np.zeros((3, DIM)), sgd)
 
 

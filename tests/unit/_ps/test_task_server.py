@@ -66,14 +66,12 @@ def test_the_cluster_may_be_tensorflows():
 
 @pytest.mark.parametrize("job", [None, "worker"])
 def test_a_task_that_is_not_clear_is_refused(job):
-    with pytest.raises(rx.errors.ClusterSpecError, match="A server is one task of its cluster"):
+    with pytest.raises(rx.errors.ClusterSpecError, match="job_name=.*task_index=None"):
         Server(JOBS, job, start=False)
 
 
 def test_the_chief_does_not_serve():
-    with pytest.raises(
-        rx.errors.ClusterSpecError, match="tasks that serve are those of ps and worker"
-    ):
+    with pytest.raises(rx.errors.ClusterSpecError, match="chief 0.*ps and worker"):
         Server({**JOBS, "chief": ["localhost:1"]}, "chief", 0, start=False)
 
 
@@ -83,14 +81,14 @@ def test_a_task_that_is_not_in_the_cluster_is_refused():
 
 
 def test_what_is_not_started_cannot_be_joined():
-    with pytest.raises(rx.errors.UsageError, match="A server is joined when it has been started"):
+    with pytest.raises(rx.errors.UsageError, match="server.start"):
         Server(JOBS, "worker", 0, start=False).join()
 
 
 def test_an_address_that_is_taken_is_told():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(rx.errors.ClusterSpecError, match="A task of a cluster listens at its"):
+        with pytest.raises(rx.errors.ClusterSpecError, match="worker 0 at .*in use"):
             Server({"worker": [address]})
 
 

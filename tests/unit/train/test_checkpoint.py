@@ -148,7 +148,7 @@ def test_more_in_the_file_is_fine_unless_asked(tmp_path):
 def test_less_in_the_file_is_an_error(tmp_path):
     path = rx.train.Checkpoint(a=keras.Variable(1.0)).write(tmp_path / "x")
     a, b = keras.Variable(0.0), keras.Variable(0.0)
-    with pytest.raises(UsageError, match="A checkpoint holds all that is restored from it"):
+    with pytest.raises(UsageError, match="'b'"):
         rx.train.Checkpoint(a=a, b=b).read(path)
     assert float(a) == 0.0  # nothing is changed before all is known to fit
 
@@ -165,7 +165,7 @@ def test_what_is_tracked_may_be_missing(tmp_path):
 def test_another_shape_or_type_is_refused(tmp_path, value, dtype):
     path = rx.train.Checkpoint(a=keras.Variable([1.0, 2.0], name="v")).write(tmp_path / "x")
     other = keras.Variable(value, dtype=dtype, name="v")
-    with pytest.raises(UsageError, match="A variable is restored from a value of its shape"):
+    with pytest.raises(UsageError, match=r"\(2,\) of float32.*'v'"):
         rx.train.Checkpoint(a=other).read(path)
 
 
@@ -173,10 +173,10 @@ def test_another_model_is_refused(tmp_path):
     flat = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     path = rx.train.Checkpoint(model=flat).write(tmp_path / "x")
     deeper = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1), keras.layers.Dense(1)])
-    with pytest.raises(UsageError, match="A checkpoint is restored into the variables.*only here"):
+    with pytest.raises(UsageError, match="only here"):
         rx.train.Checkpoint(model=deeper).read(path)
     empty = keras.Sequential([keras.Input((2,)), keras.layers.Flatten()])
-    with pytest.raises(UsageError, match="which has no variables yet, for 2"):
+    with pytest.raises(UsageError, match="no variables yet.* 2"):
         rx.train.Checkpoint(model=empty).read(path)
 
 
@@ -187,7 +187,7 @@ def test_what_cannot_be_restored_is_refused(value):
 
 
 def test_a_state_that_is_code_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="A state in a checkpoint is plain data"):
+    with pytest.raises(UsageError, match="`get_state`"):
         rx.train.Checkpoint(x=rx.train.Value(print)).write(tmp_path / "x")
 
 
@@ -244,7 +244,7 @@ def test_a_failure_of_the_chief_is_raised_on_all(tmp_path):
     chief, other = as_workers(2, work)
     assert isinstance(chief, OSError)
     assert isinstance(other, CheckpointError)
-    assert "All workers save and restore together. Received: a failure of worker 0" in str(other)
+    assert "Worker 0 failed" in str(other)
 
 
 def test_a_worker_that_does_not_see_the_folder_gets_the_bytes(tmp_path):

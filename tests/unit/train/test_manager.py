@@ -39,7 +39,7 @@ def test_numbers_of_the_user(tmp_path):
     assert kept.save(100) == f"{tmp_path}/ckpt-100"
     kept.save(100)
     assert kept.save(1000) == kept.latest_checkpoint
-    with pytest.raises(UsageError, match="Checkpoints are numbered upwards. Received: .*=7"):
+    with pytest.raises(UsageError, match="checkpoint_number.*1000.*got 7"):
         kept.save(7)
 
 
@@ -92,7 +92,7 @@ def test_asynchronous(tmp_path):
 
 
 def test_max_to_keep_is_positive(tmp_path):
-    with pytest.raises(UsageError, match="A manager keeps at least one checkpoint"):
+    with pytest.raises(UsageError, match="max_to_keep.*got 0"):
         manager(tmp_path, max_to_keep=0)
 
 
@@ -146,7 +146,7 @@ def test_checkpoints_by_steps(tmp_path):
         saved.append(kept.save())
     assert [n for n, path in enumerate(saved) if path] == [0, 3, 6]
     assert kept.save(check_interval=False) is not None
-    with pytest.raises(UsageError, match="An interval of checkpoints is counted in steps"):
+    with pytest.raises(UsageError, match="checkpoint_interval=3.*step_counter"):
         manager(tmp_path, checkpoint_interval=3)
 
 

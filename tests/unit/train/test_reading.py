@@ -24,9 +24,9 @@ def test_variables_by_name(tmp_path):
     assert reader.get_tensor("save_counter/.ATTRIBUTES/VARIABLE_VALUE") == 1
     assert reader.has_tensor("step/step")
     assert reader.get_variable_to_dtype_map()["step/.ATTRIBUTES/VARIABLE_VALUE"] == np.int32
-    with pytest.raises(UsageError, match="has the name that `list_variables` says"):
+    with pytest.raises(UsageError, match="'kernel'"):
         reader.get_tensor("kernel")
-    with pytest.raises(CheckpointError, match="A checkpoint is a folder"):
+    with pytest.raises(CheckpointError, match="none.*`checkpoint.json`"):
         rx.train.list_variables(tmp_path / "none")
 
 

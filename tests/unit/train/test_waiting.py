@@ -121,5 +121,5 @@ def test_another_model_is_refused_when_it_is_built(tmp_path):
     _, _, path = saved(tmp_path / "ckpt")
     other = keras.Sequential([keras.layers.Dense(5), keras.layers.Dense(7)])
     rx.train.Checkpoint(model=other).restore(path)
-    with pytest.raises(UsageError, match="A variable is restored from a value of its shape"):
+    with pytest.raises(UsageError, match=r"\(\d, \d\) of float32"):
         other(ROWS)

@@ -52,8 +52,7 @@ class DatasetCreator:
     ) -> None:
         if not callable(dataset_fn):
             raise UsageError(
-                "`DatasetCreator` takes a function that makes a data set. Received: a "
-                f"{type(dataset_fn).__name__}. Each worker is to make its own. Write "
+                f"`dataset_fn` must be a function, got a {type(dataset_fn).__name__}. Write "
                 "`DatasetCreator(lambda context: ...)`, or pass the data set itself to `fit`."
             )
         self.dataset_fn = dataset_fn

@@ -73,9 +73,9 @@ class PerWorkerValues:
         """
         if not 0 <= worker < len(self._values):
             raise UsageError(
-                "A per-worker value must have a component for each worker that uses it. Received: "
-                f"{len(self._values)} components, and worker {worker}, counted from 0. Workers may "
-                "have joined since it was made. Make it again with one more component."
+                f"No component for worker {worker}, counted from 0: this per-worker value has "
+                f"{len(self._values)}. If workers have joined since, make it again with one for "
+                "each."
             )
         return self._values[worker]
 
@@ -134,9 +134,8 @@ class PerWorkerDataset:
         if self.num_batches is not None:
             return self.num_batches
         raise TypeError(
-            "A per-worker data set has a length if workers share it and its batches can be "
-            f"counted beforehand. Received: one with shard={self.shard!r}. Each worker has a copy "
-            "of its own, or only reading shows the end. Schedule closures until OutOfRangeError."
+            f"The length of a data set with shard={self.shard!r} is not known. Schedule closures "
+            "until `OutOfRangeError`."
         )
 
     def __bool__(self) -> bool:
@@ -191,10 +190,7 @@ class PerWorkerDataset:
         with on_worker(0):
             for batch in _first(self._made):
                 return batch if self.change is None else self.change(batch)
-        raise OutOfRangeError(
-            "A data set for closures has batches. Received: one without any. There is nothing to "
-            "train on. Check the function that makes it."
-        )
+        raise OutOfRangeError("The data set has no batches. Check the function that makes it.")
 
     @functools.cached_property
     def shapes(self) -> Any:
@@ -212,10 +208,8 @@ class _ForClosures:
         recorder = current_recorder()
         if recorder is None:
             raise UsageError(
-                "The data of workers is read by closures. Received: `next` of a per-worker "
-                "iterator outside a scheduled function. Each worker has an iterator of its own, "
-                "the coordinator has none. Pass the iterator to `coordinator.schedule`, and call "
-                "`next` in the function."
+                "Cannot call `next` of a per-worker iterator outside a scheduled function. Pass "
+                "the iterator to `coordinator.schedule`, and call `next` in the function."
             )
         return recorder.next_batch(self)
 
@@ -246,10 +240,9 @@ class PerWorkerIterator(_ForClosures):
         place = self.splits.give(closure, number, worker)
         if place is None:
             raise OutOfRangeError(
-                "A closure takes a batch that the epoch still has. Received: the end of epoch "
-                f"{self.epoch} of a data set that the workers share. All its batches have been "
-                "computed with, each of them once. Begin the next epoch with `iter(dataset)`; "
-                "`len(dataset)` says how many closures make one, if that is known."
+                f"Epoch {self.epoch} of the data set that workers share has no more batches. Begin "
+                "the next epoch with `iter(dataset)`; `len(dataset)` is its number of batches, if "
+                "known."
             )
         return place
 
@@ -275,9 +268,8 @@ class PerWorkerIterator(_ForClosures):
     def _shared(self) -> tuple[Division, Splits]:
         if self.dataset.division is None or self.splits is None:
             raise UsageError(
-                "What is left of an epoch is known of data that workers share. Received: a "
-                f"per-worker iterator with shard={self.dataset.shard!r}. Each worker reads a copy "
-                'of its own, at its own pace. Create it with shard="dynamic".'
+                f"A per-worker iterator with shard={self.dataset.shard!r} has no position. Create "
+                'it with shard="dynamic".'
             )
         return self.dataset.division, self.splits
 
@@ -312,9 +304,8 @@ def _payload(*parts: Any) -> bytes:
         return cloudpickle.dumps(parts)
     except Exception as error:
         raise UsageError(
-            "A data set that workers read can be sent to them. Received: "
-            f"{type(error).__name__}: {error}. A generator, a lock or an open file exists in one "
-            "process only. Pass a function that makes the data set, and make it there."
+            f"Cannot send the data set to the workers: {type(error).__name__}: {error}. Pass a "
+            "function that makes it, and create generators, locks and open files in that function."
         ) from error
 
 
@@ -374,8 +365,7 @@ def experimental_get_current_worker_index() -> Any:
     index = worker_here()
     if index is None:
         raise NotOnWorker(
-            "The number of the worker can be asked for by code that runs on one. Received: a call "
-            "in the coordinator's own program. It is no worker and has no such number. Ask inside "
-            "a scheduled function, or inside the function given to `create_per_worker_dataset`."
+            "Cannot ask for the worker's number in the coordinator's own program. Ask inside a "
+            "scheduled function, or inside the function passed to `create_per_worker_dataset`."
         )
     return index

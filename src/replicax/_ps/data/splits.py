@@ -280,10 +280,9 @@ class Division:
         theirs = state.get("of"), state.get("by"), state.get("parts")
         if theirs != (self.pipeline, self.by, self.parts):
             raise UsageError(
-                "What was left of an epoch is gone on with on the same data set. Received: "
-                f"{theirs[0]} divided by {theirs[1]} into {theirs[2]}, for {self.pipeline} by "
-                f"{self.by} into {self.parts}. The numbers of its batches would mean other "
-                "examples. Make the same data set, with the same `num_splits`, or begin an epoch."
+                f"Cannot resume {self.pipeline} by {self.by} in {self.parts} parts from a position "
+                f"of {theirs[0]} by {theirs[1]} in {theirs[2]} parts. Make the same data set with "
+                "the same `num_splits`, or begin a new epoch."
             )
         return dataclasses.replace(self, seeds=tuple(state["seeds"]))
 
@@ -295,10 +294,9 @@ class Division:
         same = outline(dataset.node) == self.pipeline and len(mine) == len(self.seeds)
         if not same or self.count not in (None, count):
             raise ClosureInputError(
-                "A data set that workers share is the same on all of them. Received: "
-                f"{outline(dataset.node)} of {count} elements on worker {worker}, and "
-                f"{self.pipeline} of {self.count} on the coordinator. The numbers of its batches "
-                "would mean other examples. Let the function make the same data set everywhere."
+                f"The shared data set differs: {outline(dataset.node)} of {count} elements on "
+                f"worker {worker}, {self.pipeline} of {self.count} on the coordinator. Let the "
+                "function make the same data set everywhere."
             )
         dataset.epochs.reseed(dict(zip(mine, self.seeds, strict=True)))
         return _in_order(dataset)
@@ -347,10 +345,8 @@ def divisible(made: Any) -> Dataset:
     else:
         what = f"a {type(made).__name__}"
     raise UsageError(
-        'With shard="dynamic" workers share a data set that each of them can read in the same '
-        f"order. Received: {what}. What it yields is known by running it only, and may be "
-        "something else on each worker. Pass an `rx.data.Dataset` of arrays, files or `range`, a "
-        'list of batches, or shard="off".'
+        f'Cannot share {what} with shard="dynamic": its order may differ between workers. Pass an '
+        '`rx.data.Dataset` of arrays, files or `range`, a list of batches, or shard="off".'
     )
 
 

@@ -132,9 +132,8 @@ class Readers:
                 raise Ended(source, end.length) from None
             except StopIteration:
                 raise OutOfRangeError(
-                    "A closure takes a batch that its worker's data set has. Received: the end of "
-                    f"the data of worker {self._worker}. Each worker reads its own copy of the "
-                    "data set. Repeat the data set, or schedule as many closures as are wanted."
+                    f"The data set of worker {self._worker} has no more batches. Repeat the data "
+                    "set, or schedule fewer closures."
                 ) from None
         return [np.asarray(leaf) for leaf in jax.tree.leaves(batch)]
 
@@ -146,10 +145,8 @@ class Readers:
                 self._data[number] = kind(make, change, division, self._worker)
             except Exception as error:
                 raise ClosureInputError(
-                    "The data set of a closure has to be made before the closure can run. "
-                    f"Received: {error!r} on worker {self._worker}. The function that makes it "
-                    "runs on every worker. Mend the function; files that it reads have to be "
-                    "there as well."
+                    f"Worker {self._worker} cannot make the data set: {error!r}. Fix the function "
+                    "that makes it; the files it reads must exist on every worker."
                 ) from error
         return self._data[number]
 
@@ -296,8 +293,7 @@ class _Refusal:
 
     def get_variable_layout(self, variable: Any) -> Any:
         raise UsageError(
-            "A function that makes a data set makes no variables. Received: a new variable "
-            f"'{variable.path}' in it. The function runs on every worker, so there would be one of "
-            "them in each, and none on the servers. Make the variable, or the layer that has it, "
-            "before, in the strategy's scope; or compute with NumPy."
+            f"Cannot create variable '{variable.path}' in a function that makes a data set: it "
+            "runs on every worker. Create the variable or its layer before, in the strategy's "
+            "scope, or compute with NumPy."
         )

@@ -212,9 +212,8 @@ def _refuse_python(model: Any) -> None:
     wanted = "run_eagerly=True" if model.run_eagerly else "jit_compile=False"
     if model.run_eagerly or not model.jit_compile:
         raise UsageError(
-            f"Workers run compiled closures. Received: a model compiled with {wanted}. There is "
-            "no Python of yours on a worker. Leave it out; to debug, use the strategy with "
-            "engine='threads', or no strategy."
+            f"Workers cannot run a model compiled with {wanted}. Leave it out. To debug, use the "
+            "strategy with engine='threads', or no strategy."
         )
 
 

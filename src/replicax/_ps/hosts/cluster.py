@@ -203,16 +203,13 @@ class Roster:
         if reason is None:
             before = "it has not been there before" if after < 0 else "it was there before"
             raise UnavailableError(
-                f"Every member of the cluster listens in time. "
-                f"Received: no {who} within {timeout:g} seconds; {before}. "
-                "What it holds or computes is missing. See what it printed last, and whether the "
-                "machine has memory and cores for it; give it more time if it has much to load.",
+                f"No {who} within {timeout:g} seconds; {before}. Check what it printed last, and "
+                "whether its machine has enough memory and cores. Allow more time if it loads "
+                "much.",
                 task_name(role, index),
             )
         raise UnavailableError(
-            f"Every member of the cluster comes back after a failure. "
-            f"Received: {who}, which will not: {reason} "
-            "The others cannot do without it. Mend what the reason says, and start again.",
+            f"{who} will not come back: {reason} Fix the cause, and start again.",
             task_name(role, index),
         )
 

@@ -62,9 +62,8 @@ def _files() -> tuple[str, str, str] | None:
     missing = [name for name, value in found.items() if not value]
     if missing:
         raise ClusterSpecError(
-            "TLS needs a certificate, its key, and the authority that signed it. Received: no "
-            f"{' and no '.join(missing)}. Half of it would leave connections open. Set "
-            "RX_TLS_CERT, RX_TLS_KEY and RX_TLS_CA for every process, or none of them."
+            f"TLS has no {' and no '.join(missing)}. Set RX_TLS_CERT, RX_TLS_KEY and RX_TLS_CA for "
+            "every process, or none of them."
         )
     cert, key, authority = found.values()
     return cert, key, authority

@@ -42,9 +42,8 @@ def cluster_secret(spec: ClusterSpec) -> bytes:
     far = [str(task) for task in spec.tasks if not is_loopback(host_of(spec, task.job, task.index))]
     if far:
         raise ClusterSpecError(
-            "The processes of a cluster on several machines share a secret. "
-            f"Received: none in the environment, and {', '.join(far)} elsewhere. "
-            f"Who can reach them could otherwise run code there. {HOW_TO}"
+            f"No secret in the environment, but {', '.join(far)} is on another machine. Without "
+            f"one, anyone who reaches these processes can run code there. {HOW_TO}"
         )
     return secret_of_this_machine().value
 
@@ -100,10 +99,9 @@ class GivenCluster:
             if member.incarnation > after:
                 return member
         raise UnavailableError(
-            "Every process of the cluster is started by somebody, and started again when it has "
-            f"ended. Received: no {'other ' if after >= 0 else ''}{JOBS[role]} {index} at "
-            f"{address} within {seconds:g} seconds. Nobody here can start it. Start the same "
-            "program there, with the same cluster and the same secret.",
+            f"No {'new ' if after >= 0 else ''}{JOBS[role]} {index} at {address} within "
+            f"{seconds:g} seconds. Start the same program there, with the same cluster and the "
+            "same secret.",
             task_name(role, index),
         )
 
@@ -121,9 +119,8 @@ class GivenCluster:
     def add_worker(self) -> int:
         """Refused: somebody else starts the processes."""
         raise UsageError(
-            "The description of a cluster says how many workers there are. "
-            f"Received: a worker in addition to {self._spec}. Nobody here can start its process. "
-            "Add its address for all processes and start again, or let Ray run the cluster."
+            f"Cannot add a worker to {self._spec}: its size is fixed. Add the address for all "
+            "processes and start again, or use a Ray cluster."
         )
 
     def close(self) -> None:
@@ -184,26 +181,22 @@ def check_spec(spec: ClusterSpec) -> None:
     strange = [job for job in spec.jobs if job not in _ALLOWED]
     if strange:
         raise ClusterSpecError(
-            f"Disallowed task type found in the cluster: the jobs are {', '.join(_ALLOWED)}. "
-            f"Received: {strange[0]!r} in {spec}. Nothing says what such a task does. "
-            "Rename the job."
+            f"Disallowed task type found in the cluster: {strange[0]!r} in {spec}. Use the names "
+            f"{', '.join(_ALLOWED)}."
         )
     for job in JOBS.values():
         if job not in spec.jobs or not spec.num_tasks(job):
             raise ClusterSpecError(
-                f"There must be at least one {job}. Received: {spec}. "
-                "A ps holds variables, and a worker computes: neither does without the other. "
-                f'Add its address: "{job}": ["host:port"].'
+                f"There must be at least one {job} in the cluster, got {spec}. Add its address: "
+                f'"{job}": ["host:port"].'
             )
     for job in spec.jobs:
         if job in _ALONE and spec.num_tasks(job) > 1:
             raise ClusterSpecError(
-                f"At most one task of a cluster is the {job}. Received: {spec}. "
-                "Each of them would schedule the whole of the work. Keep one address."
+                f"The cluster {spec} has {spec.num_tasks(job)} tasks of {job!r}. Keep one address."
             )
         if None in spec.job_tasks(job):
             raise ClusterSpecError(
-                "The description of a cluster of parameter servers has the address of every task. "
-                f"Received: {spec}. All variables and all workers are reached by their addresses. "
-                f"List those of all tasks of {job!r}."
+                f"The cluster {spec} lacks an address of {job!r}. List the addresses of all its "
+                "tasks."
             )

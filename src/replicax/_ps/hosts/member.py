@@ -153,9 +153,9 @@ class WrongRun(ClusterError):
 
     def __str__(self) -> str:
         return (
-            "A server or a worker belongs to one run at a time. Received: a message of run "
-            f"{self.theirs!r}, during run {self.ours!r}. Another coordinator uses this cluster, or "
-            "this process began anew. Give each coordinator a cluster of its own."
+            f"A message of run {self.theirs!r} arrived during run {self.ours!r}: another "
+            "coordinator uses this cluster, or this process was restarted. Give each coordinator "
+            "its own cluster."
         )
 
 

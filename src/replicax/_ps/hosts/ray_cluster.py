@@ -114,10 +114,9 @@ class RayCluster:
                 return member
             asked = None
         raise UnavailableError(
-            "Every member of the cluster is started by Ray, and again after a failure. "
-            f"Received: no {JOBS[role]} {index} within {seconds:g} seconds, "
-            f"{lacking([self._kinds[role].resources])}. See `ray status`; start more machines, or "
-            "have fewer members.",
+            f"Ray has not started {'a new ' if after >= 0 else ''}{JOBS[role]} {index} within "
+            f"{seconds:g} seconds: {lacking([self._kinds[role].resources])}. Check `ray status`; "
+            "start more machines, or use fewer workers or servers.",
             task_name(role, index),
         )
 
@@ -186,9 +185,7 @@ def _end_all(actors: Mapping[Any, Any]) -> None:
 
 def _gone(role: str, index: int, reason: str) -> UnavailableError:
     return UnavailableError(
-        "Every member of the cluster comes back after a failure. "
-        f"Received: {JOBS[role]} {index}, which will not: {reason} "
-        "The others cannot do without it. Mend what the reason says, and start again.",
+        f"{JOBS[role]} {index} will not come back: {reason} Fix the cause, and start again.",
         task_name(role, index),
     )
 

@@ -124,9 +124,8 @@ class Server:
             )
         except OSError as error:
             raise ClusterSpecError(
-                "A task of a cluster listens at its address. "
-                f"Received: {error}, for {job} {index} at {self.target}. The coordinator looks for "
-                "it there. End what listens there, or correct the address for all processes."
+                f"Cannot serve {job} {index} at {self.target}: {error}. End the process that "
+                "listens there, or change the address for all processes."
             ) from error
         _log.info("Serving as %s %d at %s.", job, index, self.target)
         # Even if nobody joins it, as in one process with all servers of a cluster.
@@ -135,10 +134,7 @@ class Server:
     def join(self) -> None:
         """Serve until the coordinator closes the cluster, or this process is asked to end."""
         if self._endpoint is None:
-            raise UsageError(
-                "A server is joined when it has been started. Received: one with start=False. "
-                "Nobody could say goodbye to it. Call `server.start()` before."
-            )
+            raise UsageError("Cannot join a server with start=False. Call `server.start()` first.")
         try:
             with _sigterm_as_exit():
                 self._ended.wait()
@@ -192,15 +188,13 @@ def _server_def(
         index = spec.task_indices(job)[0]
     if job is None or index is None:
         raise ClusterSpecError(
-            "A server is one task of its cluster. "
-            f"Received: job_name={job!r}, task_index={index!r} of {spec}. "
-            "The others look for it at the address of that task. Pass both."
+            f"Cannot tell which task of {spec} this server is: job_name={job!r}, "
+            f"task_index={index!r}. Pass both."
         )
     if job not in ROLES:
         raise ClusterSpecError(
-            f"The tasks that serve are those of {' and '.join(JOBS.values())}. "
-            f"Received: {job} {index}. The chief gives orders to them, and an evaluator works "
-            "alone. Create the strategy there, instead of a server."
+            f"Cannot start a server for {job} {index}: only {' and '.join(JOBS.values())} tasks "
+            "serve. Create the strategy in this process instead."
         )
     spec.task_address(job, index)
     return ServerDef(spec, job, index, protocol or "grpc")

@@ -94,9 +94,8 @@ class ClosureQueue:
             self._raise_error()
             if self._closed:
                 raise CoordinatorError(
-                    "Functions can be scheduled until the coordinator is closed. Received: "
-                    f"closure {closure.id}, after that. Its workers have been let go. Make a new "
-                    "strategy and a coordinator for it."
+                    f"Cannot schedule closure {closure.id}: the coordinator is closed. Make a new "
+                    "strategy and a new coordinator."
                 )
             if self._deserted:
                 raise self._deserted.with_traceback(None)
@@ -261,9 +260,8 @@ def _waiters_to_tell(closure: Closure) -> int:
 def _cancelled(closure: Closure, when: str, why: str) -> CancelledError:
     """The error that `fetch` raises for a closure that was cancelled."""
     return CancelledError(
-        "A closure counts only if none has failed before it has ended. Received: closure "
-        f"{closure.id}; {when} when {why}. "
-        "The corresponding function is cancelled. Please reschedule the function."
+        f"Closure {closure.id} was cancelled: {when} when {why}. The corresponding function is "
+        "cancelled. Please reschedule the function."
     )
 
 
@@ -271,19 +269,17 @@ def _deadly(closure: Closure) -> CoordinatorError:
     """The error of a closure that workers have died of."""
     died = ", ".join(f"worker {w} ({n}x)" for w, n in sorted(Counter(closure.deaths).items()))
     return CoordinatorError(
-        f"A function must leave the worker alive that runs it. Received: closure {closure.id}, "
-        f"which ran on a worker that died, {len(closure.deaths)} times: {died}. It is not tried "
-        "again, because it would end one worker after the other. Look at the last lines of these "
-        "workers; usual reasons are memory that ran out and native code that crashed."
+        f"Closure {closure.id} is not tried again: {len(closure.deaths)} times its worker died "
+        f"while it ran: {died}. Check the last lines of these workers for memory that ran out or "
+        "native code that crashed."
     )
 
 
 def _worker_is_gone(closure: Closure) -> UnavailableError:
     """The error of a closure that was for one worker, which will not come back."""
     return UnavailableError(
-        f"A closure for one worker needs that worker. Received: closure {closure.id} for worker "
-        f"{closure.tag}, which is gone. It died and did not come back in time, and the closure "
-        "uses what only this worker had. Schedule it for any worker, or restart the cluster.",
+        f"Closure {closure.id} cannot run: it was for worker {closure.tag}, which is gone. "
+        "Schedule it for any worker, or restart the cluster.",
         f"/job:worker/task:{closure.tag}",
     )
 
@@ -291,9 +287,9 @@ def _worker_is_gone(closure: Closure) -> UnavailableError:
 def _no_worker_is_left(worker: int, why: BaseException) -> UnavailableError:
     """The error of all closures once the last worker will not come back."""
     return UnavailableError(
-        f"Closures need at least one worker. Received: worker {worker}, the last one, is gone "
-        f"({_first_line(why)}). None of them came back in time, so nothing can run. Restart the "
-        "cluster from the latest checkpoint, or add a worker with `add_worker()`.",
+        f"No worker is left to run closures: worker {worker}, the last one, is gone "
+        f"({_first_line(why)}). Restart the cluster from the latest checkpoint, or add a worker "
+        "with `add_worker()`.",
         f"/job:worker/task:{worker}",
     )
 

@@ -341,10 +341,11 @@ class Coordination(Dispatcher):
 def check_in_flight(closures: int) -> int:
     """The number of closures that a worker may have under way."""
     if isinstance(closures, bool) or not isinstance(closures, int) or closures < 1:
-        raise UsageError(
-            "A worker has at least one closure under way. Received: "
-            f"closures_in_flight={closures!r}. Pass 1, as TensorFlow does it, or 2, so that one "
-            "computes while the other exchanges values with servers."
+        raise UsageError.of(
+            "closures_in_flight",
+            "an integer of at least 1",
+            closures,
+            "With 2, a worker computes one closure while the other exchanges values with servers.",
         )
     return closures
 

@@ -92,10 +92,11 @@ class StalenessGate:
 def check_bound(bound: int | None) -> None:
     """Refuse a value that does not bound staleness."""
     if bound is not None and (isinstance(bound, bool) or bound < 0):
-        raise UsageError(
-            "The bound of staleness must be None or a number of updates, at least 0. Received: "
-            f"max_staleness={bound!r}. An update cannot be newer than the variables it was "
-            "made from. Use 0 for one step after the other, or None for no bound."
+        raise UsageError.of(
+            "max_staleness",
+            "None or an integer of at least 0",
+            bound,
+            "Pass 0 to run one step after the other, or None for no bound.",
         )
 
 
@@ -218,9 +219,8 @@ class Lanes:
                 for lane in lanes:
                     lane.close()
                 raise CoordinatorError(
-                    "Workers can join until the coordinator is closed. Received: lanes of workers "
-                    f"{sorted({lane.worker for lane in lanes})}, after that. There is nothing "
-                    "for them to run. Make a new strategy and a coordinator for it."
+                    f"Workers {sorted({lane.worker for lane in lanes})} cannot join: the "
+                    "coordinator is closed. Make a new strategy and a new coordinator."
                 )
             self._threads = [thread for thread in self._threads if thread.is_alive()]
             for lane in lanes:
@@ -374,9 +374,8 @@ class Lanes:
 
 def _gone(who: str, why: str, then: str) -> str:
     return (
-        f"A closure needs its worker and all servers until it has ended. Received: {who} is gone"
-        f"{': ' + why if why else ''}. It died, or it was silent for too long. {then}; look at "
-        "what it printed last if this happens often."
+        f"The closure was interrupted: {who} is gone{': ' + why if why else ''}. {then}. If this "
+        "happens often, check the last lines it printed."
     )
 
 

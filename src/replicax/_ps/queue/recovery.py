@@ -159,10 +159,9 @@ class Recoveries:
         if head["changes"] >= self._changes(server):
             return
         error = UnavailableError(
-            "A parameter server that died comes back with what it held. Received: server "
-            f"{server} with {head['changes']} of {self._changes(server)} changes that the program "
-            "has made there. It had no snapshot, or none that is whole, and no replica. Restore "
-            "the last checkpoint in a new strategy; pass it `snapshot_seconds=` or `replicas=1`.",
+            f"Server {server} came back with {head['changes']} of the {self._changes(server)} "
+            "changes made there: it had no complete snapshot and no replica. Restore the last "
+            "checkpoint in a new strategy with `snapshot_seconds=` or `replicas=1`.",
             task_name(SERVER, server),
         )
         self._client.lose(server, error)

@@ -109,17 +109,14 @@ class Tracer:
         plain = fn.func if isinstance(fn, functools.partial | BoundFunction) else fn
         if not isinstance(plain, StatefulFunction | ConcreteFunction):
             raise TypeError(
-                "A closure is a compiled function. Received: "
-                f"{getattr(fn, '__qualname__', fn)!r}, which `rx.function` has not made. Workers "
-                "run compiled code, and have nothing of your program. Decorate it with "
-                "`@rx.function`."
+                f"Cannot schedule {getattr(fn, '__qualname__', fn)!r}: it is not a compiled "
+                "function. Decorate it with `@rx.function`."
             )
         leaves = jax.tree.leaves((args, kwargs), is_leaf=lambda x: isinstance(x, RemoteValue))
         if any(isinstance(leaf, RemoteValue) for leaf in leaves):
             raise UsageError(
-                "What a closure is given is known when it is scheduled. Received: a RemoteValue, "
-                "which may not be. The result of one closure is no input of another. Call "
-                "`fetch` on it first, or do both steps in one function."
+                "Cannot pass a RemoteValue to a closure. Call `fetch` on it first, or do both "
+                "steps in one function."
             )
         key = fn if isinstance(fn, BoundFunction) else plain  # a method belongs to its object
         if not any(isinstance(leaf, PerWorkerValues) for leaf in leaves):

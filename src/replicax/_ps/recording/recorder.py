@@ -33,10 +33,9 @@ class DenseUse(UsageError):
     def __init__(self, variable: Any) -> None:
         self.variable = variable
         super().__init__(
-            "A closure gets the rows of a table that it looks up, and no others. Received: "
-            f"a use of the whole of variable '{variable.path}'. A regularizer, a norm or a product "
-            "with the table would be of some rows only. Look rows up with "
-            "`rx.nn.embedding_lookup`, or use a plain variable for what needs all of it."
+            f"A closure cannot use the whole of variable '{variable.path}': workers fetch only the "
+            "rows it looks up. Use `rx.nn.embedding_lookup`, or a plain variable for "
+            "regularizers, norms and products."
         )
 
 
@@ -236,10 +235,8 @@ def lent_value(scope: Any, variable: Any) -> Any:
 
 def _both(variable: Any) -> UsageError:
     return UsageError(
-        "A closure hands gradients of a variable to an optimizer, or stores a value in it, but not "
-        f"both. Received: both for '{variable.path}'. The optimizer runs on a server, later; the "
-        "value would be made of what the variable was before, and undo the step. Use a "
-        "`constraint` for what is to follow each step, or store the value in another closure."
+        f"A closure cannot both train '{variable.path}' with an optimizer and store a value in it: "
+        "the value would undo the step. Use a `constraint`, or store the value in another closure."
     )
 
 

@@ -174,9 +174,8 @@ class OtherOptimizer(ClusterError):
 
     def __init__(self, path: str) -> None:
         super().__init__(
-            "A variable on a parameter server is trained by one optimizer at a time. Received: "
-            f"gradients of '{path}' for one that another has replaced. What the first one kept "
-            "beside it is gone. Train it by one optimizer only."
+            f"Cannot apply gradients to '{path}': another optimizer has replaced the one they were "
+            "made for, and its state is gone. Train each variable with one optimizer."
         )
 
 

@@ -20,9 +20,9 @@ class MissingCode(ClusterError):
 
     def __init__(self) -> None:
         super().__init__(
-            "A server runs optimizers and constraints that the coordinator has sent. Received: a "
-            "snapshot that names another one. Code is not read from files. Begin a new run, from a "
-            "checkpoint if it is to have these variables."
+            "Cannot restore the snapshot: it needs an optimizer or constraint that the "
+            "coordinator has not sent. Start a new run, and restore a checkpoint if you need "
+            "these variables."
         )
 
 

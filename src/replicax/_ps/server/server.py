@@ -424,8 +424,10 @@ def scaling(wanted: Any) -> Callable[[int], float]:
     if callable(wanted):
         own: Callable[[int], Any] = wanted
         return lambda late: float(own(late))
-    raise UsageError(
-        "`staleness_scaling` says how much a late gradient counts. Received: "
-        f"{wanted!r}. It is None, 'inverse' for 1 / (1 + lateness), or a function of the lateness "
-        "in updates. Pass one of these."
+    raise UsageError.of(
+        "staleness_scaling",
+        "None, 'inverse' or a function",
+        wanted,
+        "'inverse' multiplies gradients by 1 / (1 + lateness); a function gets the lateness in "
+        "updates and returns the factor.",
     )

@@ -48,9 +48,8 @@ class Damaged(CheckpointError):
 
     def __str__(self) -> str:
         return (
-            f"A snapshot holds what was written. Received: '{self.path}', which is shorter, or has "
-            "another checksum. The disk has lost something. An older snapshot is taken, if there "
-            "is one that is whole."
+            f"The snapshot '{self.path}' is damaged: it is too short or has a wrong checksum. The "
+            "server uses an older complete snapshot if there is one."
         )
 
 
@@ -59,9 +58,8 @@ class OtherFormat(CheckpointError):
 
     def __init__(self, path: Path, found: Any) -> None:
         super().__init__(
-            f"A snapshot of a parameter server is read in format {FORMAT}. Received: '{path}' in "
-            f"format {found!r}. Older versions of Replicax wrote pickles, which can run any code. "
-            "Restore a checkpoint in a new strategy, with another `snapshot_dir`."
+            f"Cannot read the snapshot '{path}': its format is {found!r}, not {FORMAT}. Restore a "
+            "checkpoint in a new strategy with another `snapshot_dir`."
         )
 
 

@@ -290,7 +290,6 @@ def _check_rows(table: dict[str, Any], rows: np.ndarray) -> None:
     if len(rows) and not 0 <= rows[0] <= rows[-1] < table["shape"][0]:
         wrong = rows[0] if rows[0] < 0 else rows[-1]
         raise UsageError(
-            f"An id that is looked up is a row of its table. Received: id {wrong} for table "
-            f"'{table['path']}' of {table['shape'][0]} rows. There is no such row to train. Check "
-            "the vocabulary, or use a table that grows, `rx.layers.DynamicTable`."
+            f"No id {wrong} in table '{table['path']}' of {table['shape'][0]} rows. Check the "
+            "vocabulary, or use a table that grows, `rx.layers.DynamicTable`."
         )

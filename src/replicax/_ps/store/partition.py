@@ -53,8 +53,8 @@ def num_shards(partitioner: Callable[..., Any] | None, shape: Sequence[int], dty
     if not _is_rows_only(answer):
         raise UsageError(
             "variable_partitioner must return a list/tuple whose elements are 1 besides the first "
-            f"element (non-zero). Received: {answer!r} for the shape {tuple(shape)}. A shard is a "
-            f"range of whole rows. Return {[2] + [1] * (len(shape) - 1)} for two shards."
+            f"element (non-zero), got {answer!r} for the shape {tuple(shape)}. Return "
+            f"{[2] + [1] * (len(shape) - 1)} for two shards."
         )
     return max(1, min(int(answer[0]), shape[0]))
 
@@ -204,18 +204,15 @@ def _along(axis: int, shards: int, shape: Sequence[int]) -> list[int]:
 def _check_axis(shape: Sequence[int], axis: int) -> None:
     if axis >= len(shape):
         raise UsageError(
-            f"Cannot partition variable along axis {axis} when shape is only {tuple(shape)}. "
-            f"Received: {len(shape)} axes. A shard is a part of one axis. Choose one that there is."
+            f"Cannot partition variable along axis {axis} when shape is only {tuple(shape)}. Use "
+            f"an axis below {len(shape)}."
         )
 
 
 def _check_positive(**argument: int) -> None:
     ((name, value),) = argument.items()
     if value < 1:
-        raise UsageError(
-            f"`{name}` must be positive. Received: {name}={value}. It is a number of shards or of "
-            "bytes. Leave it out for the default, if it has one."
-        )
+        raise UsageError.of(name, "at least 1", value)
 
 
 def _element_bytes(dtype: Any, bytes_per_string: int) -> int:

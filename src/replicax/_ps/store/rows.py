@@ -82,9 +82,8 @@ def rows_by_shard(
     if len(ids) and (ids.min() < 0 or ids.max() >= offsets[-1]):
         wrong = ids[(ids < 0) | (ids >= offsets[-1])]
         raise IndexOutOfBounds(
-            f"An id is the number of a row, from 0 to {offsets[-1] - 1}. Received: {wrong[0]} and "
-            f"{len(wrong) - 1} others that are out of bounds. A clipped id would read and train "
-            "another row, silently. Check the data, or make the variable as large as the "
+            f"Id {wrong[0]} is out of bounds, as one of {len(wrong)}: ids must be from 0 to "
+            f"{offsets[-1] - 1}. Check the data, or give the variable as many rows as the "
             "vocabulary."
         )
     return sort_by_owner(
@@ -121,9 +120,8 @@ def _plan_mask(shape: Sequence[int], offsets: Sequence[int], index: Any) -> Inde
         raise _not_allowed(index)
     if mask.shape != tuple(shape[: mask.ndim]):
         raise IndexOutOfBounds(
-            "A mask must have the shape of the variable, or of its first axes. Received: a mask "
-            f"of shape {mask.shape} for a variable of shape {tuple(shape)}. Each of its elements "
-            "chooses or leaves out one element of the variable. Make the mask from the variable."
+            f"A mask of shape {mask.shape} does not fit a variable of shape {tuple(shape)}. Give "
+            "it the shape of the variable, or of its first axes."
         )
     rows = np.flatnonzero(mask.any(axis=tuple(range(1, mask.ndim))))
     parts = tuple((shard, local) for shard, local, _ in rows_by_shard(offsets, rows))
@@ -137,9 +135,8 @@ def _expanded(index: Any, rank: int) -> list[Any]:
     ellipses = [number for number, entry in enumerate(entries) if entry is Ellipsis]
     if given > rank or len(ellipses) > 1:
         raise IndexOutOfBounds(
-            "An index has at most one entry per axis and one `...`. Received: "
-            f"{given} entries and {len(ellipses)} `...` for a variable with {rank} axes. "
-            "There is nothing that the others could choose from. Leave them out."
+            f"Too many entries in the index: {given} and {len(ellipses)} `...` for a variable with "
+            f"{rank} axes. Use at most one entry for each axis and one `...`."
         )
     where = ellipses[0] if ellipses else len(entries)
     return [*entries[:where], *[slice(None)] * (rank - given), *entries[where + 1 :]]
@@ -157,9 +154,8 @@ def _checked(entry: Any, axis: int, size: int) -> int | slice:
         raise _not_allowed(entry) from error
     if not -size <= number < size:
         raise IndexOutOfBounds(
-            f"Index {number} is out of bounds for axis {axis} with size {size}. "
-            f"Received: {number}. An index counts from 0, or from -1 backwards. "
-            f"Use one from {-size} to {size - 1}."
+            f"Index {number} is out of bounds for axis {axis} with size {size}. Use one from "
+            f"{-size} to {size - 1}."
         )
     return number % size
 
@@ -168,10 +164,9 @@ def _not_allowed(entry: Any) -> UnsupportedIndex:
     shape = getattr(entry, "shape", None)
     entry = f"an array of shape {shape}" if shape is not None else repr(entry)
     return UnsupportedIndex(
-        "Indexing a sharded variable by an array, or by anything but integers, slices, `...`, "
-        f"`None` and one mask of Booleans, is not allowed. Received: {entry}. "
-        "It would be read whole. Use `rx.nn.embedding_lookup(variable, ids)`, which reads only "
-        "the rows it needs, or read the whole and index that."
+        f"Indexing a sharded variable by {entry} is not allowed. Use integers, slices, `...`, "
+        "`None` or one Boolean mask. For rows by number use `rx.nn.embedding_lookup(variable, "
+        "ids)`."
     )
 
 

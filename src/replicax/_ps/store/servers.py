@@ -167,9 +167,8 @@ def _close_links(links: Sequence[RequestClient | None]) -> None:
 
 def closed(server: int) -> UnavailableError:
     return UnavailableError(
-        "Variables can be read and changed until their strategy is closed. Received: a use of "
-        f"server {server}, after that. It has ended, and what it held is gone. Save the model, or "
-        "read what is wanted, before `strategy.close()`.",
+        f"Cannot use server {server}: the strategy is closed, and its variables are gone. Save the "
+        "model or read its values before `strategy.close()`.",
         task_name(SERVER, server),
     )
 

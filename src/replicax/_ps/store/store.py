@@ -294,27 +294,24 @@ def _cannot_shard(variable: Any, optimizer: Any, constraint: Any) -> UsageError:
     """The error for a variable in shards that is updated as a whole."""
     what = f"the constraint {type(constraint).__name__}" if constraint else "its update"
     return UsageError(
-        "A variable that is divided by rows needs an update that works on each row by itself. "
-        f"Received: '{variable.path}' in several shards, with {type(optimizer).__name__}; {what} "
-        "looks at the variable as a whole. No server has all of it. Pass no "
-        "`variable_partitioner`, or one that leaves this variable whole."
+        f"Cannot train '{variable.path}' in shards with {type(optimizer).__name__}: {what} needs "
+        "the whole variable. Pass no `variable_partitioner`, or one that leaves this variable "
+        "whole."
     )
 
 
 def _two_optimizers(path: str) -> UsageError:
     """The error for a variable that a second optimizer has taken over."""
     return UsageError(
-        "A variable on a parameter server is trained by one optimizer at a time. Received: "
-        f"'{path}', which another optimizer has taken over. What the first one keeps beside it is "
-        "gone. Train it by one optimizer; or make a new one, which begins with nothing."
+        f"Another optimizer has taken over '{path}', and the state of the first one is gone. Train "
+        "the variable with one optimizer, or make a new one, which begins without state."
     )
 
 
 def _cannot_take_apart(optimizer: Any) -> UsageError:
     """The error for an optimizer whose variables cannot be told apart."""
     return UsageError(
-        "An optimizer keeps its variables in attributes: one for all, or a list with one for each "
-        f"that is trained. Received: {type(optimizer).__name__}, some of whose variables are "
-        "elsewhere. A server holds those of the values that it has, and has to tell them apart. "
-        "Keep them as Keras' optimizers do."
+        f"Cannot split {type(optimizer).__name__} between servers: some of its variables are not "
+        "in its attributes. Keep one for all, or a list with one for each trained variable, as "
+        "Keras' optimizers do."
     )

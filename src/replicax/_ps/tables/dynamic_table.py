@@ -44,10 +44,8 @@ class DynamicTableSpec:
 
     def __post_init__(self) -> None:
         if self.max_rows is not None and self.max_rows < 1:
-            raise UsageError(
-                "`max_rows` of a dynamic table must be positive. Received: "
-                f"max_rows={self.max_rows}. No id could keep a row until it is updated. Leave it "
-                "out for no bound."
+            raise UsageError.of(
+                "max_rows", "at least 1", self.max_rows, "Leave it out for no bound."
             )
 
 
@@ -182,9 +180,8 @@ class DynamicTable:
             return
         if len(needed) + count > most:
             raise UsageError(
-                f"`max_rows` must hold the ids of one call. Received: max_rows={most} and "
-                f"{len(needed) + count} different ids. All of them need a row at the same time. "
-                "Allow more rows, or use smaller batches."
+                f"`max_rows={most}` is too small for the {len(needed) + count} different ids of "
+                "one call. Increase `max_rows`, or use smaller batches."
             )
         others = self._vocabulary.used_rows(without=needed)
         excess = max(len(self) + count - most, min(most // _GIVEN_UP_AT_ONCE, len(others)))

@@ -107,9 +107,8 @@ def check_narrow(leaf: Any) -> None:
         if low < _INT32.min or high > _INT32.max:
             wrong = low if low < _INT32.min else high
             raise UsageError(
-                "Ids that a closure computes have 32 bits. Received: data with "
-                f"{wrong}, of which ids are computed. JAX would cut it to another id. Look ids up "
-                "as they stand in the data, or compute them in the input pipeline."
+                f"Cannot compute ids from {wrong} in a closure: JAX has only 32 bits here. Look up "
+                "the ids as they are in the data, or compute them in the input pipeline."
             )
 
 

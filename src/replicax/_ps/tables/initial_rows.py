@@ -101,9 +101,7 @@ def hash_ids(keys: Any, buckets: int | None = None) -> np.ndarray:
         keys = keys.astype(np.str_)
     if keys.dtype.kind not in "iuUS":
         raise UsageError(
-            "What is hashed to an id is text or integers. Received: keys of type "
-            f"{keys.dtype}. Numbers that are nearly equal would become different ids. Make "
-            "integers or text of them."
+            f"Cannot hash keys of type {keys.dtype} to ids. Convert them to integers or text."
         )
     hashed = _text_hash(keys) if keys.dtype.kind in "US" else keys.astype(np.int64).view(np.uint64)
     hashed = mix(hashed + _GOLDEN) >> np.uint64(1)
@@ -144,10 +142,8 @@ def initial_rows(
     """
     if name not in _DEFAULTS:
         raise UsageError(
-            "The rows of a dynamic table begin as one of "
-            f"{', '.join(_DEFAULTS)}. Received: the initializer {name}. Its values depend on the "
-            "number of rows, which grows, or on their order. Choose one of the others, such as "
-            "RandomUniform."
+            f"A dynamic table cannot use the initializer {name}, whose values depend on the number "
+            f"or order of rows. Use one of {', '.join(_DEFAULTS)}."
         )
     known = {key: config[key] for key in _DEFAULTS[name] if config.get(key) is not None}
     numbers = {**_DEFAULTS[name], **known}

@@ -188,9 +188,9 @@ class Table:
         rows = self._checked(rows)
         if len(rows) != len(gradients):
             raise UsageError(
-                "An update has one gradient for each row. "
-                f"Received: {len(rows)} rows and {len(gradients)} gradients. A gradient belongs to "
-                "the row at its place. Add up the gradients of a row that occurs several times."
+                f"Cannot update {len(rows)} rows with {len(gradients)} gradients. Pass one "
+                "gradient for each row, and add up the gradients of a row that occurs several "
+                "times."
             )
         step = self.step if step is None else step
         size = max(1, BLOCK_ELEMENTS // max(1, prod(self._columns[0].shape)))
@@ -244,10 +244,9 @@ class Table:
         given = sum(name.startswith("slot_") for name in state)
         if given not in (0, len(self._columns) - 1):
             raise UsageError(
-                "Rows are restored with the slots of the optimizer that they were saved with. "
-                f"Received: {given} slots, where the optimizer has {len(self._columns) - 1}. They "
-                "mean something else to it. Compile the model with the optimizer it was saved "
-                "with, or restore the values only."
+                f"Cannot restore rows with {given} optimizer slots into an optimizer with "
+                f"{len(self._columns) - 1}. Compile the model with the optimizer it was saved "
+                "with, or restore only the values."
             )
         self._store.write(0, rows, state["values"])
         for number in range(given):
@@ -278,8 +277,8 @@ class Table:
         rows = np.asarray(rows)
         if len(rows) and (rows.min() < 0 or rows.max() >= self.rows):
             raise IndexOutOfBounds(
-                f"A row of this part of the table is one from 0 to {self.rows - 1}. "
-                f"Received: rows from {rows.min()} to {rows.max()}. Another part may have them, "
-                "or none. Check the ids, and that all have cut the table alike."
+                f"Rows range from {rows.min()} to {rows.max()}, but this part of the table has "
+                f"only 0 to {self.rows - 1}. Check the ids, and that all processes divide "
+                "the table alike."
             )
         return rows

@@ -157,10 +157,11 @@ class ServedTable(_Empty):
 def part_of_spec(spec: DynamicTableSpec, server: int, servers: int) -> DynamicTableSpec:
     """The specification of one server's part of a table: its bounds are divided."""
     if spec.max_rows is not None and spec.max_rows < servers:
-        raise UsageError(
-            "A dynamic table has a row on each server at least. Received: "
-            f"max_rows={spec.max_rows} for {servers} servers. Each server has the ids whose hash "
-            "is its own. Allow more rows, or use fewer servers."
+        raise UsageError.of(
+            "max_rows",
+            f"at least {servers}, one row for each server",
+            spec.max_rows,
+            "Increase it, or use fewer servers.",
         )
 
     def share(total: int | None) -> int | None:

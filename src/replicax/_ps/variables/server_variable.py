@@ -130,9 +130,8 @@ class ShardedVariable(ServerVariable):
     def device(self) -> str:
         """None by itself: each of its `variables` has one."""
         raise AttributeError(
-            f"A sharded variable is on several devices. Received: `device` of '{self.path}' in "
-            f"{len(self.variables)} shards. Each shard is where its turn came. Ask its shards: "
-            "`[shard.device for shard in variable.variables]`."
+            f"'{self.path}' has {len(self.variables)} shards on several devices, so it has no "
+            "`device` of its own. Use `[shard.device for shard in variable.variables]`."
         )
 
     @property
@@ -178,9 +177,8 @@ class ShardedVariable(ServerVariable):
         outside = rows[(rows < 0) | (rows >= self._whole[0])]
         if outside.size:
             raise IndexError(
-                f"A row that is changed must be there. Received: index {outside[0]}, which is out "
-                f"of bounds for '{self.path}' with {self._whole[0]} rows. Nothing was changed. "
-                "Check the indices."
+                f"Row {outside[0]} is out of bounds for '{self.path}' with {self._whole[0]} rows. "
+                "Nothing was changed. Check the indices."
             )
         self._home.scatter(how, rows, updates)
 
@@ -258,9 +256,8 @@ class TableVariable(ServerVariable):
         """
         if not np.issubdtype(ids.dtype, np.integer):
             raise UsageError(
-                f"What is looked up in a dynamic table is an integer. Received: ids of type "
-                f"{ids.dtype}. Rounding would make one of several. Give the input that type: "
-                "`keras.Input(shape, dtype='int64')`; make ids of text by `rx.layers.hash_ids`."
+                f"Cannot look up ids of type {ids.dtype} in a dynamic table. Use integers, "
+                "`keras.Input(shape, dtype='int64')`, or convert text with `rx.layers.hash_ids`."
             )
         recorder = current_recorder()
         if recorder is not None:
@@ -285,9 +282,7 @@ def become_table(variable: Any, home: TableHome) -> None:
 
 def _compiled_elsewhere(variable: Any) -> UsageError:
     return UsageError(
-        "The rows of a dynamic table are looked up by the workers of a ParameterServerStrategy, "
-        f"or here without compiling. Received: table '{variable.path}' in compiled code of this "
-        "process. An array in its place would have no room for ids that are new. Make the model "
-        "in the scope of `rx.ParameterServerStrategy` (to debug, with engine='threads'), or turn "
-        "a trained one into a plain one by `rx.layers.to_plain`."
+        f"Cannot look up dynamic table '{variable.path}' in compiled code of this process. Make "
+        "the model in the scope of `rx.ParameterServerStrategy` (to debug, with "
+        "engine='threads'), or convert a trained one with `rx.layers.to_plain`."
     )

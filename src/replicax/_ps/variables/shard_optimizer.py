@@ -58,10 +58,9 @@ class Recipe(NamedTuple):
         """The recipe of a Keras optimizer, without the work on gradients that workers do."""
         if isinstance(optimizer, _compat.LossScaleOptimizer):
             raise UsageError(
-                "A parameter server runs an optimizer that needs one variable at a time. "
-                "Received: a LossScaleOptimizer, which looks at all gradients before it decides. "
-                "They are on several servers. Use bfloat16, which needs no loss scale, or the "
-                "`loss_scale_factor` of the inner optimizer."
+                "Parameter servers cannot run a LossScaleOptimizer, which needs the gradients of "
+                "all variables at once. Use bfloat16, or the `loss_scale_factor` of the inner "
+                "optimizer."
             )
         config = dict(optimizer.get_config())
         rate = _compat.learning_rate(optimizer)
@@ -70,9 +69,8 @@ class Recipe(NamedTuple):
         clips = any(config.get(name) for name in _CLIPPING)
         if clips and config.get("gradient_accumulation_steps"):
             raise UsageError(
-                "With parameter servers, gradients are clipped before they are accumulated. "
-                "Received: an optimizer with both clipping and gradient_accumulation_steps. Keras "
-                "clips what was accumulated, which is on the servers. Leave one of them out."
+                "Parameter servers cannot combine gradient clipping with "
+                "`gradient_accumulation_steps`. Leave out one of the two."
             )
         config.update(dict.fromkeys([*_CLIPPING, "loss_scale_factor"]))
         return cls(type(optimizer), config)
@@ -187,10 +185,9 @@ def check_by_rows(optimizer: Any, variables: Sequence[Any]) -> None:
         why = "its update looks at the variable as a whole"
     if why:
         raise UsageError(
-            "A table is trained by rows, and rows that no batch names stay as they are. Received: "
-            f"{type(optimizer).__name__} for '{of.path}': {why}. Its rows would not become "
-            "what it makes of them elsewhere. Train the table by an optimizer of its own, such as "
-            "SGD, Adagrad, Adam or Ftrl, or use `keras.layers.Embedding`."
+            f"Cannot train '{of.path}' by rows with {type(optimizer).__name__}: {why}. Train the "
+            "table with its own optimizer, such as SGD, Adagrad, Adam or Ftrl, or use "
+            "`keras.layers.Embedding`."
         )
 
 
