@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from replicax._core.env import ray_address, ray_asks_for_token
-from replicax._core.errors import ClusterError, UsageError
+from replicax._core.errors import ClusterError, needs
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -37,9 +37,8 @@ def connect(address: str, runtime_env: Mapping[str, Any] | None = None) -> None:
             )
     except (OSError, RuntimeError, ValueError) as error:  # as Ray says that it is not there
         raise ClusterError(
-            "The address of Ray is that of a cluster that runs, or 'auto' on one of its machines. "
-            f"Received: {address!r}: {str(error).strip().rstrip('.')}. "
-            "Start Ray by `ray start --head`, or correct the address: see docs/run.md."
+            f"Cannot connect to Ray at {address!r}: {str(error).strip().rstrip('.')}. Start Ray by "
+            "`ray start --head`, or correct the address. See docs/run.md."
         ) from error
     if not ray_asks_for_token():
         logging.getLogger("replicax").warning(
@@ -63,13 +62,8 @@ def lacking(wanted: Sequence[Mapping[str, float]]) -> str:
 
 def _ray() -> Any:
     """The package, whose annotations are not complete."""
-    try:
+    with needs("A Ray cluster", extra="ps"):
         import ray
-    except ModuleNotFoundError:
-        raise UsageError(
-            "A Ray cluster is reached by the package ray. Received: an environment without it. "
-            "It is an optional dependency. Run `pip install 'replicax[ps]'`."
-        ) from None
     return ray
 
 

@@ -138,16 +138,13 @@ def _raise_for(outcome: Outcome, timeout: float | None) -> None:
         raise outcome.failure
     if outcome.timed_out:
         raise ProcessesTimedOut(
-            f"All workers must end in time. Received: timeout={timeout}, in seconds. "
-            "What has not ended by then was ended. "
-            "See what they printed last, or give them more time."
+            f"The workers had not ended after timeout={timeout} seconds, and were ended. See what "
+            "they printed last, or pass a larger `timeout`."
         )
 
 
 def _check_counts(num_workers: int, max_restarts: int) -> None:
-    if num_workers < 1 or max_restarts < 0:
-        raise UsageError(
-            "There is at least one worker, and no fewer than 0 restarts. "
-            f"Received: num_workers={num_workers}, max_restarts={max_restarts}. "
-            "Nothing would run. Use for example `num_workers=2`."
-        )
+    if num_workers < 1:
+        raise UsageError.of("num_workers", "at least 1", num_workers)
+    if max_restarts < 0:
+        raise UsageError.of("max_restarts", "at least 0", max_restarts)
