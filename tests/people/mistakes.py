@@ -198,7 +198,7 @@ def main() -> None:
     parser.add_argument("--docs", action="store_true", help="write docs/mistakes.md anew")
     text = table()
     if not parser.parse_args().docs:
-        print(text)
+        sys.stdout.write(text)
         return
     before, _, rest = PAGE.read_text().partition(BEGIN)
     PAGE.write_text(before + BEGIN + text + END + rest.partition(END)[2])

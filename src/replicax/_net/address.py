@@ -40,8 +40,8 @@ def parse(text: str) -> Address:
     if scheme == "tcp" and host and port.isdecimal() and 0 < int(port) < 1 << 16:
         return Address(shown, host.removeprefix("[").removesuffix("]"), int(port), place=place)
     raise UsageError(
-        f"An address must be tcp://host:port or unix://host-id/path. Received: {text!r}. Nothing "
-        "else can be connected to. Use what `Listener.start` returned."
+        f"An address must be tcp://host:port or unix://host-id/path, got {text!r}. Use those that "
+        "`Listener.start` returned."
     )
 
 
@@ -57,8 +57,8 @@ def reachable(texts: Sequence[str]) -> list[Address]:
     found = here + [address for address in addresses if address.port]
     if not found:
         raise UsageError(
-            f"A listener must have an address that works from here. Received: {list(texts)}. A "
-            "Unix socket can be reached on its own host only. Let it listen on TCP, too."
+            f"No address in {list(texts)} works from this host. Unix sockets are reached only on "
+            "their own host. Let the listener use TCP, too."
         )
     return found
 

@@ -39,9 +39,7 @@ class RemoteError(ClusterError, RuntimeError):
 
     def __str__(self) -> str:
         return (
-            f"The other side must be able to do what it is asked for. Received: {self.kind} from "
-            f"{self.peer or 'it'}, asked for {self.op!r}. The connection goes on. Mend what it "
-            f"says: {self.text}"
+            f"{self.peer or 'The other side'} failed in {self.op!r} with {self.kind}: {self.text}"
         )
 
 
@@ -92,9 +90,8 @@ class RequestClient:
                 failures[address.text] = error
         tried = "; ".join(f"{reason_of(error)} at {text}" for text, error in failures.items())
         raise ConnectionLost(
-            f"A listener must answer at one of its addresses. Received: {tried}. This process "
-            "needs that one to go on. See whether it lives, whether a firewall is between, and "
-            "that both sides use TLS, or neither."
+            f"Cannot connect: {tried}. Check that the other process runs, that no firewall is "
+            "between, and that both sides use TLS, or neither."
         )
 
     def call(
@@ -196,9 +193,8 @@ class RequestClient:
 
     def _lost(self, reason: str) -> ConnectionLost:
         return ConnectionLost(
-            f"A connection must stand until the answer is there. Received: {reason}, at "
-            f"{self.address}. What was asked for may have been done, or not. Connect again when "
-            "that process is back, and ask again."
+            f"Lost the connection to {self.address}: {reason}. The last request may have been done "
+            "or not. Connect again when that process is back, and repeat it."
         )
 
 

@@ -165,8 +165,8 @@ def lay_out(buffers: Sequence[Buffer], largest: int) -> Body:
         return _NO_BODY
     if len(buffers) > MOST_BUFFERS:
         raise UsageError(
-            f"A message must not have more than {MOST_BUFFERS} buffers. Received: {len(buffers)}. "
-            "The other side refuses more, to be safe from a broken peer. Send several messages."
+            f"A message must have at most {MOST_BUFFERS} buffers, got {len(buffers)}. Send several "
+            "messages."
         )
     sizes: list[int] = []
     for buffer in buffers:
@@ -176,17 +176,13 @@ def lay_out(buffers: Sequence[Buffer], largest: int) -> Body:
             view = memoryview(buffer)
             contiguous, size = view.c_contiguous, view.nbytes
         if not contiguous:
-            raise UsageError(
-                "A buffer must be C-contiguous. Received: one with gaps, or in another order. It "
-                "is sent as it lies in memory, without a copy. Use np.ascontiguousarray(array)."
-            )
+            raise UsageError("A buffer must be C-contiguous. Use np.ascontiguousarray(array).")
         sizes.append(size)
     places = _places_of(sizes)
     end = places[-1][1]
     if end > largest:
         raise UsageError(
-            f"The buffers of a message must not come to more than {largest} bytes. Received: {end} "
-            "bytes. The other side refuses more, to be safe from a broken peer. Send several "
+            f"The buffers of a message must have at most {largest} bytes, got {end}. Send several "
             "messages, or raise `largest` on both sides."
         )
     return Body(buffers, sizes, places, end)
@@ -197,9 +193,8 @@ def encode_head(op: str, head: dict[str, Any], largest: int) -> bytes:
     text = _encode([op, head]).encode()
     if len(text) > largest:
         raise UsageError(
-            f"The head of a message must not be longer than {largest} bytes. Received: "
-            f"{len(text)} bytes of JSON. The other side refuses more, to be safe from a broken "
-            "peer. Send what is large as a buffer."
+            f"The head of a message must have at most {largest} bytes of JSON, got {len(text)}. "
+            "Send large values as buffers."
         )
     return text
 

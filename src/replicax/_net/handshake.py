@@ -84,8 +84,8 @@ def check_secret(secret: bytes) -> None:
     """Refuse a secret that can be guessed: with it, anybody can run code in this process."""
     if len(secret) < _SHORTEST:
         raise UsageError(
-            f"A secret must have at least {_SHORTEST} bytes. Received: {len(secret)}. Who guesses "
-            "it controls the cluster. Use secrets.token_bytes(32)."
+            f"The cluster's secret must have at least {_SHORTEST} bytes, got {len(secret)}. Use "
+            "secrets.token_hex(32)."
         )
 
 
@@ -122,22 +122,17 @@ def introduce(
     begin = _receive(sock, 1 + _LENGTH.size + _PROOF, deadline)
     answer, size, proof = begin[:1], begin[1:3], begin[3:]
     if answer == _WRONG_SECRET:
-        raise Refused(
-            "Both sides of a connection must know the same secret. Received: another secret than "
-            f"that of {peer}, which refused this process. It would otherwise obey anybody. "
-            f"{_fix(secret)}"
-        )
+        raise Refused(f"{peer} refused this process because it has another secret. {_fix(secret)}")
     said = _receive(sock, min(*_LENGTH.unpack(size), LARGEST), deadline)
     if not hmac.compare_digest(proof, keys.proof("server", intent, answer, said)):
         raise Refused(
-            f"A server must prove that it knows the secret. Received: no proof from {peer}. It may "
-            f"be another program that pretends to be the server; nothing was sent to it. "
-            f"{_fix(secret)}"
+            f"{peer} has not proved that it knows the secret, and may be another program. Nothing "
+            f"was sent to it. {_fix(secret)}"
         )
     content = _decode(said) or {}
     if answer != _YES:
         reason = printable(content.get("reason"))
-        raise Refused(f"A process connects to those of its own cluster. Received: {reason}")
+        raise Refused(f"{peer} refused this process: {reason}")
     return keys.session(intent, is_client=True), content
 
 
@@ -271,9 +266,8 @@ def _kind_and_key(secret: Secret | None) -> tuple[bytes, bytes]:
 
 def _another_program(peer: str) -> Refused:
     return Refused(
-        "A process connects to those of its own cluster. Received: an answer from another program "
-        f"at {peer}; JAX's service listens there if the cluster runs already. Look what listens "
-        "there; a worker comes back only when all start again."
+        f"Cannot join the cluster because another program answers at {peer}: JAX's service, if the "
+        "cluster runs already. Check what listens there. A lost worker joins only if all restart."
     )
 
 
@@ -282,10 +276,7 @@ def _one_has_none(secret: Secret | None, peer: str) -> Refused:
         told = f"a secret here, {secret.source}, and none at {peer}"
     else:
         told = f"no secret here, and one at {peer}"
-    return Refused(
-        f"All processes of a cluster share one secret, or have none. Received: {told}. "
-        f"They would otherwise obey anybody. {_fix(secret)}"
-    )
+    return Refused(f"Only one side of the connection has a secret: {told}. {_fix(secret)}")
 
 
 def _fix(secret: Secret | None) -> str:
@@ -300,8 +291,8 @@ def _encode(content: dict[str, Any]) -> bytes:
     text = json.dumps(content, separators=(",", ":")).encode()
     if len(text) > LARGEST:
         raise UsageError(
-            f"A process says of itself no more than {LARGEST} bytes. Received: {len(text)} bytes "
-            "of JSON. The other side reads no more of somebody it does not know. Say less."
+            f"`hello` must have at most {LARGEST} bytes of JSON, got {len(text)}. Send the rest "
+            "after the connection stands."
         )
     return text
 

@@ -56,9 +56,8 @@ def check_host(host: str) -> None:
         host.encode("idna")
     except UnicodeError as error:
         raise ClusterSpecError(
-            "The parts of a host's name have 1 to 63 characters. "
-            f"Received: {host[:80]!r} ({error}). No name service can be asked for it. Correct the "
-            "address in the description of the cluster."
+            f"Cannot look up the host {host[:80]!r}: {error}. Correct the address in the "
+            "description of the cluster."
         ) from error
 
 

@@ -61,9 +61,7 @@ def _encoded(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise ClusterSpecError(
-            f"{RX_CLUSTER_SECRET} is a text. Received: bytes that are none in UTF-8. {HOW_TO}"
-        ) from None
+        raise ClusterSpecError(f"{RX_CLUSTER_SECRET} must be UTF-8 text. {HOW_TO}") from None
 
 
 def secret_of_this_machine() -> Secret:
@@ -95,16 +93,12 @@ def _read(path: Path, source: str) -> Secret:
     forbidden = 0o077 if state.st_uid == os.getuid() else 0o027
     if state.st_uid not in (os.getuid(), 0) or stat.S_IMODE(state.st_mode) & forbidden:
         raise ClusterSpecError(
-            "The file with the secret of a cluster is its user's, and nobody else can read it. "
-            f"Received: {path}, of user {state.st_uid}, with mode {stat.S_IMODE(state.st_mode):o}. "
-            "Whoever has read it could give orders to the cluster. Write a new secret to a file of "
-            "mode 600; a file that Replicax has made is made again when it is removed."
+            f"Others may have read the cluster's secret: {path} belongs to user {state.st_uid} and "
+            f"has mode {stat.S_IMODE(state.st_mode):o}. Write a new secret to a file of mode 600. "
+            "If Replicax made the file, delete it, and it is made again."
         )
     if not content:
-        raise ClusterSpecError(
-            "The file with the secret of a cluster is not empty. "
-            f"Received: {path}. Whoever connects would be let in. {HOW_TO}"
-        )
+        raise ClusterSpecError(f"The file of the cluster's secret is empty: {path}. {HOW_TO}")
     return Secret(content, source)
 
 
@@ -115,9 +109,7 @@ def _at_once(path: str, flags: int) -> int:
 
 def _no_file(error: Exception) -> ClusterSpecError:
     return ClusterSpecError(
-        "The processes of a cluster on this machine share a secret in a file. "
-        f"Received: {error}. Other users of the machine could otherwise give orders to them. "
-        f"{HOW_TO}"
+        f"Cannot read or make the file of the cluster's secret: {error}. {HOW_TO}"
     )
 
 

@@ -291,8 +291,7 @@ class Logs:
             self._files[task] = path.open("ab" if again else "wb", buffering=0)
         except OSError as error:
             raise UsageError(
-                f"--log-dir is a folder that can be written to. Received: {path}: "
-                f"{error.strerror}. Each worker gets a file there. Choose another folder."
+                f"Cannot write {path}: {error.strerror}. Pass another folder as `--log-dir`."
             ) from None
 
     def write(self, task: Task, lines: Sequence[bytes]) -> None:

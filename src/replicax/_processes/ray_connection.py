@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from replicax._core.env import ray_address, ray_asks_for_token
-from replicax._core.errors import ClusterError, UsageError
+from replicax._core.errors import ClusterError, needs
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -25,6 +25,12 @@ def connect(address: str, runtime_env: Mapping[str, Any] | None = None) -> None:
     """Connect to a Ray cluster, unless this process is connected to one already."""
     ray = _ray()
     if ray.is_initialized():
+        if runtime_env and not ray.get_runtime_context().runtime_env.get("working_dir"):
+            raise ClusterError(
+                "Ray is connected already, without a working folder, so the program cannot be sent "
+                "to its machines. Pass a function, or connect with "
+                "`ray.init(runtime_env={'working_dir': '.'})`. See docs/run.md."
+            )
         return
     try:
         _check_reachable(ray_address() if address == "auto" else address)
@@ -35,17 +41,25 @@ def connect(address: str, runtime_env: Mapping[str, Any] | None = None) -> None:
                 log_to_driver=False,  # Ray's own reports, too, which would look like ours
                 logging_level=logging.ERROR,
             )
+    except ray.exceptions.RuntimeEnvSetupError as error:
+        raise ClusterError(
+            f"Ray cannot send this folder to its machines: {_first_line(error)} Name what the "
+            "program does not need in a file .rayignore. See docs/run.md."
+        ) from error
     except (OSError, RuntimeError, ValueError) as error:  # as Ray says that it is not there
         raise ClusterError(
-            "The address of Ray is that of a cluster that runs, or 'auto' on one of its machines. "
-            f"Received: {address!r}: {str(error).strip().rstrip('.')}. "
-            "Start Ray by `ray start --head`, or correct the address: see docs/run.md."
+            f"Cannot connect to Ray at {address!r}: {str(error).strip().rstrip('.')}. Start Ray by "
+            "`ray start --head`, or correct the address. See docs/run.md."
         ) from error
     if not ray_asks_for_token():
         logging.getLogger("replicax").warning(
             "This Ray cluster asks for no token: whoever reaches it can run code there, and read "
             "the secret of our processes. Start Ray with RAY_AUTH_MODE=token."
         )
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), "").strip()
 
 
 def lacking(wanted: Sequence[Mapping[str, float]]) -> str:
@@ -63,13 +77,8 @@ def lacking(wanted: Sequence[Mapping[str, float]]) -> str:
 
 def _ray() -> Any:
     """The package, whose annotations are not complete."""
-    try:
+    with needs("A Ray cluster", extra="ps"):
         import ray
-    except ModuleNotFoundError:
-        raise UsageError(
-            "A Ray cluster is reached by the package ray. Received: an environment without it. "
-            "It is an optional dependency. Run `pip install 'replicax[ps]'`."
-        ) from None
     return ray
 
 

@@ -17,8 +17,8 @@ def __getattr__(name: str) -> Any:
     """Load `run` at its first use, because the help of the command does not need it."""
     if name != "run":
         raise AttributeError(
-            f"The public name of replicax.launch is `run`. Received: {name!r}. "
-            "The rest may change with any version. Use `rx.launch.run`, or `replicax` in a shell."
+            f"replicax.launch has no public name {name!r}. Use `rx.launch.run`, or `replicax` in "
+            "a shell."
         )
     from replicax.launch._function import run
 

@@ -130,8 +130,7 @@ def quantity(text: str) -> str:
     """Read a number of CPUs or bytes as Kubernetes writes them."""
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)?(m|[kMGTP]i?)?", text, re.ASCII):
         raise argparse.ArgumentTypeError(
-            f"Must be a quantity of Kubernetes. Received: {text!r}. "
-            "It is a number with a unit or without. Write for example 4, 500m or 16Gi."
+            f"must be a Kubernetes quantity such as 4, 500m or 16Gi, got {text!r}"
         )
     return text
 
@@ -139,9 +138,8 @@ def quantity(text: str) -> str:
 def _name(text: str) -> Any:
     if not NAME.fullmatch(text):
         raise argparse.ArgumentTypeError(
-            "Must be a name that Kubernetes takes, of 40 characters at most, because the names of "
-            f"pods are longer. Received: {text!r}. "
-            "Write small letters, digits and hyphens, a letter first, as in train-1."
+            "must have at most 40 lower-case letters, digits and hyphens, a letter first, as in "
+            f"train-1, got {text!r}"
         )
     return text
 
@@ -149,8 +147,7 @@ def _name(text: str) -> Any:
 def _namespace(text: str) -> str:
     if not re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", text):
         raise argparse.ArgumentTypeError(
-            f"Must be a namespace of Kubernetes. Received: {text!r}. "
-            "It has at most 63 small letters, digits and hyphens, and no hyphen first or last. "
-            "`kubectl get namespaces` lists them."
+            "must have at most 63 lower-case letters, digits and hyphens, no hyphen first or "
+            f"last, got {text!r}; `kubectl get namespaces` lists the namespaces"
         )
     return text

@@ -165,11 +165,19 @@ class _Parser(argparse.ArgumentParser):
         if self.commands and not first.startswith("-") and first not in self.commands:
             meant = did_you_mean(first, self.commands)
             self.error(f"no command {first!r}.{meant} `replicax` lists all commands.")
+        if not any(
+            action.nargs in (argparse.REMAINDER, argparse.PARSER) for action in self._actions
+        ):
+            # Before a value of an unknown option is taken for the script.
+            self._refuse([a for a in given if a.startswith("--") and not self.options_in([a])])
         found, unknown = super().parse_known_args(given, namespace)
-        if unknown:
-            meant = did_you_mean(unknown[0], self._option_string_actions)
-            self.error(f"unrecognized arguments: {' '.join(unknown)}.{meant}")
+        self._refuse(unknown)
         return found, unknown
+
+    def _refuse(self, unknown: Sequence[str]) -> None:
+        if unknown:
+            meant = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}.{meant}")
 
     def options_in(self, arguments: Sequence[str]) -> list[str]:
         """Return those of the arguments that are options of this command."""

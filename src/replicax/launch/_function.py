@@ -49,10 +49,9 @@ def run(
 ) -> list[Any]:
     """Run a function or a script as the workers of a cluster, and wait for them.
 
-    The same as `replicax run` in a shell, on this machine or by `ray=` on a Ray cluster: each
-    worker is a new process that finds the cluster in `TF_CONFIG` and joins it when it imports JAX,
-    what it prints is shown line by line with `[worker 0]` in front, and the first that fails ends
-    all. Ctrl-C, or the stop button of a notebook, ends them, too.
+    It does what `replicax run` does, on this machine or by `ray=` on a Ray cluster: each worker
+    finds the cluster in `TF_CONFIG` and joins it when it imports JAX. Its lines are shown behind
+    `[worker 0]`. The first worker that fails ends all, as does Ctrl-C.
 
     Args:
         fn_or_script: A function, which is sent to the workers by cloudpickle; or the name of one
@@ -152,16 +151,13 @@ def _raise_for(outcome: Outcome, timeout: float | None) -> None:
         raise outcome.failure
     if outcome.timed_out:
         raise ProcessesTimedOut(
-            f"All workers must end in time. Received: timeout={timeout}, in seconds. "
-            "What has not ended by then was ended. "
-            "See what they printed last, or give them more time."
+            f"The workers had not ended after timeout={timeout} seconds, and were ended. See what "
+            "they printed last, or pass a larger `timeout`."
         )
 
 
 def _check_counts(num_workers: int, max_restarts: int) -> None:
-    if num_workers < 1 or max_restarts < 0:
-        raise UsageError(
-            "There is at least one worker, and no fewer than 0 restarts. "
-            f"Received: num_workers={num_workers}, max_restarts={max_restarts}. "
-            "Nothing would run. Use for example `num_workers=2`."
-        )
+    if num_workers < 1:
+        raise UsageError.of("num_workers", "at least 1", num_workers)
+    if max_restarts < 0:
+        raise UsageError.of("max_restarts", "at least 0", max_restarts)

@@ -38,18 +38,15 @@ def parse_hosts(text: str) -> list[Host]:
         port = int(found[2] or FIRST_PORT) if found else 0
         if not found or not 0 < port <= _LAST_PORT:
             raise UsageError(
-                "Hosts are names or addresses, with commas between them, each with a port or "
-                f"without. Received: {part!r} in {text!r}. Every worker connects to them. "
-                "Write `a,b`, `10.0.0.1,10.0.0.2` or `a:9000,b:9000`; an IPv6 address goes into "
-                "brackets, `[fe80::1]`."
+                f"`--hosts` must list hosts, with or without a port each, got {part!r} in "
+                f"{text!r}. Write `a,b`, `a:9000,b:9000` or, for IPv6, `[fe80::1]`."
             )
         hosts.append(Host(found[1], port))
     names = [host.name for host in hosts]
     if len(set(names)) < len(names):
         raise UsageError(
-            f"Each host is named once. Received: {text!r}. "
-            "A second time could mean more workers or a mistake. "
-            "Say by `--workers` how many there are in all."
+            f"`--hosts` must name each host once, got {text!r}. For several workers a host, pass "
+            "`--workers-per-host`."
         )
     return hosts
 
@@ -65,10 +62,8 @@ def addresses(hosts: Sequence[Host], workers: int) -> list[str]:
     here, rest = divmod(workers, len(hosts))
     if rest:
         raise UsageError(
-            "Every host runs equally many workers. "
-            f"Received: {workers} workers for {len(hosts)} hosts. "
-            "`--workers` counts those of all hosts. "
-            f"Take {len(hosts) * (here + 1)} workers, or another number of hosts."
+            f"Cannot divide {workers} workers evenly among {len(hosts)} hosts. Use "
+            f"{len(hosts) * (here + 1)} workers, or another number of hosts."
         )
     return [address(host, i) for host in hosts for i in range(here)]
 
@@ -78,9 +73,8 @@ def address(host: Host, number: int) -> str:
     port = host.port + number
     if port > _LAST_PORT:
         raise UsageError(
-            f"Ports are at most {_LAST_PORT}. Received: {port}, for process {number + 1} of "
-            f"{host.name}, whose first port is {host.port}. The processes of a host listen on "
-            f"ports that follow each other. Give it a lower first port: `{host.name}:23456`."
+            f"Process {number + 1} of {host.name} would get port {port}, above {_LAST_PORT}: the "
+            f"first port is {host.port}. Use a lower first port: `{host.name}:23456`."
         )
     return f"{host.name}:{port}"
 
@@ -97,12 +91,10 @@ def this_host(
     if len(own) != 1:
         several = ", ".join(hosts[i].name for i in own)
         raise UsageError(
-            "One of the hosts must be this machine. "
-            f"Received: {', '.join(host.name for host in hosts)}, of which "
+            f"Of the hosts {', '.join(host.name for host in hosts)}, "
             f"{f'{several} are' if own else 'none is'} this machine, {' or '.join(names)}. "
-            "It starts the workers of its own host only. "
-            "Name it once, as the other machines reach it, and run the same command on each; or "
-            "leave out `--by-hand`, and all are started from here by ssh."
+            "With `--by-hand` name it once, as the other machines reach it, and run the same "
+            "command on each; without it, all workers are started from here by ssh."
         )
     return own[0]
 

@@ -66,9 +66,8 @@ class Manifests:
         name = re.sub("[^a-z0-9]+", "-", name_of(self.script).lower()).strip("-")
         if not NAME.fullmatch(name):
             raise UsageError(
-                "The default name is that of the script, and must be one that Kubernetes takes: at "
-                f"most 40 small letters, digits and hyphens, a letter first. Received: {name!r}, "
-                f"from {self.script!r}. Give one by --name."
+                f"Cannot name the job {name!r} after {self.script!r}. Pass --name with at most 40 "
+                "lower-case letters, digits and hyphens, a letter first."
             )
         return name
 

@@ -45,10 +45,8 @@ def save_call(file: IO[bytes], function: Callable[..., Any] | str, args: tuple[A
         raise
     except Exception as error:  # whatever the objects' own methods raise
         raise UsageError(
-            "A function and its arguments are sent to the workers, so it must be possible to "
-            f"pickle them. Received: {function!r} with {len(args)} arguments: {error!r}. "
-            "The workers are other processes. Make what cannot be sent, such as files, locks and "
-            "devices, inside the function."
+            f"Cannot pickle {function!r} and its {len(args)} arguments for the workers: "
+            f"{error!r}. Create files, locks and devices inside the function."
         ) from error
     name = function if isinstance(function, str) else None
     _write(file, pickle.dumps((list(sys.path), name, data)))
@@ -100,9 +98,8 @@ def _result_by_value(result: Any) -> bytes:
         return _cloudpickle().dumps(result)
     except Exception as error:
         raise UsageError(
-            "What the function returns is sent back, so it must be possible to pickle it. "
-            f"Received: a {type(result).__name__}: {error!r}. The caller is another process. "
-            "Return numbers, texts or arrays."
+            f"Cannot pickle the function's result, a {type(result).__name__}: {error!r}. "
+            "Return numbers, strings or arrays."
         ) from error
 
 
@@ -123,10 +120,8 @@ def _cloudpickle() -> Any:
         import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
     except ModuleNotFoundError:
         raise UsageError(
-            "A function is sent to the workers by cloudpickle, which must be installed. "
-            "Received: no module of that name. Python's own pickle sends only names. "
-            "Run `pip install cloudpickle`, or `pip install 'replicax[data]'`, which brings it; "
-            'or give the name of the function, "module:function".'
+            "Cannot send a function to the workers because cloudpickle is not installed. Run "
+            "`pip install 'replicax[data]'`, or pass the function's name, \"module:function\"."
         ) from None
     return cloudpickle
 

@@ -173,8 +173,7 @@ def parse_variable(text: str, environ: Mapping[str, str]) -> tuple[str, str]:
     found = re.fullmatch(r"([A-Za-z_][A-Za-z_0-9]*)(=.*)?", text, re.DOTALL)
     if not found or (found[2] is None and found[1] not in environ):
         raise UsageError(
-            "A variable of the environment is NAME=VALUE, or the NAME of one that is set. "
-            f"Received: {text!r}. It is set for every worker. "
+            f"`--env` must be NAME=VALUE, or the NAME of a variable that is set, got {text!r}. "
             "Write for example `--env XLA_FLAGS=--xla_dump_to=dump`."
         )
     return found[1], environ[found[1]] if found[2] is None else found[2][1:]

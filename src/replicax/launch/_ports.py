@@ -38,10 +38,9 @@ def check_ports(ports: Sequence[int]) -> None:
             _bound(port, share=False).close()
         except OSError as error:
             raise ClusterError(
-                "The ports of the workers of this machine must be free. "
-                f"Received: port {port}: {error.strerror}. "
-                "Another program, or another run, uses it. "
-                "Give the host another first port, on every machine: `--hosts a:23456,b`."
+                f"Cannot use port {port} of this machine: {error.strerror}. End the program that "
+                "uses it, or give the host another first port, on every machine: `--hosts "
+                "a:23456,b`."
             ) from None
 
 

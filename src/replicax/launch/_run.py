@@ -123,9 +123,8 @@ def _run(
     resolver = None if asked else detect(environ)
     if resolver and request.log_dir:
         raise UsageError(
-            "--log-dir is for workers that `replicax run` starts. Received: it, in a cluster that "
-            "is there already. A worker that joins one has the output of whoever started it. "
-            "Send that to files: `srun --output`, for example."
+            "Cannot use `--log-dir` in a cluster that something else has started. Send its "
+            "output to files, for example by `srun --output`."
         )
     if resolver:
         here = _joined(request, resolver, surroundings, sink)
@@ -191,20 +190,15 @@ def _check_options(request: Request) -> None:
     else:
         return
     if given := [name for name, value in wrong.items() if value]:
-        raise UsageError(
-            f"These options do not go together. Received: {', '.join(given)} {other}. {why} "
-            "See `replicax run --help`."
-        )
+        raise UsageError(f"Cannot use {', '.join(given)} {other}. {why} See `replicax run --help`.")
 
 
 def check_program(program: Program) -> None:
     """Refuse a missing file here, instead of letting every worker report it."""
     if not program.is_module and not Path(program.target).exists():
         raise UsageError(
-            f"The program to run is a Python file. Received: {program.target!r}. "
-            f"There is no such file in {Path.cwd()}. "
-            "Correct the path, or write `-m` in front if it is a module. "
-            "Options of `replicax run` stand before the program."
+            f"No file {program.target!r} in {Path.cwd()}. Correct the path, or write `-m` before "
+            "a module. Options of `replicax run` come before the program."
         )
 
 
@@ -302,9 +296,8 @@ def in_this_folder(program: Program) -> Program:
     path = Path(os.path.relpath(program.target))
     if ".." in path.parts:
         raise UsageError(
-            "Ray copies the working folder to its machines, and the program is in it. "
-            f"Received: {program.target!r} in {Path.cwd()}. "
-            "Go to the folder of the program, and run it from there."
+            f"Cannot send {program.target!r} to Ray because it is outside {Path.cwd()}, the folder "
+            "that Ray copies to its machines. Run the command in the program's folder."
         )
     return replace(program, target=str(path))
 
@@ -324,9 +317,8 @@ def _given_secret(surroundings: Surroundings) -> str:
         return given.value.decode() if given else ""
     except UnicodeDecodeError:
         raise UsageError(
-            f"{RX_CLUSTER_SECRET_FILE} names a file with a text. Received: bytes that are none in "
-            "UTF-8. Other machines get the secret in an environment variable. Write a new one, "
-            'such as that of `python -c "import secrets; print(secrets.token_hex())"`.'
+            f"The file of {RX_CLUSTER_SECRET_FILE} must be UTF-8 text. Write a new secret there, "
+            'by `python -c "import secrets; print(secrets.token_hex())"`.'
         ) from None
 
 

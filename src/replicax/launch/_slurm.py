@@ -122,8 +122,7 @@ def _word(value: str | int) -> str:
 def _line(text: str) -> str:
     if len(text.splitlines()) > 1 or text.endswith(("\n", "\r")):
         raise UsageError(
-            f"An option of sbatch is one line of the script. Received: {text!r}. "
-            "What follows would be run as a command. Leave out the line break."
+            f"An option of sbatch must be one line, got {text!r}. Remove the line break."
         )
     return text
 
@@ -137,8 +136,8 @@ def write_or_submit(batch: Batch) -> int:
         return subprocess.run(["sbatch"], input=batch.text, text=True).returncode
     except OSError as error:
         print(
-            f"replicax slurm: error: --submit needs sbatch. Received: {error.strerror}. "
-            "Type it where jobs are submitted, or leave out --submit and take the script there.",
+            f"replicax slurm: error: cannot run sbatch for --submit: {error.strerror}. Run this "
+            "on a machine with Slurm, or leave out --submit and take the script there.",
             file=sys.stderr,
         )
         return _BAD_ARGUMENT

@@ -74,9 +74,8 @@ class Ssh:
             words = shlex.split(text)
         if not words:
             raise UsageError(
-                f"{'--ssh' if command else RX_SSH} is a command that reaches a host. "
-                f"Received: {text!r}. It is read as a shell reads it, quotes come in pairs. "
-                "Write for example 'ssh -p 2222'."
+                f"`{'--ssh' if command else RX_SSH}` must be a command with closed quotes, got "
+                f"{text!r}. Write for example 'ssh -p 2222'."
             )
         return cls(tuple(words), python or sys.executable)
 
@@ -189,9 +188,9 @@ class Hosts:
                     wrong.append(f"{host.name}: {complaint}")
         if wrong:
             raise UsageError(
-                "Every host must answer to ssh without a password, and have the same program in "
-                f"the same folder. Received: {'; '.join(wrong)}. Nothing was started. "
-                "Try `ssh HOST true`; give another Python by --python; or see docs/run.md."
+                f"Cannot start workers by ssh: {'; '.join(wrong)}. Nothing was started. Each host "
+                "needs a login without a password (try `ssh HOST true`), and this Python (else "
+                "pass --python) and the program at the same path. See docs/run.md."
             )
 
     def _tasks_at(self, at: int) -> list[tuple[str, int]]:

@@ -50,9 +50,9 @@ def test_what_is_no_address_is_refused(text):
 
 
 def test_a_unix_socket_of_another_host_is_no_way():
-    with pytest.raises(UsageError, match="must have an address that works from here"):
+    with pytest.raises(UsageError, match="use TCP"):
         reachable(["unix://elsewhere/tmp/socket"])
-    with pytest.raises(UsageError, match=r"works from here\. Received: \[\]"):
+    with pytest.raises(UsageError, match=r"\[\]"):
         reachable([])
 
 

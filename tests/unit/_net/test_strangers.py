@@ -146,7 +146,7 @@ def test_who_has_another_secret_is_refused_and_told(
 ):
     link = connect(addresses)
     for way in ("tcp", "unix"):
-        with pytest.raises(Refused, match=r"the same secret\. Received: another secret than that"):
+        with pytest.raises(Refused, match="another secret"):
             connect(addresses, way, secret=secret_there)
     assert all("it does not know the secret" in text for text in warnings(2))
     assert handled == []
@@ -304,7 +304,7 @@ def test_what_a_listener_says_is_no_question_to_it(addresses, secret, handled, w
 
 @pytest.mark.parametrize("short", [b"", b"changeme"])
 def test_a_secret_that_can_be_guessed_is_refused(short):
-    message = r"A secret must have at least 16 bytes\. Received: "
+    message = "at least 16 bytes"
     with pytest.raises(UsageError, match=message):
         RequestServer(short, lambda session, message: ({}, []))
     with pytest.raises(UsageError, match=message):

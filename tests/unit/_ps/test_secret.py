@@ -78,7 +78,7 @@ def test_a_file_that_others_could_read_is_refused(folder):
     cluster_secret(HERE)
     (file,) = folder.iterdir()
     file.chmod(0o644)
-    with pytest.raises(rx.errors.ClusterSpecError, match=r"nobody else can read it\. .*mode 644"):
+    with pytest.raises(rx.errors.ClusterSpecError, match=r"mode 644"):
         cluster_secret(HERE)
 
 
@@ -113,9 +113,7 @@ def test_a_file_of_the_environment_has_a_secret(folder, file, spoil):
 
 def test_a_place_that_cannot_be_written_is_told(folder):
     folder.write_text("a file, where the folder should be")
-    with pytest.raises(
-        rx.errors.ClusterSpecError, match="on this machine share a secret in a file"
-    ):
+    with pytest.raises(rx.errors.ClusterSpecError, match="RX_CLUSTER_SECRET"):
         cluster_secret(HERE)
 
 

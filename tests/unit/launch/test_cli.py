@@ -139,11 +139,12 @@ def test_a_strategy_can_be_named_once(capsys):
         (["train"], "no command 'train'"),
         (["runn"], "Did you mean 'run'?"),
         (["run", "--worker", "2", "a.py"], "Did you mean '--workers'?"),
+        (["doctor", "--replica", "2"], "Did you mean '--replicas'?"),
         (["k8s", "a.py", "--image", "b"], "--image is required"),
         (["compare", "--dataset", "mnist"], "argument --dataset: invalid choice: 'mnist'"),
         (["compare", "--model", "vgg"], "argument --model: invalid choice: 'vgg'"),
-        (["compare", "--epoch", "3"], "unrecognized arguments: --epoch 3"),
-        (["devices", "--epochs", "3"], "unrecognized arguments: --epochs 3"),
+        (["compare", "--epoch", "3"], "unrecognized arguments: --epoch"),
+        (["devices", "--epochs", "3"], "unrecognized arguments: --epochs"),
     ],
 )
 def test_other_bad_arguments_are_refused(arguments, complaint, capsys):

@@ -101,7 +101,7 @@ def test_all_are_started_again_after_a_failure(capsys):
 
 
 def test_time_can_be_limited():
-    with pytest.raises(rx.errors.ProcessesTimedOut, match="All workers must end in time.*0.5"):
+    with pytest.raises(rx.errors.ProcessesTimedOut, match="timeout=0.5"):
         rx.launch.run("time:sleep", 2, args=(600,), timeout=0.5)
 
 
@@ -134,24 +134,23 @@ def test_a_result_that_plain_pickle_refuses_travels():
 def test_a_result_that_cannot_be_sent_is_named():
     with pytest.raises(rx.errors.ProcessFailed) as error:
         rx.launch.run("threading:Lock", 1)
-    assert "What the function returns is sent back" in error.value.tail
-    assert "Received: a lock: TypeError" in error.value.tail
+    assert "a lock: TypeError" in error.value.tail
 
 
 def test_a_function_that_cannot_be_sent_is_named():
     lock = threading.Lock()
-    with pytest.raises(rx.errors.UsageError, match="it must be possible to pickle them. Received"):
+    with pytest.raises(rx.errors.UsageError, match="pickle"):
         rx.launch.run(lambda: lock, 1)
 
 
 def test_arguments_that_cannot_be_sent_are_named():
-    with pytest.raises(rx.errors.UsageError, match="Make what cannot be sent, such as files"):
+    with pytest.raises(rx.errors.UsageError, match="inside the function"):
         rx.launch.run("math:sqrt", 1, args=(threading.Lock(),))
 
 
 def test_without_cloudpickle_functions_are_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
-    with pytest.raises(rx.errors.UsageError, match="sent to the workers by cloudpickle, which"):
+    with pytest.raises(rx.errors.UsageError, match="cloudpickle"):
         rx.launch.run(lambda: None, 1)
 
 
@@ -162,12 +161,12 @@ def test_without_cloudpickle_names_still_travel(monkeypatch):
 
 @pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 1, "max_restarts": -1}])
 def test_counts_are_checked(options):
-    with pytest.raises(rx.errors.UsageError, match="There is at least one worker, and no fewer"):
+    with pytest.raises(rx.errors.UsageError, match="num_workers|max_restarts"):
         rx.launch.run(print, **options)
 
 
 def test_a_script_must_be_there():
-    with pytest.raises(rx.errors.UsageError, match="Received: 'nowhere.py'"):
+    with pytest.raises(rx.errors.UsageError, match="'nowhere.py'"):
         rx.launch.run("nowhere.py", 1)
 
 
@@ -180,7 +179,7 @@ def test_a_name_is_told_from_a_path(text, name):
 
 
 def test_other_names_of_the_package_are_private():
-    with pytest.raises(AttributeError, match="The public name of replicax.launch is `run`"):
+    with pytest.raises(AttributeError, match="rx.launch.run"):
         _ = launch.runn
 
 

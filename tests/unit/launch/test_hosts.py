@@ -21,12 +21,12 @@ def test_hosts_may_have_ports():
 
 @pytest.mark.parametrize("text", ["", "a,", "a b", "a:x", "a:0", "a:65536", "http://a", "fe80::1"])
 def test_what_is_no_host_is_refused(text):
-    with pytest.raises(rx.errors.UsageError, match="Hosts are names or addresses, with commas"):
+    with pytest.raises(rx.errors.UsageError, match="--hosts"):
         parse_hosts(text)
 
 
 def test_a_host_is_named_once():
-    with pytest.raises(rx.errors.UsageError, match=r"Each host is named once\. Received: 'a,a:2'"):
+    with pytest.raises(rx.errors.UsageError, match="'a,a:2'"):
         parse_hosts("a,a:2")
 
 
@@ -36,7 +36,7 @@ def test_the_ports_of_one_host_follow_each_other():
 
 
 def test_every_host_runs_equally_many_workers():
-    with pytest.raises(rx.errors.UsageError, match="equally many workers.*Take 4 workers, or"):
+    with pytest.raises(rx.errors.UsageError, match="4 workers, or"):
         addresses(AB, 3)
 
 
@@ -62,14 +62,12 @@ def test_the_own_host_name_is_this_machine():
 
 
 def test_another_machine_is_an_error():
-    with pytest.raises(rx.errors.UsageError, match="a, b, of which none is this machine, c or d"):
+    with pytest.raises(rx.errors.UsageError, match="a, b, .*c or d"):
         this_host(AB, own_names=["c", "d"], is_own=lambda host: False)
 
 
 def test_two_names_of_this_machine_are_an_error():
-    with pytest.raises(
-        rx.errors.UsageError, match="One of the hosts must be this machine.*a, b are"
-    ):
+    with pytest.raises(rx.errors.UsageError, match="a, b are"):
         this_host(AB, own_names=["c"], is_own=lambda host: True)
 
 

@@ -43,10 +43,8 @@ def test_a_port_on_which_somebody_listens_is_refused():
         other.bind(("", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(rx.errors.ClusterError, match=f"must be free. Received: port {port}"):
+        with pytest.raises(rx.errors.ClusterError, match=f"port {port}"):
             check_ports([port])
-        with pytest.raises(
-            rx.errors.ClusterError, match="The ports of the workers of this machine"
-        ):
+        with pytest.raises(rx.errors.ClusterError, match="--hosts"):
             check_ports([port])
     check_ports([port])

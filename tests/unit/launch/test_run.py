@@ -350,12 +350,12 @@ def test_what_to_type_on_other_hosts_shows_no_value(launch, script):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["nowhere.py"], "The program to run is a Python file. Received: 'nowhere.py'."),
-        (["--env", "x", "-m", "m"], "A variable of the environment is NAME=VALUE"),
-        (["--hosts", "a b", "-m", "m"], "Hosts are names or addresses"),
+        (["nowhere.py"], "'nowhere.py'"),
+        (["--env", "x", "-m", "m"], "NAME=VALUE"),
+        (["--hosts", "a b", "-m", "m"], "'a b'"),
         (
             ["--hosts", "192.0.2.1", "--by-hand", "-m", "m"],
-            "One of the hosts must be this machine.",
+            "--by-hand",
         ),
     ],
 )

@@ -350,7 +350,7 @@ def test_workers_fill_one_host_after_the_other():
 )
 def test_options_that_do_not_go_together_are_named(arguments, named, capsys):
     assert main(["run", *arguments, "-m", "m"]) == 2
-    received = capsys.readouterr().err.split("Received: ")[1].split(". ")[0]
+    received = capsys.readouterr().err.split("error: ")[1].split(". ")[0]
     assert set(re.findall("--[a-z-]+", received)) == named
 
 
