@@ -134,6 +134,12 @@ def test_training_on_any_rows_equals_numpy(name, rows):
     np.testing.assert_allclose(float(mean.result()), np.mean((new * x - 1) ** 2), rtol=1e-5)
 
 
+def test_several_losses_a_row_are_no_rows(recwarn):
+    strategy, batch = pieces_of("mirrored_2", np.ones((3, 4)))
+    strategy.run(lambda rows: rx.nn.compute_average_loss(rows.ravel()), args=(batch,))
+    assert not [one for one in recwarn if "compute_average_loss" in str(one.message)]
+
+
 def shape_only(x):
     """Values that differ by the number of rows, not by data."""
     return x.shape[0], jnp.ones(x.shape).sum(), 1 / jnp.float32(x.shape[0] + 1), "text", 7

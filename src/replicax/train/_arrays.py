@@ -50,7 +50,7 @@ class Arrays(Mapping[str, np.ndarray]):
         }
         self._parts: dict[str, list[_Part]] = {}
         self._descriptors: dict[str, int] = {}
-        self._checked: set[tuple[str, int]] = set()
+        self._checked: set[tuple[str, int, int]] = set()
         ends: dict[str, int] = {}
         for name, file, part in in_order(entries):
             box = part.get("box") or whole_box(entries[name]["shape"])
@@ -128,8 +128,12 @@ class Arrays(Mapping[str, np.ndarray]):
             raise damaged(self._path, f"{part.file} at {name!r}")
         self._checked.add(key)
 
-    def block(self, file: str, offset: int, size: int) -> Any:
-        """Some bytes of a file, as they are."""
+    def open_all(self) -> None:
+        """Open all files, so that a checkpoint that replaces this one changes nothing here."""
+        for file in {part.file for parts in self._parts.values() for part in parts}:
+            self._descriptor(file)
+
+    def _descriptor(self, file: str) -> int:
         if file not in self._descriptors:
             try:
                 descriptor = self._open_file(file)
@@ -137,10 +141,15 @@ class Arrays(Mapping[str, np.ndarray]):
                 raise damaged(self._path, file) from error
             self._descriptors[file] = descriptor
             weakref.finalize(self, os.close, descriptor)
+        return self._descriptors[file]
+
+    def block(self, file: str, offset: int, size: int) -> Any:
+        """Some bytes of a file, as they are."""
+        descriptor = self._descriptor(file)
         found: Any = np.empty(size, np.uint8)
         done = 0
         while done < size:
-            count = os.preadv(self._descriptors[file], [memoryview(found)[done:]], offset + done)
+            count = os.preadv(descriptor, [memoryview(found)[done:]], offset + done)
             if not count:
                 raise damaged(self._path, file)
             done += count

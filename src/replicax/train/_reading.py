@@ -89,6 +89,7 @@ class CheckpointReader:
         keys, self._paths = _keys(content)
         counter = np.asarray(content.body["save_counter"], np.int64)
         arrays = content.arrays
+        arrays.open_all()
         self._read = lambda name: arrays[keys[name]] if name in keys else counter
         kinds = {name: arrays.kind(key) for name, key in keys.items()}
         kinds[_COUNTER] = counter.shape, counter.dtype

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import keras
+import numpy as np
 import pytest
 
 import replicax as rx
@@ -59,6 +60,7 @@ def test_it_shows_its_devices():
     ("devices", "names"),
     [
         (2, ("CPU:0", "CPU:1")),
+        (np.int64(2), ("CPU:0", "CPU:1")),
         ("cpu", tuple(f"CPU:{i}" for i in range(8))),
         ("CPU:3", ("CPU:3",)),
         ("CPU:1, cpu:2", ("CPU:1", "CPU:2")),
@@ -96,3 +98,9 @@ def test_cross_device_ops_by_name(name, kind):
 def test_unknown_cross_device_ops_are_refused(wrong):
     with pytest.raises(rx.errors.UsageError, match="`cross_device_ops` must be .*'nccl'"):
         rx.MirroredStrategy(2, wrong)
+
+
+@pytest.mark.parametrize("devices", [True, 2.0])
+def test_what_is_no_number_of_devices_is_refused(devices):
+    with pytest.raises(rx.errors.UsageError, match="`devices` must be"):
+        rx.MirroredStrategy(devices)

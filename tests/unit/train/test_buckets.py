@@ -123,3 +123,32 @@ def test_without_fsspec_a_path_on_the_disk_is_fine(tmp_path, monkeypatch):
     assert saved(str(tmp_path), 1.0)[2].save() == f"{tmp_path}/ckpt-1"
     with pytest.raises(UsageError, match="pip install fsspec"):
         saved("memory://run", 1.0)[2].save()
+
+
+def test_files_of_somebody_else_stay(url):
+    system, root = fsspec.core.url_to_fs(url)
+    system.makedirs(root, exist_ok=True)
+    system.pipe_file(f"{root}/arrays.npy", b"mine")
+    with pytest.raises(UsageError, match="arrays.npy"):
+        rx.train.Checkpoint(total=keras.Variable(1.0)).write(url)
+    assert system.cat_file(f"{root}/arrays.npy") == b"mine"
+
+
+def test_a_replaced_checkpoint_leaves_the_files_of_others(url):
+    checkpoint = rx.train.Checkpoint(total=keras.Variable(1.0))
+    checkpoint.write(url)
+    system, root = fsspec.core.url_to_fs(url)
+    system.pipe_file(f"{root}/notes.txt", b"mine")
+    checkpoint.write(url)
+    names = {path.rpartition("/")[2] for path in system.ls(root, detail=False)}
+    assert "notes.txt" in names
+    assert sum(name.startswith("arrays") for name in names) == 1
+
+
+def test_a_reader_keeps_what_it_has_opened(url):
+    total = keras.Variable(1.0)
+    checkpoint = rx.train.Checkpoint(total=total)
+    reader = rx.train.load_checkpoint(checkpoint.write(url))
+    total.assign(2.0)
+    checkpoint.write(url)
+    assert reader.get_tensor("total/.ATTRIBUTES/VARIABLE_VALUE") == 1.0

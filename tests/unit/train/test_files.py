@@ -83,6 +83,17 @@ def test_no_checkpoint_is_an_error(tmp_path):
         _files.read(str(tmp_path / "none"))
 
 
+def test_damage_behind_an_empty_array_is_found(tmp_path):
+    arrays = {"a": np.ones(2), "none": np.ones((0, 4)), "z": np.ones(3)}
+    _files.write(str(tmp_path / "one"), _files.Content({}, arrays))
+    file = tmp_path / "one" / _files.ARRAYS
+    changed = bytearray(file.read_bytes())
+    changed[-1] ^= 1
+    file.write_bytes(changed)
+    with pytest.raises(CheckpointError, match=_files.ARRAYS):
+        _files.read(str(tmp_path / "one"))
+
+
 def test_every_flipped_bit_is_found(tmp_path):
     write(tmp_path / "one", step=1, rate=1e-5)
     for name in (_files.MANIFEST, _files.ARRAYS):
