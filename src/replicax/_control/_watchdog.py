@@ -147,7 +147,6 @@ def _overdue(states: Sequence[WorkerState], limits: Limits) -> list[int]:
 
 EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h: neither Python nor a shell ends a process with it
 
-_RULE = "A cluster goes on only with all of its workers."
 _WHY = f"What is left cannot finish a step, so every worker ends, with exit code {EXIT_CODE}."
 WAITERS_SHOWN = 3
 _OBSERVED: dict[Reason, str] = {
@@ -186,7 +185,7 @@ def worker_lost(verdict: Verdict, states: Sequence[WorkerState], limits: Limits)
     culprits = [states[index] for index in verdict.culprits]
     observed = _OBSERVED[verdict.reason].format(silence=limits.silence, timeout=limits.timeout or 0)
     lines = [
-        f"{_RULE} Received: {listed(verdict.culprits)} {observed}.",
+        f"The cluster cannot go on: {listed(verdict.culprits)} {observed}.",
         *(text for state in culprits for text in _of_culprit(state, verdict.reason)),
         *_of_waiters(waiters(verdict, states)),
         f"{_WHY} {_FIXES[verdict.reason]}",
