@@ -113,9 +113,7 @@ def test_a_file_of_the_environment_has_a_secret(folder, file, spoil):
 
 def test_a_place_that_cannot_be_written_is_told(folder):
     folder.write_text("a file, where the folder should be")
-    with pytest.raises(
-        rx.errors.ClusterSpecError, match="RX_CLUSTER_SECRET"
-    ):
+    with pytest.raises(rx.errors.ClusterSpecError, match="RX_CLUSTER_SECRET"):
         cluster_secret(HERE)
 
 
