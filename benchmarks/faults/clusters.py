@@ -105,7 +105,7 @@ def _workers(
     named = named or (found[1] if found else "")
     took = noticed - done if noticed and done else None
     if fault in _OUT_OF_STEP:  # all that wait for each other are named
-        listed = re.search(rf"{error}: .*?Received: workers? ([\d, and]*\d)", said)
+        listed = re.search(rf"{error}: .*?workers? ([\d, and]*\d)", said)
         named = f"worker {culprit}" if listed and str(culprit) in listed[1] else ""
     is_right = bool(found) and named in (f"worker {culprit}", "the operation that differs")
     told = f"all ended with an error, by {error}" if is_over and code else "not all ended"

@@ -264,9 +264,8 @@ def _json(name: str, value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
     except (TypeError, ValueError) as error:
         raise UsageError(
-            "Workers exchange JSON values. "
-            f"Received: {value!r} for {name!r}. "
-            "Use only None, bool, int, float, str, list and dict."
+            f"Cannot send {value!r} for {name!r} to other workers. Use only None, bool, int, "
+            "float, str, list and dict."
         ) from error
 
 
@@ -431,7 +430,6 @@ class ClusterChannel(Channel):
 
 def _has_left() -> ClusterError:
     return ClusterError(
-        "A worker that has left its cluster cannot exchange anything with it. "
-        "Received: a call after `leave` or `close`. "
-        "Exchange values before the program ends."
+        "This worker has left its cluster, by `leave` or `close`. Exchange values before the "
+        "program ends."
     )

@@ -127,17 +127,14 @@ def unreached(
     """The error if the chief does not answer, at its address or its second port."""
     if isinstance(error, socket.gaierror):
         return ClusterError(
-            "The chief's address names a machine that its workers can find. "
-            f"Received: {address[0]!r}, which no name service has known for {seconds:.0f} s "
-            f"({error.strerror}); this is worker {index}. Correct the name in the description of "
-            "the cluster, or see whether that machine, or pod, has started."
+            f"Worker {index} cannot find the chief's host {address[0]!r}: no name service has "
+            f"known it for {seconds:.0f} s ({error.strerror}). Correct the name in the "
+            "description of the cluster, or check that this machine or pod has started."
         )
     return ClusterError(
-        "Every worker has to reach the chief by TCP. "
-        f"Received: {_reason(error)} at {address[0]}:{address[1]} for {seconds:.0f} s; this is "
-        f"worker {index}. The chief may not run, another program may have that address, or a "
-        "firewall closes the port. See what the chief prints, and look whether this machine "
-        f"reaches that address.{_OF_SECOND_PORT if is_second else ''}"
+        f"Worker {index} cannot reach the chief: {_reason(error)} at {address[0]}:{address[1]} for "
+        f"{seconds:.0f} s. Check that the chief runs, that no other program has this address, and "
+        f"that no firewall closes the port.{_OF_SECOND_PORT if is_second else ''}"
     )
 
 
@@ -246,10 +243,9 @@ def is_double(index: int, there: tuple[str, int], new: tuple[str, int]) -> Denie
 def incomplete(missing: str, index: int) -> ClusterError:
     """The error if not all workers come."""
     return ClusterError(
-        "All workers of a cluster must start. "
-        f"Received: {missing}; this is {f'worker {index}' if index else 'the chief'}. Nobody can "
-        "begin without all. Look at what they print; if they say that they cannot reach the "
-        "chief, open the port between the machines."
+        f"{f'Worker {index}' if index else 'The chief'} cannot start without all workers: "
+        f"{missing}. See what they print; if they cannot reach the chief, open the port between "
+        "the machines."
     )
 
 
@@ -320,9 +316,9 @@ class _Rendezvous:
             self._listener.listen(interface_of(host), port)
         except OSError as error:
             raise ClusterError(
-                "The chief listens at its own address. "
-                f"Received: port {port}: {error.strerror}. End the program, or the earlier run, "
-                "that uses it, or give the chief another port in the description of the cluster."
+                f"The chief cannot listen at port {port}: {error.strerror}. End the program or the "
+                "earlier run that uses it, or give the chief another port in the description of "
+                "the cluster."
             ) from error
         try:
             self._listener.open()

@@ -95,10 +95,8 @@ def _listen(hub: Hub, host: str, port: int) -> int:
         if not port:
             raise
         raise ClusterError(
-            "The chief listens at a second port, beside that of its address. "
-            f"Received: port {port}, of {RX_SECOND_PORT}: {error.strerror}. The workers' channel "
-            "needs it. End the program that uses it, or write another port, or none: then the "
-            "system chooses a free one."
+            f"Cannot listen at port {port}, of {RX_SECOND_PORT}: {error.strerror}. End the program "
+            "that uses it, set another port, or unset the variable: then the system chooses one."
         ) from error
 
 

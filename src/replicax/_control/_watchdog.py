@@ -147,9 +147,9 @@ def _overdue(states: Sequence[WorkerState], limits: Limits) -> list[int]:
 
 EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h: neither Python nor a shell ends a process with it
 
-_RULE = "A cluster goes on only with all of its workers."
 _WHY = f"What is left cannot finish a step, so every worker ends, with exit code {EXIT_CODE}."
 WAITERS_SHOWN = 3
+CULPRITS_SHOWN = 4
 _OBSERVED: dict[Reason, str] = {
     "altered": "had a message altered on its connection with the chief",
     "failed": "failed with an unhandled exception",
@@ -186,14 +186,25 @@ def worker_lost(verdict: Verdict, states: Sequence[WorkerState], limits: Limits)
     culprits = [states[index] for index in verdict.culprits]
     observed = _OBSERVED[verdict.reason].format(silence=limits.silence, timeout=limits.timeout or 0)
     lines = [
-        f"{_RULE} Received: {listed(verdict.culprits)} {observed}.",
-        *(text for state in culprits for text in _of_culprit(state, verdict.reason)),
+        f"The cluster cannot go on: {listed(verdict.culprits)} {observed}.",
+        *(text for state in _unlike(culprits) for text in _of_culprit(state, verdict.reason)),
         *_of_waiters(waiters(verdict, states)),
         f"{_WHY} {_FIXES[verdict.reason]}",
         # Repeated, because `replicax run` and many logs show only the last lines.
         f"Lost: {_who(culprits)}: {observed.partition(':')[0]}.",
     ]
     return WorkerLost("\n".join(lines), verdict.culprits)
+
+
+def _unlike(culprits: Sequence[WorkerState]) -> Sequence[WorkerState]:
+    """A few of them, each at another place: the stacks of a thousand fit in no message."""
+    if len(culprits) <= CULPRITS_SHOWN:
+        return culprits
+    places = {
+        (state.step, state.doing, *(wait.name for wait in state.waits)): state
+        for state in reversed(culprits)
+    }
+    return sorted(places.values(), key=lambda state: state.index)[:CULPRITS_SHOWN]
 
 
 def waiters(verdict: Verdict, states: Sequence[WorkerState]) -> list[WorkerState]:

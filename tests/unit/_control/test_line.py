@@ -228,7 +228,7 @@ def test_an_answer_that_comes_when_nobody_wants_it_any_more_is_not_kept():
 def test_what_is_offered_is_json(cluster):
     two = cluster()
     chief, _ = two.open()
-    with pytest.raises(UsageError, match="Workers exchange JSON values"):
+    with pytest.raises(UsageError, match="None, bool, int"):
         chief.offer("x", {1, 2})
 
 
@@ -357,7 +357,7 @@ def test_one_worker_alone_agrees_with_itself(cluster):
 
 def test_only_json_is_exchanged(cluster):
     (line,) = cluster(1).open()
-    with pytest.raises(UsageError, match="Workers exchange JSON values. Received: {1}"):
+    with pytest.raises(UsageError, match=r"\{1\}"):
         line.exchange("x", {1})
 
 
@@ -369,7 +369,7 @@ def test_all_leave_together(cluster):
     other.leave()
     assert early.result(30) is True
     assert two.lost == [[], []]
-    with pytest.raises(ClusterError, match=r"A worker that has left .* a call after `leave`"):
+    with pytest.raises(ClusterError, match="`leave`"):
         chief.barrier("x")
 
 
@@ -434,7 +434,7 @@ def test_the_others_wait_longer_for_nothing_after_a_preemption(cluster):
     other.close()
     assert leaving.result(30) is True
     chief.close()
-    with pytest.raises(ClusterError, match="A worker that has left"):
+    with pytest.raises(ClusterError, match="`leave`"):
         waiting.result(30)
 
 

@@ -38,7 +38,7 @@ def test_a_message_says_who_and_where_and_who_waits():
 @pytest.mark.parametrize("reason", get_args(Reason))
 def test_every_reason_has_words(reason):
     text = str(worker_lost(Verdict(reason, (0, 1)), [WAITER, SLEEPER], LIMITS))
-    assert "Received: workers 0 and 1 " in text
+    assert "workers 0 and 1 " in text
     assert f"exit code {EXIT_CODE}" in text
     assert "{" not in text
 
