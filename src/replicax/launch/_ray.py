@@ -277,9 +277,8 @@ class RayWorkers:
                 self._say(f"waiting for Ray, {lacking(wanted)}")
             if time.monotonic() - began > self._patience:
                 raise ClusterError(
-                    "A Ray cluster has room for all workers, or grows for them in time. Received: "
-                    f"none in {self._patience:g} seconds, {lacking(wanted)}. "
-                    "See `ray status`; start more machines, or ask for less."
+                    f"Ray had no room for all workers in {self._patience:g} seconds: "
+                    f"{lacking(wanted)}. See `ray status`; start more machines, or ask for less."
                 )
         return None, []
 

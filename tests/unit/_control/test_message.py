@@ -134,3 +134,11 @@ def test_the_states_that_all_are_told_do_not_grow_with_the_workers():
     assert message.size < 2000
     (state,) = from_json(decode(message).head["workers"])
     assert state.waits_for(WorkerState(0))
+
+
+def test_the_verdict_over_thousands_fits_in_a_message():
+    report = "\n".join(["é" * 1900] * 20)
+    states = [WorkerState(n, step=n % 5, doing="train step", stack=report) for n in range(4096)]
+    lost = worker_lost(Verdict("timeout", tuple(range(1, 4096))), states, LIMITS)
+    encode("verdict", {"message": str(lost), "workers": lost.workers})
+    assert str(lost).count("Its Python stack") <= 5
