@@ -100,7 +100,7 @@ MISTAKES = [
     Mistake(
         "rx.nn.compute_average_loss(jnp.ones(4))  # in a scope, outside of run",
         "strategy.run",
-        MODEL + "strategy.scope().__enter__()\n",
+        MODEL + "scope = strategy.scope()\nscope.__enter__()\n",
     ),
     Mistake(
         "strategy.run(lambda: other + 1)  # a variable of another strategy",

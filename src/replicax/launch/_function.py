@@ -87,6 +87,22 @@ def run(
     surroundings = Surroundings(
         os.environ, devices_per_worker, cores=os.cpu_count() or 1, extra=env or {}
     )
+    bundles = Bundles(cpus_per_worker, gpus_per_worker)
+    given = fn_or_script, args, num_workers, surroundings, ray, bundles
+    return _run(*given, max_restarts=max_restarts, timeout=timeout)
+
+
+def _run(
+    fn_or_script: Callable[..., Any] | str | os.PathLike[str],
+    args: Sequence[Any],
+    num_workers: int,
+    surroundings: Surroundings,
+    ray: str | None,
+    bundles: Bundles,
+    *,
+    max_restarts: int,
+    timeout: float | None,
+) -> list[Any]:
     program, is_script = _program_of(fn_or_script, args)
     with ExitStack() as opened:
         files = [opened.enter_context(tempfile.TemporaryFile()) for _ in range(1 + num_workers)]
@@ -106,7 +122,7 @@ def run(
                     ray,
                     in_this_folder(program) if is_script else program,
                     {"worker": num_workers},
-                    Bundles(cpus_per_worker, gpus_per_worker),
+                    bundles,
                     telling_secret(surroundings),
                     sink=Notebook(),
                     signals=signals,
