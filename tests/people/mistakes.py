@@ -98,9 +98,7 @@ MISTAKES = [
         MODEL + "with strategy.scope():\n    last = keras.Variable(0.0)\n",
     ),
     Mistake(
-        "rx.nn.compute_average_loss(jnp.ones(4))  # in a scope, outside of run",
-        "strategy.run",
-        MODEL + "scope = strategy.scope()\nscope.__enter__()\n",
+        "with strategy.scope(): rx.nn.compute_average_loss(jnp.ones(4))", "strategy.run", MODEL
     ),
     Mistake(
         "strategy.run(lambda: other + 1)  # a variable of another strategy",
