@@ -13,7 +13,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,7 +36,6 @@ class Mistake(NamedTuple):
 
 
 MODEL = """
-import replicax as rx
 rx.testing.virtual_devices(2)
 import jax.numpy as jnp
 import keras
@@ -151,7 +149,7 @@ def replay(mistake: Mistake) -> Ended:
     if mistake.is_command:
         command = [sys.executable, "-m", "replicax", *mistake.written.split()[1:]]
     else:
-        program = f"import replicax as rx\n{textwrap.dedent(mistake.program)}\n{mistake.written}\n"
+        program = f"import replicax as rx\n{mistake.program}\n{mistake.written}\n"
         command = [sys.executable, "-c", program]
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "train.py").write_text("")

@@ -21,7 +21,6 @@ ReplicaxError
 from __future__ import annotations
 
 import contextlib
-import difflib
 import signal
 from collections.abc import Generator, Iterable, Sequence
 from typing import Self
@@ -329,6 +328,8 @@ _SIGNAL_HINTS = {
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Return " Did you mean 'fit'?" with the known name closest to `name`, or an empty text."""
+    import difflib  # only here: it is a millisecond of each start
+
     by_folded = {one.casefold(): one for one in known}
     close = difflib.get_close_matches(str(name).casefold(), by_folded, n=1, cutoff=0.7)
     return f" Did you mean {by_folded[close[0]]!r}?" if close else ""

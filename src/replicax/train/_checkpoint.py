@@ -234,10 +234,8 @@ class Checkpoint:
             # The chief's memory holds one array at a time, so it writes now.
             collected, asynchronous = collected.gathered(), False
         pieces: Iterable[Piece] = collected.pieces(is_chief=channel.is_chief)
-        if asynchronous and save is not None:
-            pieces = save.copied(pieces)
-        elif asynchronous:
-            pieces = copied(pieces)
+        if asynchronous:
+            pieces = copied(pieces) if save is None else save.copied(pieces)
         if save is not None:
             job: Callable[[], None] = partial(save.write, collected.body, pieces, calls)
         elif channel.is_chief:

@@ -171,12 +171,8 @@ class DividedSave:
 
     def copied(self, pieces: Iterable[Piece]) -> list[Piece]:
         """Copy this worker's pieces to host memory; what fails on one worker fails on all."""
-        try:
-            return together(self._channel, "copied", lambda: list(copied(pieces)))
-        except BaseException:
-            if self._draft is not None:
-                self._draft.discard()
-            raise
+        with self._discarded_by_failure():
+            return together(self._channel, "copied", partial(copied, pieces))
 
     def write(
         self, body: dict[str, Any], pieces: Iterable[Piece], calls: Sequence[Callable[[], None]]
@@ -184,11 +180,16 @@ class DividedSave:
         """Write this worker's pieces, in any thread; what fails on one worker fails on all."""
         # Two checkpoints may be written at once, and the order of calls of one name counts.
         name = f"{self._place}{self._label}"
-        try:
+        with self._discarded_by_failure():
             own = together(self._channel, f"{name} written", partial(self._written, pieces))
             written = self._channel.exchange(f"checkpoint {name}", own)
             commit = partial(self._commit, body, written, calls)
             together(self._channel, f"{name} committed", commit)
+
+    @contextlib.contextmanager
+    def _discarded_by_failure(self) -> Iterator[None]:
+        try:
+            yield
         except BaseException:
             if self._draft is not None:
                 self._draft.discard()
