@@ -610,22 +610,24 @@ def test_a_worker_that_does_not_come_back_is_lost(cluster, monkeypatch):
 @pytest.mark.parametrize("how", ["before the answer", "after it", "while it is there"])
 def test_a_worker_whose_connection_breaks_while_all_join_connects_again(cluster, monkeypatch, how):
     three = cluster(3)
-    real, broken = _hub.Hub._serve, []
+    real, broken, parted = _hub.Hub._serve, [], threading.Event()
 
     def serve(self, connection):
-        if connection.caller.hello["index"] == 1 and not broken:
-            broken.append(connection)
-            if how == "before the answer":
-                return
-            if how == "after it":
-                hang_up(connection.sock)
-        real(self, connection)
+        if connection.caller.hello["index"] != 1 or broken:
+            return real(self, connection)
+        broken.append(connection)
+        if how == "after it":
+            hang_up(connection.sock)
+        if how != "before the answer":
+            real(self, connection)
+        parted.set()
 
     monkeypatch.setattr(_hub.Hub, "_serve", serve)
     opening = [three.submit(three._open, index) for index in (0, 1)]
     wait_until(lambda: broken)
     if how == "while it is there":
         hang_up(broken[0].sock)
+    assert parted.wait(30)  # else worker 2 could be the last one before the hub knows of the break
     opening.append(three.submit(three._open, 2))
     three.lines = [each.result(30) for each in opening]
     assert three.all(lambda line: line.exchange("x", line.index)) == [[0, 1, 2]] * 3
