@@ -230,8 +230,9 @@ def test_a_snapshot_is_of_one_moment_although_pushes_go_on(start, monkeypatch):
     thread = threading.Thread(target=train)
     thread.start()
     try:
-        wait_until(lambda: asked.server.clock > 3)
         for _ in range(3):
+            before = asked.server.clock
+            wait_until(lambda before=before: asked.server.clock > before + 3)
             assert first.snapshots.take()
     finally:
         over.set()
