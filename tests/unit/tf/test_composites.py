@@ -136,11 +136,14 @@ def test_specs_say_what_they_describe(sparse, ragged):
         lambda: iter([ragged]), output_signature=tf.RaggedTensorSpec([None, None])
     )
     assert [one.to_list() for one in generated] == [[[3, 1, 4], [], [5, 9]]]
-    wrong = tf.data.Dataset.from_generator(
-        lambda: iter([ragged]), output_signature=tf.RaggedTensorSpec([None, None], tf.int32)
-    )
-    with pytest.raises(rx.errors.UsageError):
-        next(iter(wrong))
+    for element, spec in [
+        (ragged, tf.RaggedTensorSpec([None, None], tf.int32)),
+        (np.ones((2, 3), "float32"), tf.RaggedTensorSpec([2, None])),
+        (np.ones((2, 3), "float32"), tf.SparseTensorSpec([2, 3])),
+    ]:
+        wrong = tf.data.Dataset.from_generator(lambda e=element: iter([e]), output_signature=spec)
+        with pytest.raises(rx.errors.UsageError, match=type(spec).__name__):
+            next(iter(wrong))
 
 
 def test_an_input_signature_describes_them(sparse, ragged):

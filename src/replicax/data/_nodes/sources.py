@@ -202,14 +202,16 @@ class Generated(Node):
         try:
             return jax.tree.map(_conform, self.signature, element)
         except (ValueError, TypeError) as error:
+            # JAX explains another structure in many lines, beginning with this one.
+            differs = "" if "pytree structure" in str(error) else f": {error}"
             raise UsageError(
                 f"The generator yielded {spec_of(element)}, which does not fit `output_signature` "
-                f"{self.signature}: {error}. Correct one of the two."
+                f"{self.signature}{differs}. Correct one of the two."
             ) from None
 
 
 def _conform(spec: ArraySpec, leaf: Any) -> Any:
-    if is_composite(leaf):
+    if is_composite(leaf) or spec.value_type is not jax.Array:
         if not spec.is_compatible_with(leaf):
             raise ValueError(f"{spec_of(leaf)} where {spec} is expected")
         return leaf
