@@ -20,7 +20,7 @@ def make_model(steps_per_execution: int) -> keras.Model:
         [
             keras.Input((8, 8, 1)),
             keras.layers.Conv2D(16, 3, padding="same"),
-            keras.layers.BatchNormalization(momentum=0.9),  # 60 steps: too few for 0.99
+            keras.layers.BatchNormalization(momentum=0.8),  # 60 steps: too few for 0.99
             keras.layers.ReLU(),
             keras.layers.Conv2D(32, 3, strides=2, activation="relu"),
             keras.layers.GlobalAveragePooling2D(),
