@@ -173,9 +173,10 @@ class _Supervision:
     def _look_at_workers(self, now: float, printing: set[Worker]) -> None:
         grace = self._rules.grace.after_failure
         ended = [worker for worker in self._workers if worker.look(now, grace=grace)]
-        if any(self._revivals.ends_all(worker.plan, worker.returncode) for worker in ended):
+        last = [each for each in ended if self._revivals.ends_all(each.plan, each.returncode)]
+        if last:  # the leader: whom it has not ended by now serves nobody any more
             self._is_over = True
-            self._end_at = min(self._end_at, now + grace)
+            self._end_at = min(self._end_at, now + self._rules.grace.before_end(last[0].returncode))
         failed = [worker for worker in ended if worker.returncode and not self._revive(worker, now)]
         if failed and not (self._signum or self._timed_out or self._is_over):
             self._culprit = choose_culprit(self._culprit, failed, asked=self._asked)

@@ -296,6 +296,14 @@ def test_a_worker_has_time_to_end_well(start):
     assert sink.out == ["[worker 0] heard SIGTERM"]
 
 
+def test_whom_the_leader_leaves_behind_is_asked_to_end_soon(start):
+    stays = "import time; time.sleep(60); print('was not asked')"
+    outcome, sink = start(
+        (TIDY, HERE, stays), AWAIT_IT, grace=Grace(200, 200), leader=Task("worker", 1)
+    )
+    assert (outcome.failure, sink.out) == (None, ["[worker 0] heard SIGTERM"])
+
+
 def test_processes_that_a_worker_started_end_with_it(start, tmp_path):
     outcome, _ = start((CHILD, AWAIT_IT))
     assert outcome.failure is None
