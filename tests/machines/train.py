@@ -49,7 +49,7 @@ def main(epochs=2, seconds=0.0):
     slow = [Slow(seconds)] if seconds else []
     history = net.fit(x, y, batch_size=16, epochs=epochs, verbose=2, callbacks=slow).history
     task = strategy.cluster_resolver.task_id
-    np.savez(f"weights-{task}.npz", *net.get_weights())
+    np.savez(Path(os.environ.get("RESULTS", "."), f"weights-{task}.npz"), *net.get_weights())
     print(f"{os.uname().nodename} has trained: loss {history['loss'][-1]:.4f}")
 
 

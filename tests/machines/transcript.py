@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from . import network
+from .ray_machines import ray_machines
 
 PROGRAM = """\
 import keras
@@ -56,6 +57,8 @@ def main():
             by_hand(net, work)
             (work / "train.py").write_text(LONGER)
             by_hand(net, work, vanishing="host1")
+    with tempfile.TemporaryDirectory() as folder:
+        by_ray(Path(folder), environment["PYTHONPATH"])
 
 
 def by_ssh(net, work, environment):
@@ -88,6 +91,20 @@ def by_hand(net, work, vanishing=""):
         print(f"\n{name}$ python train.py{remark}")
         show(said, work)
         print(f"{name}$ echo $?\n{process.returncode}")
+
+
+def by_ray(folder, path):
+    work = folder / "work"
+    work.mkdir()
+    (work / "train.py").write_text(PROGRAM)
+    served = PROGRAM.replace("MultiWorkerMirroredStrategy", "ParameterServerStrategy")
+    (work / "servers.py").write_text(served)
+    with ray_machines(folder, path) as net:
+        for words in ("--workers 3 train.py", "--workers 2 --ps 1 servers.py"):
+            command = ["replicax", "run", "--ray", "auto", *words.split()]
+            said, _ = net.popen("host0", *command, folder=work).communicate()
+            print(f"\nhost0$ {' '.join(command)}")
+            show(said, work)
 
 
 def show(said, work):

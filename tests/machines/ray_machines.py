@@ -1,0 +1,50 @@
+"""A Ray cluster whose nodes are machines with addresses of their own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+from . import network
+
+PORT = 6379
+NAMES = ("host0", "host1", "host2")
+SETTINGS = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": 32 * "5a",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_enable_metrics_collection": "0",
+    "RAY_health_check_failure_threshold": "30",  # a busy machine answers late
+    "RAY_memory_monitor_refresh_ms": "0",
+    "RAY_worker_register_timeout_seconds": "120",
+}
+
+
+@contextmanager
+def ray_machines(folder, path, **environment):
+    """Three machines with a Ray on them, whose head is the first."""
+    own = {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": path,
+        "KERAS_BACKEND": "jax",
+        "JAX_PLATFORMS": "cpu",
+        "JAX_NUM_CPU_DEVICES": "1",
+        "RX_COMPILATION_CACHE": "off",
+        **SETTINGS,
+        **environment,
+    }
+    # Ray's sockets have long names, and a socket's path has room for 107 characters.
+    with tempfile.TemporaryDirectory() as short, network.machines(folder, NAMES, own) as net:
+        head = net.addresses[NAMES[0]]
+        for name, address in net.addresses.items():
+            first = ["--head", "--port", PORT, "--include-dashboard", "false"]
+            first += ["--temp-dir", short]
+            joins = first if address == head else ["--address", f"{head}:{PORT}"]
+            command = ["ray", "start", "--num-cpus", 2, "--object-store-memory", 80 << 20]
+            node = net.popen(name, *command, "--node-ip-address", address, *joins, folder=folder)
+            said, _ = node.communicate(timeout=100)
+            assert node.returncode == 0, said
+        yield net
