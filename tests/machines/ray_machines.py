@@ -17,7 +17,6 @@ SETTINGS = {
     "RAY_AUTH_TOKEN": 32 * "5a",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_metrics_collection": "0",
-    "RAY_health_check_failure_threshold": "30",  # a busy machine answers late
     "RAY_memory_monitor_refresh_ms": "0",
     "RAY_worker_register_timeout_seconds": "120",
 }

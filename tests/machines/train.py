@@ -11,6 +11,7 @@ import numpy as np
 import replicax as rx
 
 ROWS = 96
+RESULTS = os.environ.get("RESULTS", ".")
 
 
 def data():
@@ -35,7 +36,7 @@ class Slow(keras.callbacks.Callback):
         self._seconds = seconds
 
     def on_train_batch_end(self, batch, logs=None):
-        Path(f"step-{os.uname().nodename}").touch()
+        Path(RESULTS, f"step-{os.uname().nodename}").touch()
         time.sleep(self._seconds)
 
 
@@ -49,7 +50,7 @@ def main(epochs=2, seconds=0.0):
     slow = [Slow(seconds)] if seconds else []
     history = net.fit(x, y, batch_size=16, epochs=epochs, verbose=2, callbacks=slow).history
     task = strategy.cluster_resolver.task_id
-    np.savez(Path(os.environ.get("RESULTS", "."), f"weights-{task}.npz"), *net.get_weights())
+    np.savez(Path(RESULTS, f"weights-{task}.npz"), *net.get_weights())
     print(f"{os.uname().nodename} has trained: loss {history['loss'][-1]:.4f}")
 
 

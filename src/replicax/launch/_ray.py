@@ -49,6 +49,7 @@ _JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 _BETWEEN_LOOKS = 0.2
 _MOST_CHARACTERS = 400  # of what Ray says, which ends with general advice
 _SECONDS_BEFORE_FEWER = 10.0
+_SECONDS_TO_DIE = 5.0
 
 
 class Place(NamedTuple):
@@ -150,9 +151,17 @@ class FarProcess:
     wait = poll  # none of it is here
 
     def kill(self) -> None:
-        """End it at once."""
+        """End it at once, also if its machine does not answer."""
         if self.returncode is None:
-            self._actor.kill.remote()
+            killed = self._actor.kill.remote()
+            Thread(target=self._give_up, args=(killed,), daemon=True).start()
+
+    def _give_up(self, killed: Any) -> None:
+        import ray
+
+        with suppress(Exception):  # `_listen` tells of errors
+            if not ray.wait([killed], timeout=_SECONDS_TO_DIE)[0]:
+                ray.kill(self._actor)
 
     def _listen(self, started: Any, streams: dict[int, int]) -> None:
         import ray
@@ -235,13 +244,11 @@ class RayWorkers:
         import ray
         from ray.util.placement_group import remove_placement_group
 
-        group, tasks = self._placement()
+        group, tasks, actors, places = self._placed()
         if group is None:  # a signal has come
             yield []
             return
         try:
-            actors = [self._actor(group, index, task) for index, task in enumerate(tasks)]
-            places: list[Place] = ray.get([actor.place.remote() for actor in actors])
             plans = self._plans(tasks, places, restart)
             yield [
                 replace(plan, start=partial(FarProcess, actor, plan.task))
@@ -252,6 +259,26 @@ class RayWorkers:
                     self.results[:] = ray.get([actor.result.remote() for actor in actors])
         finally:
             remove_placement_group(group)
+
+    def _placed(self) -> tuple[Any, list[Task], list[Any], list[Place]]:
+        """The group, and the actors with their places; again if a machine is lost meanwhile."""
+        import ray
+        from ray.exceptions import RayActorError
+        from ray.util.placement_group import remove_placement_group
+
+        while True:
+            alive = _machines()
+            group, tasks = self._placement()
+            if group is None:
+                return None, [], [], []
+            try:
+                actors = [self._actor(group, index, task) for index, task in enumerate(tasks)]
+                return group, tasks, actors, ray.get([actor.place.remote() for actor in actors])
+            except BaseException as error:
+                remove_placement_group(group)
+                if not isinstance(error, RayActorError) or alive <= _machines():
+                    raise
+                self._say("Ray has lost a machine; placing the workers again")
 
     def _placement(self) -> tuple[Any, list[Task]]:
         """Reserve what all tasks need, or with fewer workers what there is."""
@@ -339,6 +366,12 @@ class RayWorkers:
             host = place.ip if len(on) > 1 else ""
             plans.append(ProcessPlan(task, (), {RX_RESTART: str(restart)}, host=host, order=order))
         return plans
+
+
+def _machines() -> set[str]:
+    import ray
+
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
 
 def _tasks(counts: Mapping[str, int]) -> list[Task]:

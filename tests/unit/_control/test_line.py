@@ -614,7 +614,8 @@ def test_a_worker_whose_connection_breaks_while_all_join_connects_again(cluster,
 
     def serve(self, connection):
         if connection.caller.hello["index"] != 1 or broken:
-            return real(self, connection)
+            real(self, connection)
+            return
         broken.append(connection)
         if how == "after it":
             hang_up(connection.sock)
