@@ -30,7 +30,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PICTURE = str(Path(tempfile.gettempdir()) / "replicax-example.png")
 
 # Whose processes draw, or load scikit-learn's digits.
-DRAWS = ("compare.md",)
+DRAWS = ("tools.md",)
 
 # What `make docs` makes, by the names of the files.
 PICTURES = runpy.run_path(str(ROOT / "scripts" / "pictures.py"))["PICTURES"]
