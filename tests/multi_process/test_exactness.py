@@ -159,6 +159,12 @@ def test_workers_that_read_files_of_unequal_length_lose_no_row(workers):
         assert found["files"]["policy"] == "FILE"
 
 
+def test_one_run_is_tracked_and_one_file_of_events_is_written(workers):
+    chief, other = (found["tracked"] for found in workers)
+    assert [logs["loss"] for logs in chief["logged"]] == chief["losses"] == other["losses"]
+    assert chief["events"] == 1
+
+
 def test_four_workers(folder):
     call = (folder, ["custom_loop"])
     found = run(4, 1, call)
