@@ -351,7 +351,17 @@ def tracked(strategy, folder):
     return {"losses": history.history["loss"], "logged": logged, "events": len(events)}
 
 
+def batch_sizes(strategy):
+    """One by a memory that is named, one by what the workers have."""
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(128)])
+        model.compile("sgd", "mse")
+    by_name = rx.find_batch_size(model, memory=1_000_000)
+    return [by_name, rx.find_batch_size(model, max_batch_size=1001)]
+
+
 SCENARIOS = (
+    batch_sizes,
     fit_dataset,
     fit_distributed,
     variants,
