@@ -6,16 +6,24 @@ People rate films, by planted tastes. The model has a row for each person and ea
 fetches and changes the rows of its batch, and no others. The workers share the ratings out among
 themselves, so that each is seen once in an epoch, whatever becomes of a worker. With
 `--engine threads` servers and workers are threads of this process, otherwise they are processes.
+
+What is trained is then kept and served without servers: a checkpoint, a program that JAX alone
+runs, and with `--saved-model` a folder for TensorFlow Serving, which needs TensorFlow. `--output`
+is where they stay.
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
+from pathlib import Path
 
 import replicax as rx  # isort: skip  (before Keras: it chooses the JAX backend)
+import jax
 import keras
 import numpy as np
+from jax import export
 
 PEOPLE, FILMS, TASTES = 2_000, 500, 4
 
@@ -48,6 +56,8 @@ def main() -> None:
     parser.add_argument("--ratings", type=int, default=60_000, help="to train on")
     parser.add_argument("--batch-size", type=int, default=256, help="of one worker's step")
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--output", type=Path, help="folder of what is kept; default: none stays")
+    parser.add_argument("--saved-model", action="store_true", help="write a SavedModel, too")
     arguments = parser.parse_args()
 
     strategy = rx.ParameterServerStrategy(
@@ -58,13 +68,21 @@ def main() -> None:
         engine=arguments.engine,
     )
     print(strategy)
-    try:
-        train(strategy, arguments)
-    finally:
-        strategy.close()  # ends what it has started; the end of the program does it, too
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.output or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            path, pairs, predicted = train(strategy, arguments, folder)
+        finally:
+            strategy.close()  # ends what it has started; the end of the program does it, too
+        write_for_serving(path, folder, saved_model=arguments.saved_model)
+        check(folder, pairs, predicted, saved_model=arguments.saved_model)
 
 
-def train(strategy: rx.ParameterServerStrategy, arguments: argparse.Namespace) -> None:
+def train(
+    strategy: rx.ParameterServerStrategy, arguments: argparse.Namespace, folder: Path
+) -> tuple[str, np.ndarray, np.ndarray]:
+    """Train, and return a checkpoint's path, new pairs, and what is predicted for them."""
     coordinator = rx.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
         model = make_model()
@@ -112,6 +130,36 @@ def train(strategy: rx.ParameterServerStrategy, arguments: argparse.Namespace) -
     table = model.get_layer("tastes").embeddings
     where = [shard.device for shard in getattr(table, "variables", [table])]
     print(f"the table, of {table.shape[0]} rows, is on {' and '.join(where)}")
+    checkpoint = rx.train.Checkpoint(model=model, optimizer=optimizer)  # to train on, or to serve
+    return checkpoint.save(folder / "checkpoint"), pairs, predicted
+
+
+def write_for_serving(path: str, folder: Path, *, saved_model: bool) -> None:
+    """Write the model of a checkpoint as programs that need neither servers nor Replicax."""
+    model = make_model()  # outside every scope: the tables are whole, on one device
+    rx.train.Checkpoint(model=model).restore(path).expect_partial()  # without the optimizer
+    pairs = jax.ShapeDtypeStruct(export.symbolic_shape("rows, 2"), "int32")
+    predict = jax.jit(lambda pairs: model(pairs, training=False))
+    program = export.export(predict, platforms=("cpu", "cuda", "tpu"))(pairs)
+    (folder / "predict.jax").write_bytes(program.serialize())
+    if saved_model:
+        model.export(folder / "saved_model")
+
+
+def check(folder: Path, pairs: np.ndarray, expected: np.ndarray, *, saved_model: bool) -> None:
+    """Load what was written, as a server would, and compare its answers with the trained model."""
+    program = export.deserialize(bytearray((folder / "predict.jax").read_bytes()))
+    answers = {"jax.export": program.call(pairs)}
+    if saved_model:
+        import tensorflow as tf
+
+        served = tf.saved_model.load(folder / "saved_model")  # holds the variables
+        answers["SavedModel"] = served.serve(pairs)
+    for name, answer in answers.items():
+        difference = np.max(np.abs(np.asarray(answer) - expected))
+        print(f"{name}: {len(pairs)} answers, largest difference {difference:.1e}")
+        if difference > 1e-5:
+            raise SystemExit(f"{name} predicts otherwise than the trained model")
 
 
 if __name__ == "__main__":

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from replicax._ps.hosts.task_server import Server as Server
     from replicax._tape.custom_gradient import custom_gradient as custom_gradient
     from replicax._tape.tape import GradientTape as GradientTape
+    from replicax._tools.plan._batch_size import find_batch_size as find_batch_size
     from replicax._tools.plan._planning import plan as plan
     from replicax._tools.plan._result import Plan as Plan
     from replicax._tools.verify._result import Verification as Verification
@@ -108,6 +109,7 @@ _HOMES = {
     "replicax._tape.tape": ["GradientTape"],
     "replicax._keras.module": ["Module"],
     "replicax._keras.variable": ["Variable"],
+    "replicax._tools.plan._batch_size": ["find_batch_size"],
     "replicax._tools.plan._planning": ["plan"],
     "replicax._tools.plan._result": ["Plan"],
     "replicax._ps.hosts.task_server": ["Server"],

@@ -108,6 +108,20 @@ def test_variant_equals_one_device(variant, name):
     compare_dense(name, *VARIANTS[variant])
 
 
+@pytest.mark.parametrize("name", ["mirrored_2", "central_storage_3"])
+def test_small_batches_add_up_to_a_large_one(name):
+    """Two updates of 12 rows at once, and each of three times 4 rows, which differ in loss."""
+
+    def weights(batch_size, parts):
+        optimizer = keras.optimizers.Adam(0.05, gradient_accumulation_steps=parts)
+        model = made(MATRIX[name](), lambda: dense_net(optimizer=optimizer))
+        model.fit(ROWS[:24], TARGETS[:24], batch_size=batch_size, shuffle=False, verbose=0)
+        assert int(model.optimizer.iterations) == 2
+        return model.get_weights()
+
+    assert weight_difference(weights(4, 3), weights(12, None)) <= 1e-6
+
+
 @pytest.mark.parametrize("name", ["one_device", "mirrored_2", "central_storage_3"])
 def test_fit_takes_distributed_datasets(name):
     strategy = MATRIX[name]()

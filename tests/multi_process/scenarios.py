@@ -6,9 +6,12 @@ Each takes a strategy. Workers run them all, one after another, in processes of 
 from __future__ import annotations
 
 import contextlib
+import glob
+import json
 import os
 import tempfile
 import time
+from pathlib import Path
 
 import jax
 import keras
@@ -320,7 +323,45 @@ def files(strategy, folder):
     return {"rows": rows, "again": again, "policy": distributed.plan().policy.name}
 
 
+class Tracker(keras.callbacks.Callback):
+    """As those of Weights & Biases and MLflow: a run begins where it is made, epochs are logged."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.run = tempfile.mkdtemp(dir=folder)
+
+    def on_epoch_end(self, epoch, logs=None):
+        Path(self.run, str(epoch)).write_text(json.dumps(logs))
+
+
+def tracked(strategy, folder):
+    """A tracker of the chief alone, as the documentation shows it; TensorBoard is of all."""
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    callbacks = [rx.callbacks.TensorBoard(os.path.join(folder, "board"))]
+    runs = os.path.join(folder, "runs")
+    if strategy.extended.should_save_summary:
+        os.makedirs(runs)
+        callbacks.append(Tracker(runs))
+    x = np.ones((16, 3), "float32")
+    history = model.fit(x, x[:, :1], batch_size=8, epochs=2, verbose=0, callbacks=callbacks)
+    logged = [json.loads(Path(file).read_text()) for file in sorted(glob.glob(f"{runs}/*/*"))]
+    events = glob.glob(f"{folder}/board/**/*tfevents*", recursive=True)
+    return {"losses": history.history["loss"], "logged": logged, "events": len(events)}
+
+
+def batch_sizes(strategy):
+    """One by a memory that is named, one by what the workers have."""
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(128)])
+        model.compile("sgd", "mse")
+    by_name = rx.find_batch_size(model, memory=1_000_000)
+    return [by_name, rx.find_batch_size(model, max_batch_size=1001)]
+
+
 SCENARIOS = (
+    batch_sizes,
     fit_dataset,
     fit_distributed,
     variants,
@@ -340,6 +381,7 @@ def in_worker(folder, names):
     found = {name: globals()[name](strategy) for name in names}
     if len(names) > 1:
         found["files"] = files(strategy, folder)
+        found["tracked"] = tracked(strategy, f"{folder}_tracked")
     extended = strategy.extended
     found["workers"] = jax.process_count(), strategy.num_replicas_in_sync
     found["checkpoints"] = extended.should_checkpoint, extended.should_save_summary

@@ -159,6 +159,21 @@ def test_workers_that_read_files_of_unequal_length_lose_no_row(workers):
         assert found["files"]["policy"] == "FILE"
 
 
+def test_workers_find_the_same_batch_size(workers):
+    one, other = (found["batch_sizes"] for found in workers)
+    assert one == other
+    # A row has 192 numbers of 4 bytes, and temporaries of that order; each replica has 1 MB.
+    assert 4 * 1_000_000 / (4 * 192) / 5 < one[0] < 4 * 1_000_000 / (4 * 192)
+    assert one[0] % 4 == 0
+    assert one[1] == 1000  # 1001 rows are not divided by four replicas
+
+
+def test_one_run_is_tracked_and_one_file_of_events_is_written(workers):
+    chief, other = (found["tracked"] for found in workers)
+    assert [logs["loss"] for logs in chief["logged"]] == chief["losses"] == other["losses"]
+    assert chief["events"] == 1
+
+
 def test_four_workers(folder):
     call = (folder, ["custom_loop"])
     found = run(4, 1, call)

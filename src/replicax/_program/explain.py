@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import re
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import jax
@@ -31,16 +32,19 @@ _STATUS = re.compile(
 
 _NO_MEMORY = "RESOURCE_EXHAUSTED"
 WHAT_TO_TRY = (
-    "The device has too little memory for this program. Make `batch_size` smaller, train in "
-    "`mixed_bfloat16`, or use CentralStorageStrategy, which keeps variables on the CPU. "
-    "`replicax plan` shows what a step needs, `replicax doctor` which processes hold memory. "
-    "See docs/gpu.md."
+    "The device has too little memory for this program. Make `batch_size` smaller: "
+    "`rx.find_batch_size` finds the largest that fits. Or train in `mixed_bfloat16`, or use "
+    "CentralStorageStrategy, which keeps variables on the CPU. `replicax doctor` shows which "
+    "processes hold memory. See docs/large_batches.md."
 )
 
 
-def raise_explained(error: Exception) -> NoReturn:
-    """Raise an error that came out of a trace, in the user's words if JAX's own were raised."""
-    _advise(error)
+def raise_explained(error: Exception, needs: Callable[[], str] = str) -> NoReturn:
+    """Raise an error that came out of a trace, in the user's words if JAX's own were raised.
+
+    If it is a step's that ran out of memory, `needs` says how much the step wants.
+    """
+    _advise(error, needs)
     explained = explain(error)
     if explained is error:
         raise error
@@ -48,12 +52,17 @@ def raise_explained(error: Exception) -> NoReturn:
     raise explained from (None if explained is root else root)
 
 
-def _advise(error: Exception) -> None:
+def _advise(error: Exception, needs: Callable[[], str]) -> None:
     """Say once, beneath the error of an accelerator without memory, what to try."""
     if not is_device_error(error) or _NO_MEMORY not in str(error):
         return
-    if jax.default_backend() != "cpu" and WHAT_TO_TRY not in getattr(error, "__notes__", ()):
-        error.add_note(WHAT_TO_TRY)
+    is_said = any(note.endswith(WHAT_TO_TRY) for note in getattr(error, "__notes__", ()))
+    if jax.default_backend() == "cpu" or is_said:
+        return
+    said = ""
+    with contextlib.suppress(Exception):  # the error is worth more than its explanation
+        said = needs()
+    error.add_note(said + WHAT_TO_TRY)
 
 
 def explain(error: Exception) -> Exception:

@@ -44,6 +44,7 @@ from replicax._program.explain import (
 )
 from replicax._program.feeding import is_iterator
 from replicax._program.jaxpr import may_fail, tells_python
+from replicax._program.out_of_memory import needs
 
 if TYPE_CHECKING:
     from replicax._program.capture import Captured
@@ -330,7 +331,7 @@ class Program:
                     events.dispatched(token.is_ready)
         except Exception as error:
             blame(error)
-            raise_explained(error)
+            raise_explained(error, lambda: needs(self._steady, self.state.values(), arrays))
         return outputs
 
     def inline(self, arrays: Any) -> Any:

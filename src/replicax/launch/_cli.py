@@ -16,7 +16,8 @@ from replicax._core.errors import ReplicaxError, did_you_mean
 from replicax.launch._batch_arguments import add_kubernetes, add_slurm
 from replicax.launch._child import run_child
 from replicax.launch._compare_arguments import add_compare, add_devices, child_environment
-from replicax.launch._doctor_arguments import add_doctor, doctor_request
+from replicax.launch._doctor_arguments import add_doctor, add_verify, doctor_request
+from replicax.launch._init import add_init, init
 from replicax.launch._migrate_arguments import add_migrate, migrate_environment
 from replicax.launch._plan_arguments import (
     add_plan,
@@ -30,7 +31,6 @@ from replicax.launch._profile_arguments import (
     profile_request,
 )
 from replicax.launch._run_arguments import add_run
-from replicax.launch._verify_arguments import add_verify
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     if command == "run":
         return _run(request, typed)
+    if command == "init":
+        return init(request)
     if command == "k8s" and not request["image"]:
         parser.commands[command].error("--image is required")
     if command in ("k8s", "slurm"):
@@ -138,6 +140,7 @@ def build_parser() -> _Parser:
     add_compare(commands)
     add_devices(commands)
     add_doctor(commands)
+    add_init(commands)
     add_kubernetes(commands)
     add_migrate(commands)
     add_plan(commands)

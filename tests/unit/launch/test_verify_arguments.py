@@ -8,7 +8,7 @@ import pytest
 
 from replicax._tools.verify import _strategies
 from replicax.launch import _cli
-from replicax.launch._verify_arguments import STRATEGIES
+from replicax.launch._doctor_arguments import STRATEGIES
 
 pytestmark = pytest.mark.usefixtures("programs")
 

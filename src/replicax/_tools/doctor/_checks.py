@@ -21,7 +21,7 @@ from replicax._core.env import (
     leaves,
 )
 from replicax._core.machine import nvidia
-from replicax._tools.plan._chips import GIB, size
+from replicax._core.machine.memory import GIB, size
 
 if TYPE_CHECKING:
     from replicax._core.machine.nvidia import Driver, Gpu

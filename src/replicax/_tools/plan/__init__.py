@@ -9,5 +9,6 @@ Read `_planning.py` first. What it puts together:
 `_compiled.py`     the step that `fit` would run, lowered for such devices
 `_reading.py`      what the compiled program says: memory, arithmetic, collective operations
 `_wire.py`, `_largest.py`   arithmetic
+`_batch_size.py`   `rx.find_batch_size`: the same search for the devices that are here
 `_scaling.py`      what the same step sends on other numbers of chips
 """

@@ -1,12 +1,11 @@
-"""The memory of chips, and sizes in words."""
+"""The memory of chips."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, final
 
-GIB = 2**30
+from replicax._core.machine.memory import GIB
 
 
 @final
@@ -34,11 +33,3 @@ def gpu(device: Any) -> Chip | None:
     """A GPU of this machine, with the memory that JAX may use of it; None if JAX does not say."""
     limit = (device.memory_stats() or {}).get("bytes_limit")
     return Chip(device.device_kind, limit) if limit else None
-
-
-def size(count: float) -> str:
-    """A number of bytes in words: `1.5 GiB`, `2.0 MiB`, `12 B`."""
-    if count < 1024:
-        return f"{count:.0f} B"
-    power = min(int(math.log(count, 1024)), 4)
-    return f"{count / 1024**power:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[power - 1]}"

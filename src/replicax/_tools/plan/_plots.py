@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from replicax._tools.plan._chips import GIB, size
+from replicax._core.machine.memory import GIB, size
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from replicax._core.machine.memory import size
 from replicax._tools.compare import _table
-from replicax._tools.plan._chips import size
 from replicax._tools.plan._scaling import CHIEF_SECONDS
 
 if TYPE_CHECKING:

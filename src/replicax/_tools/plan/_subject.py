@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, final
 
@@ -18,7 +18,9 @@ from replicax._tools.plan._compiled import (
     build,
     lower_replica_step,
     lower_train_step,
+    rows_of,
     shapes_of,
+    with_rows,
 )
 
 
@@ -40,8 +42,17 @@ class Subject(Protocol):
         """The number of trained numbers."""
         ...
 
+    @property
+    def variables(self) -> Sequence[Any]:
+        """All that a step may read or write."""
+        ...
+
     def lower(self, batch: Any, strategy: Any) -> Lowered:
         """Trace and lower the step for this batch."""
+        ...
+
+    def run(self, batch: Any, strategy: Any) -> None:
+        """Take the step with this batch, and wait for its end."""
         ...
 
 
@@ -61,8 +72,16 @@ class ModelStep:
     def parameters(self) -> int:
         return _numbers_in(self.model.trainable_variables)
 
+    @property
+    def variables(self) -> Sequence[Any]:
+        model = self.model
+        return [*model.variables, *model.metrics_variables, *model.optimizer.variables]
+
     def lower(self, batch: Any, strategy: Any) -> Lowered:
         return lower_train_step(self.model, batch, strategy)
+
+    def run(self, batch: Any, strategy: Any) -> None:
+        self.model.train_on_batch(*_zeros(batch))
 
 
 @final
@@ -72,7 +91,7 @@ class ReplicaStep:
 
     function: Callable[..., Any]
     batch: Any
-    parameters: int
+    variables: Sequence[Any]
 
     @classmethod
     def of(cls, function: Callable[..., Any], batch: Any) -> ReplicaStep:
@@ -80,15 +99,27 @@ class ReplicaStep:
         leaves, tree = jax.tree.flatten(batch)
         install_hooks()  # they tell which variable an optimizer keeps a slot for
         captured = capture(lambda leaves: function(*tree.unflatten(leaves)), leaves)
-        learnt = [variable for variable in captured.variables if variable.trainable]
-        return cls(function, batch, _numbers_in(learnt))
+        return cls(function, batch, captured.variables)
 
     @property
     def name(self) -> str:
         return str(getattr(self.function, "__name__", type(self.function).__name__))
 
+    @property
+    def parameters(self) -> int:
+        return _numbers_in(variable for variable in self.variables if variable.trainable)
+
     def lower(self, batch: Any, strategy: Any) -> Lowered:
         return lower_replica_step(self.function, batch, strategy)
+
+    def run(self, batch: Any, strategy: Any) -> None:
+        own = with_rows(batch, rows_of(batch) // strategy.num_replicas_in_sync)
+        with strategy.scope():
+            jax.block_until_ready(strategy.run(self.function, args=_zeros(own)))
+
+
+def _zeros(batch: Any) -> Any:
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), batch)
 
 
 def _numbers_in(variables: Iterable[Any]) -> int:

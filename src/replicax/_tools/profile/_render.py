@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from replicax._core.machine.memory import size
 from replicax._tools.compare import _table
-from replicax._tools.plan._chips import size
 from replicax._tools.profile._result import COLLECTIVES, LAUNCH, PARTS, Profile
 
 _Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]

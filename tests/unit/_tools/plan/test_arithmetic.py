@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replicax._tools.plan._chips import GIB, size
+from replicax._core.machine.memory import GIB, size
 from replicax._tools.plan._collectives import Collective
 from replicax._tools.plan._largest import Largest, largest
 from replicax._tools.plan._reading import too_large

@@ -1,0 +1,69 @@
+"""The memory of devices: how much is free, and sizes in words."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+GIB = 2**30
+# A machine that is out of memory kills processes, and others ask for more at any time.
+_OF_A_MACHINE = 0.75
+_AVAILABLE = re.compile(r"^MemAvailable: +(\d+) kB", re.MULTILINE)
+
+
+def size(count: float) -> str:
+    """A number of bytes in words: `1.5 GiB`, `2.0 MiB`, `12 B`."""
+    if count < 1024:
+        return f"{count:.0f} B"
+    power = min(int(math.log(count, 1024)), 4)
+    return f"{count / 1024**power:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[power - 1]}"
+
+
+def free_memory(devices: Collection[Any]) -> int | None:
+    """The bytes that a program may still take on each of these devices; None if nobody knows.
+
+    For accelerators JAX says it. The devices of a CPU share three quarters of what the machine has.
+    """
+    found = [_free(device) for device in devices]
+    known = [free for free in found if free is not None]
+    if known:
+        return min(known)
+    if any(device.platform != "cpu" for device in devices):
+        return None
+    of_machine = _available()
+    return None if of_machine is None else int(_OF_A_MACHINE * of_machine) // len(devices)
+
+
+def _free(device: Any) -> int | None:
+    found = device.memory_stats() or {}
+    if "bytes_limit" not in found:
+        return None
+    return max(0, found["bytes_limit"] - found.get("bytes_in_use", 0))
+
+
+def _available() -> int | None:
+    """The bytes that this machine, or this container, can give to programs."""
+    of_container = _number("/sys/fs/cgroup/memory.max")
+    used = _number("/sys/fs/cgroup/memory.current") or 0
+    try:
+        found = _AVAILABLE.search(Path("/proc/meminfo").read_text())
+        of_machine = int(found[1]) * 1024 if found else None
+    except OSError:
+        of_machine = None
+    if of_machine is None:
+        try:  # not a Linux: all that it has
+            of_machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        except (AttributeError, ValueError, OSError):
+            return None
+    return of_machine if of_container is None else min(of_machine, max(0, of_container - used))
+
+
+def _number(path: str) -> int | None:
+    try:
+        return int(Path(path).read_text())
+    except (OSError, ValueError):  # no such limit, or "max"
+        return None
