@@ -22,11 +22,12 @@ FACADE = "replicax.tf"
 
 
 class AsShown(griffe.Extension):
-    """Reads our section of one example as code, and leaves out members that no text explains."""
+    """Reads our section of one example as code, links pages, leaves out members without a text."""
 
     def on_object(self, *, obj, **kwargs):
         if obj.docstring:
-            obj.docstring.value = re.sub(r"(?m)^Example:$", "Examples:", obj.docstring.value)
+            text = re.sub(r"(?m)^Example:$", "Examples:", obj.docstring.value)
+            obj.docstring.value = re.sub(r"\bdocs/(\w+)\.md", r"[docs/\1.md](../\1.md)", text)
 
     def on_class(self, *, cls, **kwargs):
         is_enum = any("Enum" in str(base) for base in cls.bases)
