@@ -28,7 +28,7 @@ from harness.workloads import MODELS
 from rich.console import Console
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "models.md"
+PAGE = ROOT / "docs" / "measurements_performance.md"
 PATHS = (FIT, EVALUATE, PREDICT)
 COMPARED = {TENSORFLOW: "TensorFlow", TORCH: "PyTorch", COMPILED: "compiled", KERAS: "Keras"}
 

@@ -27,7 +27,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 if TYPE_CHECKING:
     from faults.fault import Fault, Outcome
 
-PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
+PAGE = Path(__file__).parents[1] / "docs" / "measurements_faults.md"
 COMMAND = "make faults"
 HEADS = ("fault", "outcome", "who or what was named", "lost", "seconds to notice")
 

@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "docs" / "measurements_performance.md"
 PICTURE = ROOT / "docs" / "images" / "performance.png"
 QUICK = "mlp,cnn,default,mirrored"
 # Strategies that have one device are alike, and so are those that keep copies on several: two

@@ -31,7 +31,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PICTURE = str(Path(tempfile.gettempdir()) / "replicax-example.png")
 
 # Whose processes draw, or load scikit-learn's digits.
-DRAWS = ("compare.md",)
+DRAWS = ("tools.md",)
 
 # What `make pictures` makes, by the names of the files.
 PICTURES = runpy.run_path(str(ROOT / "scripts" / "pictures.py"))["PICTURES"]

@@ -1,4 +1,4 @@
-"""Every fault of `make faults` has the outcome that docs/reliability.md promises."""
+"""Every fault of `make faults` has the outcome that docs/measurements_faults.md promises."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ if not TYPE_CHECKING:  # to a type checker, every name would exist
 
     def __getattr__(name: str) -> Any:
         if name not in _HOME_OF:
-            raise AttributeError(f"{__name__} has no {name!r}; docs/compare.md lists its names")
+            raise AttributeError(f"{__name__} has no {name!r}; see docs/tools.md")
         return getattr(importlib.import_module(f"replicax._tools.compare.{_HOME_OF[name]}"), name)
 
 

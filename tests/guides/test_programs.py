@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PAGE = HERE.parents[1] / "docs" / "public_programs.md"
+PAGE = HERE.parents[1] / "docs" / "measurements_programs.md"
 
 
 def test_the_page_has_a_row_for_each_program_of_the_list():

@@ -168,7 +168,7 @@ def same_default(parameter):
     return "name" if isinstance(parameter, list) and parameter[0] == "name" else parameter
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "tf_arrays.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tf_names.md"
 # Where `tf` itself has the names from that the page is about; it lists others, too.
 TOP = ("_arrays", "_dtypes", "_elementwise", "_indexing", "_linalg", "_reductions", "_tensors")
 

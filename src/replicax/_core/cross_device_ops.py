@@ -39,7 +39,7 @@ class CrossDeviceOps:
         for name in hooks:  # TensorFlow's, which nobody calls here
             raise UsageError(
                 f"{cls.__name__}.{name} would never be called. Override "
-                "`combine(self, op, leaves, group)` instead. See docs/communication.md."
+                "`combine(self, op, leaves, group)` instead. See docs/strategies.md."
             )
 
     def combine(self, op: ReduceOp, leaves: list[Any], group: SyncGroup) -> list[Any]:
@@ -223,7 +223,7 @@ def cross_device_ops_of(choice: Any) -> CrossDeviceOps:
             "cross_device_ops",
             f"{names}, or an object such as rx.NcclAllReduce()",
             choice,
-            "See docs/communication.md.",
+            "See docs/strategies.md.",
         )
     return kind()
 

@@ -29,7 +29,7 @@ def connect(address: str, runtime_env: Mapping[str, Any] | None = None) -> None:
             raise ClusterError(
                 "Ray is connected already, without a working folder, so the program cannot be sent "
                 "to its machines. Pass a function, or connect with "
-                "`ray.init(runtime_env={'working_dir': '.'})`. See docs/run.md."
+                "`ray.init(runtime_env={'working_dir': '.'})`. See docs/clusters.md."
             )
         return
     try:
@@ -44,12 +44,12 @@ def connect(address: str, runtime_env: Mapping[str, Any] | None = None) -> None:
     except ray.exceptions.RuntimeEnvSetupError as error:
         raise ClusterError(
             f"Ray cannot send this folder to its machines: {_first_line(error)} Name what the "
-            "program does not need in a file .rayignore. See docs/run.md."
+            "program does not need in a file .rayignore. See docs/clusters.md."
         ) from error
     except (OSError, RuntimeError, ValueError) as error:  # as Ray says that it is not there
         raise ClusterError(
             f"Cannot connect to Ray at {address!r}: {str(error).strip().rstrip('.')}. Start Ray by "
-            "`ray start --head`, or correct the address. See docs/run.md."
+            "`ray start --head`, or correct the address. See docs/clusters.md."
         ) from error
     if not ray_asks_for_token():
         logging.getLogger("replicax").warning(

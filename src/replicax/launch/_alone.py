@@ -11,7 +11,7 @@ _WARNING = (
     "This program was started as %d workers, and its strategy is one of a single process: each "
     "worker trains the whole job by itself. Make rx.MultiWorkerMirroredStrategy(), whose step all "
     "workers compute together, or start one worker. If each is meant to train alone, say so by "
-    "RX_JOIN=0. See docs/run.md."
+    "RX_JOIN=0. See docs/clusters.md."
 )
 
 

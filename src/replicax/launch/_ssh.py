@@ -190,7 +190,7 @@ class Hosts:
             raise UsageError(
                 f"Cannot start workers by ssh: {'; '.join(wrong)}. Nothing was started. Each host "
                 "needs a login without a password (try `ssh HOST true`), and this Python (else "
-                "pass --python) and the program at the same path. See docs/run.md."
+                "pass --python) and the program at the same path. See docs/clusters.md."
             )
 
     def _tasks_at(self, at: int) -> list[tuple[str, int]]:

@@ -182,7 +182,7 @@ def _refuse(kind: type, hooks: Mapping[str, str], enough: tuple[str, ...], who: 
     if found and not names & set(enough):
         raise UsageError(
             f"{kind.__name__}.{found[0]} has no effect: {who} it. Override `{hooks[found[0]]}`. "
-            "See docs/tf_keras.md."
+            "See docs/tf.md#methods-that-keras-3-never-calls."
         )
 
 
@@ -234,5 +234,5 @@ def _check_rule(kind: type) -> None:
         raise UsageError(
             f"{kind.__name__}.update_step{inspect.signature(rule)} cannot be called: Keras 3 "
             f"passes a gradient, a variable and the learning rate. Override `{RULE}`. See "
-            "docs/tf_keras.md."
+            "docs/tf.md#methods-that-keras-3-never-calls."
         ) from None
