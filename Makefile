@@ -22,7 +22,7 @@ SITE_PACKAGES = $(wildcard $(CURDIR)/$(VENV)/lib/python3*/site-packages)
 FAST_DURATIONS := build/durations-fast.json
 SLOW_DURATIONS := build/durations-slow.json
 
-.PHONY: help compare docs test test-slow test-all durations stubs check keras-range bench bench-models bench-steps bench-input bench-workers bench-servers bench-clicks bench-scale bench-monitoring gpu faults clean
+.PHONY: help compare docs pictures test test-slow test-all durations stubs check keras-range bench bench-models bench-steps bench-input bench-workers bench-servers bench-clicks bench-scale bench-monitoring gpu faults clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -31,7 +31,10 @@ help: ## list the targets
 compare: $(INSTALLED) ## train under every strategy and compare them; ARGS="--help" shows the options
 	$(VENV)/bin/replicax compare $(ARGS)
 
-docs: $(INSTALLED) ## make the pictures of the documentation, which needs Chromium or Chrome; ARGS="compare" chooses
+docs: $(INSTALLED) ## build the documentation as a site, with the API reference, into build/site
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict $(ARGS)
+
+pictures: $(INSTALLED) ## make the pictures of the documentation, which needs Chromium or Chrome; ARGS="compare" chooses
 	$(VENV)/bin/python scripts/pictures.py $(ARGS)
 
 test: check ## check, then run the fast tests: about 8 minutes; ARGS="-k name" chooses

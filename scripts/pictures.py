@@ -1,4 +1,4 @@
-"""The pictures of the documentation, made anew by `make docs` into docs/pictures.
+"""The pictures of the documentation, made anew by `make pictures` into docs/pictures.
 
 A page is photographed by a browser without a window (Chromium or Chrome, on the PATH); what a
 command prints is drawn as a terminal by rich. Git ignores what is made.
@@ -114,9 +114,7 @@ def browser() -> str:
     """The first browser that is here."""
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None:
-        sys.exit(
-            f"make docs needs a browser to photograph pages. Install one of {', '.join(BROWSERS)}."
-        )
+        sys.exit(f"make pictures needs a browser. Install one of {', '.join(BROWSERS)}.")
     return found
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 import runpy
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ PICTURE = str(Path(tempfile.gettempdir()) / "replicax-example.png")
 # Whose processes draw, or load scikit-learn's digits.
 DRAWS = ("tools.md",)
 
-# What `make docs` makes, by the names of the files.
+# What `make pictures` makes, by the names of the files.
 PICTURES = runpy.run_path(str(ROOT / "scripts" / "pictures.py"))["PICTURES"]
 
 # Small settings; an example without an entry fails, so that no new one goes untested.
@@ -186,12 +187,18 @@ def test_every_page_is_found_from_the_index():
     assert set(PAGES[1:]) - linked == {ROOT / "docs" / "index.md"}
 
 
+def test_each_page_is_in_the_navigation_once():
+    text = (ROOT / "mkdocs.yml").read_text()
+    named = Counter(re.findall(r"^ +- (?:.+: )?([\w-]+\.md)$", text, flags=re.M))
+    assert named == Counter(page.name for page in PAGES[1:])
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     for link in links(page):
         target, _, anchor = link.partition("#")
         file = (page.parent / target).resolve() if target else page
-        if file.parent == ROOT / "docs" / "pictures":  # made by `make docs`
+        if file.parent == ROOT / "docs" / "pictures":  # made by `make pictures`
             assert file.name in PICTURES, f"{page.name} shows {link}, which nothing makes"
             continue
         assert file.exists(), f"{page.name} links to {link}, which does not exist"

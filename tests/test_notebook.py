@@ -1,10 +1,14 @@
-"""A notebook that trains under a strategy, run by a real Jupyter kernel."""
+"""Notebooks that train under strategies, run by a real Jupyter kernel."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import nbclient
 import nbformat
 import pytest
+
+START = Path(__file__).parents[1] / "examples" / "start.ipynb"
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -36,15 +40,32 @@ print(sum(float(step(batch)) for batch in strategy.experimental_distribute_datas
 ]
 
 
-def test_a_notebook_trains_and_goes_on_after_an_error():
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
-    client = nbclient.NotebookClient(book, timeout=240, kernel_name="python3", allow_errors=True)
+def printed_by(book, **options):
+    """Run a notebook; return what each cell of code printed, or its error."""
+    client = nbclient.NotebookClient(book, timeout=240, kernel_name="python3", **options)
     client.execute()
-    printed = [
+    return [
         "".join(output.get("text", output.get("evalue", "")) for output in cell.outputs)
         for cell in book.cells
+        if cell.cell_type == "code"
     ]
+
+
+def test_a_notebook_trains_and_goes_on_after_an_error():
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
+    printed = printed_by(book, allow_errors=True)
     assert "Epoch 2/2" in printed[1]
     assert float(printed[2]) == pytest.approx(sum(range(80)) / 80)
     assert printed[3] == "2 replicas"
     assert printed[4].split() == ["True"]
+
+
+def test_the_starter_notebook_runs_and_installs_nothing_here():
+    book = nbformat.read(START, as_version=4)
+    assert not any(cell.get("outputs") for cell in book.cells)
+    install, _, strategy, fit, loop, workers = printed_by(book)
+    assert install == ""
+    assert "2 replica(s)" in strategy
+    assert float(fit.rpartition("accuracy: ")[2]) > 0.9
+    assert loop.startswith("24 steps")
+    assert "replicas: [4, 4]" in workers

@@ -33,6 +33,7 @@ SLOW = (
     "test_faults.py",
     "test_keras_range.py",
     "test_notebook.py",
+    "test_site.py",
     "test_wheel.py",
     "tpu/",
     # What all tests of one file share takes long: a Ray of its own, all strategies in training,

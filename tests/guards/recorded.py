@@ -75,7 +75,8 @@ def public_api() -> list[str]:
         for name in dir(module):
             value = getattr(module, name)
             of_keras = module.__name__.startswith("replicax.tf.keras") and not is_ours(value)
-            if not (name.startswith("_") or inspect.ismodule(value) or of_keras):
+            of_python = getattr(value, "__module__", "") in ("typing", "__future__")
+            if not (name.startswith("_") or inspect.ismodule(value) or of_keras or of_python):
                 lines.update(described(f"{module.__name__}.{name}", value))
     return sorted(lines)
 

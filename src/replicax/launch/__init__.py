@@ -24,3 +24,7 @@ def __getattr__(name: str) -> Any:
 
     globals()["run"] = run
     return run
+
+
+def __dir__() -> list[str]:
+    return __all__
