@@ -63,6 +63,19 @@ class Step:
 #: Who hears of steps that begin, and of those that have been computed; each step asks.
 listeners: list[Callable[[str], None]] = []
 watchers: list[Callable[[Step], None]] = []
+
+
+@dataclass
+class Totals:
+    """Steps of this process, and the rows of their batches, those of all workers."""
+
+    steps: int = 0
+    examples: int = 0
+
+
+#: Where steps and examples are counted, see `_control/metrics.py`; each step asks.
+totals: Totals | None = None
+
 _common = 0
 _doing = "starting"
 # Of the latest common steps: number, and checksum of all names up to it. Workers that do the same
