@@ -106,12 +106,12 @@ class Reporter:
 
     def _begun(self, doing: str) -> None:
         if doing == "run" or doing.startswith("call of "):  # `fit` counts its own steps
-            self._totals.steps += 1
+            self._totals.add(1, 0)
 
     def _samples(self) -> Samples:
         channel = current()
-        # Batches are those of all workers, each of which has an equal part.
-        steps, examples = self._totals.steps, self._totals.examples // channel.size
+        steps, examples = self._totals.done
+        examples //= channel.size  # batches are those of all workers; each has an equal part
         waited = channel.waited()
         self._latest.append((time.monotonic(), steps, examples, waited))
         (begin, *before), (end, *now) = self._latest[0], self._latest[-1]

@@ -67,10 +67,17 @@ watchers: list[Callable[[Step], None]] = []
 
 @dataclass
 class Totals:
-    """Steps of this process, and the rows of their batches, those of all workers."""
+    """Steps of this process, and the rows of their batches, those of all workers.
 
-    steps: int = 0
-    examples: int = 0
+    They are one value, so that another thread never sees a step without its rows.
+    """
+
+    done: tuple[int, int] = (0, 0)
+
+    def add(self, steps: int, examples: int) -> None:
+        """Count steps and examples."""
+        before = self.done
+        self.done = before[0] + steps, before[1] + examples
 
 
 #: Where steps and examples are counted, see `_control/metrics.py`; each step asks.

@@ -264,8 +264,7 @@ class Pace:
         self._log = logs if hasattr(logs, "is_ready") else None
         self.steps += steps
         if self.totals is not None:
-            self.totals.steps += steps
-            self.totals.examples += rows
+            self.totals.add(steps, rows)
         if self._start is None:  # the first one is compiled: what comes behind it counts
             self._start = Count(clock(), members=self.members())
         else:

@@ -80,7 +80,7 @@ class DistributedIterator:
             return self._waiting.pop()[0]
         batch = self._dataset.settled(self._steps, timed(INPUT, self._make))
         if events.totals is not None:
-            events.totals.examples += _rows(batch)
+            events.totals.add(0, _rows(batch))
         return batch
 
     def put_back(self, batch: Any, state: Any) -> None:

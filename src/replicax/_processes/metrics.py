@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _LOOPBACK = "127.0.0.1"
 _APART = 1.0
+_LOOK = 0.05  # seconds in which the server notices that it ends
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -56,7 +57,7 @@ class Target:
 
         Example:
             >>> from replicax._processes.metrics import Target
-            >>> Target.of("9100").url, Target.of("out/train.prom").file
+            >>> Target.of("9100").place, Target.of("out/train.prom").file
             ('http://127.0.0.1:9100/metrics', 'out/train.prom')
         """
         found = re.fullmatch(r"(?:([^/:\s]+):)?([0-9]+)", text, re.ASCII)
@@ -67,9 +68,14 @@ class Target:
         return cls(found[1] or _LOOPBACK, int(found[2]))
 
     @property
-    def url(self) -> str:
-        """The URL that is read."""
-        return f"http://{self.host}:{self.port}/metrics"
+    def place(self) -> str:
+        """The file, or the URL that is read."""
+        return self.file or f"http://{self.host}:{self.port}/metrics"
+
+    @property
+    def argument(self) -> str:
+        """How a command names it."""
+        return self.file or (str(self.port) if self.host == _LOOPBACK else self.place[7:-8])
 
 
 @final
@@ -143,16 +149,16 @@ def _labelled(samples: Samples, task: Task) -> Samples:
 
 
 @contextmanager
-def published_at(target: Target) -> Generator[tuple[Metrics, str]]:
+def published_at(target: Target) -> Generator[tuple[Metrics, Target]]:
     """Give metrics at a port, or in a file, in a `with` block; yields them, and where they are."""
     with tempfile.TemporaryDirectory(prefix="replicax-metrics-") as folder:
         known = Metrics(Path(folder))
-        with _written(known, target.file) if target.file else _served(known, target) as place:
-            yield known, place
+        with _written(known, target) if target.file else _served(known, target) as found:
+            yield known, found
 
 
 @contextmanager
-def _served(known: Metrics, target: Target) -> Generator[str]:
+def _served(known: Metrics, target: Target) -> Generator[Target]:
     try:
         server = _Server((target.host, target.port), partial(_Handler, known))
     except OSError as error:
@@ -161,9 +167,10 @@ def _served(known: Metrics, target: Target) -> Generator[str]:
             "--metrics another port, or a file. See docs/monitoring.md."
         ) from error
     with server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        serve = partial(server.serve_forever, poll_interval=_LOOK)
+        threading.Thread(target=serve, daemon=True).start()
         try:
-            yield replace(target, port=server.server_port).url
+            yield replace(target, port=server.server_port)
         finally:
             server.shutdown()
 
@@ -199,14 +206,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def _written(known: Metrics, path: str) -> Generator[str]:
-    file, over = Path(path), threading.Event()
+def _written(known: Metrics, target: Target) -> Generator[Target]:
+    file, over = Path(target.file), threading.Event()
     try:
         prometheus.replace(file, known.text())
     except OSError as error:
         raise UsageError(
-            f"Cannot write metrics to {path!r}: {error.strerror}. Give --metrics a file in a "
-            "folder that exists, or a port. See docs/monitoring.md."
+            f"Cannot write metrics to {target.file!r}: {error.strerror}. Give --metrics a file in "
+            "a folder that exists, or a port. See docs/monitoring.md."
         ) from error
 
     def write_on() -> None:
@@ -217,7 +224,7 @@ def _written(known: Metrics, path: str) -> Generator[str]:
     writing = threading.Thread(target=write_on, daemon=True)
     writing.start()
     try:
-        yield path
+        yield target
     finally:
         over.set()
         writing.join()

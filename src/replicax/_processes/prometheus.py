@@ -111,7 +111,8 @@ def replace(path: Path, text: str) -> None:
 def _line(one: Series, value: float) -> str:
     name, pairs = one
     labels = ",".join(f'{label}="{_escaped(said)}"' for label, said in pairs)
-    return f"{name}{{{labels}}} {value!r}" if labels else f"{name} {value!r}"
+    number = f"{value:.0f}" if float(value).is_integer() else repr(value)
+    return f"{name}{{{labels}}} {number}" if labels else f"{name} {number}"
 
 
 def _escaped(text: str) -> str:

@@ -178,8 +178,8 @@ def published(where: str | None, sink: Sink) -> Generator[Metrics | None]:
         return
     from replicax._processes.metrics import Target, published_at  # the HTTP server comes with it
 
-    with published_at(Target.of(where)) as (metrics, place):
-        say(sink, f"metrics are in {place}; `replicax top {where}` shows them")
+    with published_at(Target.of(where)) as (metrics, target):
+        say(sink, f"metrics are in {target.place}; `replicax top {target.argument}` shows them")
         yield metrics
 
 

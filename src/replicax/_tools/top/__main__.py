@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import urllib.request
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
+from signal import SIGTERM
 from typing import Any
 
 from rich.console import Console
@@ -24,6 +26,8 @@ _APART = 1.0
 _PATIENCE = 5.0
 _SILENT_SECONDS = 10.0
 _WIDTH = 100  # where there is no terminal
+# By exit code. SIGTERM is how parameter servers and their workers are ended.
+_ENDS = {0: "ended", PREEMPTED: "preempted", -SIGTERM: "terminated", 128 + SIGTERM: "terminated"}
 
 
 def main(arguments: list[str]) -> int:
@@ -39,7 +43,7 @@ def _top(options: dict[str, Any]) -> int:
         console.print(table(workers))
         return 0
     with Live(table(workers), console=console, auto_refresh=False) as live:
-        while any(is_up(one) for one in workers.values()):
+        while not _is_old(target.file):
             time.sleep(_APART)
             try:
                 workers = by_worker(_read(target))
@@ -50,19 +54,24 @@ def _top(options: dict[str, Any]) -> int:
     return 0
 
 
+def _is_old(file: str) -> bool:
+    """Whether a file is not written any more; a port is closed when the run ends."""
+    return bool(file) and time.time() - os.path.getmtime(file) > _SILENT_SECONDS
+
+
 def _read(target: Target) -> prometheus.Samples:
-    where = target.file or target.url
+    where = target.place
     try:
         if target.file:
             text = Path(target.file).read_text(encoding="utf-8")
         else:
-            with urllib.request.urlopen(target.url, timeout=_PATIENCE) as answered:
+            with urllib.request.urlopen(target.place, timeout=_PATIENCE) as answered:
                 text = answered.read().decode()
     except (OSError, ValueError) as error:
         why = getattr(error, "reason", error)
         raise ClusterError(
             f"No metrics in {where}: {getattr(why, 'strerror', None) or why}. Start the run by "
-            f"`replicax run --metrics {target.file or target.port} …`. See docs/monitoring.md."
+            f"`replicax run --metrics {target.argument} …`. See docs/monitoring.md."
         ) from error
     found = prometheus.read(text)
     if not any(name.startswith("replicax_") for name, _ in found):
@@ -92,10 +101,9 @@ def state(worker: Mapping[str, Any]) -> str:
         code = worker.get(prometheus.EXIT_CODE)
         if code is None:
             return "silent"
-        named = {0: "ended", PREEMPTED: "preempted"}
-        return named.get(code, f"failed ({code:.0f})")
+        return _ENDS.get(code, f"failed ({code:.0f})")
     if not worker.get(prometheus.STEPS):
-        return "running" if prometheus.CLOSURES in worker else "starting"
+        return "running"
     return "training" if worker[prometheus.STEP_RATE] else "idle"
 
 
