@@ -80,10 +80,19 @@ class Reporter:
     def start(self) -> None:
         """Count from now on, and report until the process ends."""
         events.totals = self._totals
-        events.listen(self._begun)
+        self._unlisten = events.listen(self._begun)
         self.write()
         threading.Thread(target=self._run, name="replicax-metrics", daemon=True).start()
-        atexit.register(self._end)
+        atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """Report for the last time, and count no more; a fork of this process reports nothing."""
+        self._stop.set()
+        if os.getpid() == self._pid:
+            self.write()
+        self._unlisten()
+        atexit.unregister(self.stop)
+        events.totals = None
 
     def write(self) -> None:
         """Report what there is now; what cannot be written is left out."""
@@ -97,11 +106,6 @@ class Reporter:
 
     def _run(self) -> None:
         while not self._stop.wait(_APART):
-            self.write()
-
-    def _end(self) -> None:
-        self._stop.set()
-        if os.getpid() == self._pid:
             self.write()
 
     def _begun(self, doing: str) -> None:

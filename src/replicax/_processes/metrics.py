@@ -24,6 +24,7 @@ from replicax._processes import prometheus
 from replicax._processes.prometheus import (
     EXIT_CODE,
     INFO,
+    OF_NOW,
     RESTARTS,
     UP,
     Samples,
@@ -121,10 +122,11 @@ class Metrics:
                 reported = self._told.get(task, {})
                 with suppress(OSError):  # it has not written yet
                     reported = read(self._file(task).read_text(encoding="utf-8"))
+                if not own[series(UP)]:
+                    reported = {key: reported[key] for key in reported if key[0] not in OF_NOW}
                 info = _only(reported, INFO) or _only(own, INFO)
-                found |= _labelled(
-                    {**_only(own, UP, EXIT_CODE, RESTARTS), **reported, **info}, task
-                )
+                known = _only(own, UP, EXIT_CODE, RESTARTS)
+                found |= _labelled({**known, **reported, **info}, task)
         return write(found)
 
     def _hear(self, task: Task, report: bytes) -> None:

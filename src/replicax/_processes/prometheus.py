@@ -34,6 +34,9 @@ CLOSURE_SECONDS = "replicax_closure_seconds_total"
 STALENESS = "replicax_staleness_updates"
 QUEUED = "replicax_queued_closures"
 
+#: What a worker that has ended does not have.
+OF_NOW = (STEP_RATE, EXAMPLE_RATE, WAITED_RATIO, QUEUED)
+
 METRICS = {
     UP: ("gauge", "1 while the process of the worker runs, 0 when it has ended."),
     EXIT_CODE: ("gauge", "How its latest process ended; -N for signal N."),

@@ -48,7 +48,7 @@ def run(
     ray: str | None = None,
     cpus_per_worker: float = 1,
     gpus_per_worker: float = 0,
-    metrics: int | str | None = None,
+    metrics: int | str | os.PathLike[str] | None = None,
 ) -> list[Any]:
     """Run a function or a script as the workers of a cluster, and wait for them.
 

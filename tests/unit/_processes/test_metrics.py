@@ -79,9 +79,11 @@ def test_a_restart_is_counted_and_forgets_what_was_reported(tmp_path):
     known = Metrics(tmp_path)
     plan = known.starting(planned())
     known.started(plan, 7)
-    file_of(plan).write_text(write({series(STEPS): 5}))
+    file_of(plan).write_text(write({series(STEPS): 5, series(prometheus.STEP_RATE): 2}))
+    assert strict(known.text())[series(prometheus.STEP_RATE, worker=0)] == 2
     known.ended(plan, -9)
     found = strict(known.text())
+    assert series(prometheus.STEP_RATE, worker=0) not in found  # it does no steps now
     assert [found[series(name, worker=0)] for name in (STEPS, UP, EXIT_CODE)] == [5, 0, -9]
     plan = known.starting(plan)
     known.started(plan, 8)
