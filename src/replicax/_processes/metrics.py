@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.env import RX_METRICS_FILE
@@ -172,13 +173,15 @@ def _served(known: Metrics, target: Target) -> Generator[Target]:
         serve = partial(server.serve_forever, poll_interval=_LOOK)
         threading.Thread(target=serve, daemon=True).start()
         try:
-            yield replace(target, port=server.server_port)
+            yield replace(target, port=server.server_address[1])
         finally:
             server.shutdown()
 
 
 @final
 class _Server(ThreadingHTTPServer):
+    server_bind = TCPServer.server_bind  # the one of HTTP also asks for a name, which may take long
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print nothing: the output is the workers', and who asked has hung up."""
 

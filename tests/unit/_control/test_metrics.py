@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 
-from exposition import strict
-
 import replicax as rx
 from replicax._core import events
 from replicax._processes.prometheus import MARK, series
 
+from exposition import strict
 from helpers import run_python
 
 TRAIN = """

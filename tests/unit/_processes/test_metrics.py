@@ -8,7 +8,6 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from exposition import strict
 
 import replicax as rx
 from replicax._processes import prometheus
@@ -17,6 +16,8 @@ from replicax._processes.metrics import Metrics, Target, published_at
 from replicax._processes.output import Reports
 from replicax._processes.prometheus import MARK, read, series, write
 from replicax.cluster_resolver import Task
+
+from exposition import strict
 
 STEPS, UP = prometheus.STEPS, prometheus.UP
 RESTARTS, EXIT_CODE = prometheus.RESTARTS, prometheus.EXIT_CODE

@@ -6,11 +6,10 @@ import re
 import urllib.request
 from pathlib import Path
 
-from exposition import strict
-
 import replicax as rx
 from replicax._processes.prometheus import series
 
+from exposition import strict
 from helpers import wait_until
 
 # It trains until it is told that it was seen.

@@ -8,13 +8,13 @@ import signal
 import subprocess
 
 import pytest
-from exposition import strict
 
 import replicax as rx
 from replicax.launch._cli import main
 from replicax.launch._hosts import Host
 from replicax.launch._ssh import Ssh, place
 
+from exposition import strict
 from helpers import wait_until
 from processes import is_running, wait_for_pids
 
