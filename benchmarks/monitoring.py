@@ -1,9 +1,9 @@
-"""What watching costs: `fit` as it is, with `ReplicaMonitor`, and with nothing of it.
+"""What watching costs: `fit` as it is, with `ReplicaMonitor`, `--metrics`, and nothing of it.
 
 One model is trained in one process by turns of a few hundred steps: without the counts of steps.py,
-with them, as `fit` always has them, and with the callback. On a busy machine the time on the CPU
-says more than that on the wall. Last are the counts alone, without steps between them, and how
-much that is of a step of 3 ms.
+with them, as `fit` always has them, with the callback, and with the file that `--metrics` reads.
+On a busy machine the time on the CPU says more than that on the wall. Last are the counts alone,
+without steps between them, and how much that is of a step of 3 ms.
 
     python benchmarks/monitoring.py --rounds 15
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import statistics
@@ -48,7 +49,9 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 
 import replicax as rx  # noqa: E402
-from replicax._fit.steps import Pace, rows_of  # noqa: E402
+from replicax._control.metrics import Reporter  # noqa: E402
+from replicax._core import events  # noqa: E402
+from replicax._fit.steps import Pace, pace_of, rows_of  # noqa: E402
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(OPTIONS.steps * OPTIONS.batch_size, 784)).astype("float32")
@@ -90,7 +93,16 @@ def sides(model: keras.Model, folder: str) -> dict[str, Callable[[], None]]:
     def monitored() -> None:
         train(model, [rx.callbacks.ReplicaMonitor(folder, every=50, tensorboard=False)])
 
-    return {"nothing": without, "fit": lambda: train(model, []), "ReplicaMonitor": monitored}
+    def reported() -> None:
+        reporter, pace = Reporter(f"{folder}/metrics.prom"), pace_of(model)
+        reporter.start()
+        pace.totals = events.totals
+        train(model, [])
+        pace.totals = None
+        reporter.stop()
+
+    fit = functools.partial(train, model, [])
+    return {"nothing": without, "fit": fit, "ReplicaMonitor": monitored, "--metrics": reported}
 
 
 def measure(ways: dict[str, Callable[[], None]]) -> dict[str, list[tuple[float, float]]]:

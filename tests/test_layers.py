@@ -31,6 +31,7 @@ LAYERS = {
         "_core.env",
         "_core.interrupts",
         "_core.events",
+        "_processes.prometheus",
     },
     "cluster_resolver": {"_core.errors", "_core.env"},
     "_core": {"_core"},
@@ -90,6 +91,7 @@ LAYERS = {
     },
     "__main__": {"launch"},
     "_processes": {"_core.env", "_core.errors", "cluster_resolver"},
+    "_processes.prometheus": set(),
     "launch": {
         "_net",
         "_processes",
@@ -101,6 +103,7 @@ LAYERS = {
     },
     "report": {"_tools.compare"},
     "_tools": {*ENGINE, "_tools", "strategies", "testing", "cluster_resolver", "launch", PUBLIC},
+    "_tools.top": {"_tools._command", "_core.errors", "_processes"},
     "tf": {*ENGINE, "_ps", "strategies", PUBLIC},
     "_tools.migrate": {
         "_tools.migrate",

@@ -26,7 +26,12 @@ READERS = {
 LISTENERS = {
     *("socket.create_server", "socket.AF_UNIX", "ray.init"),
     *("jax.distributed.initialize", "jax.profiler.start_server"),
-    *("http.server.HTTPServer", "socketserver.TCPServer", "multiprocessing.connection.Listener"),
+    *(
+        "http.server.HTTPServer",
+        "http.server.ThreadingHTTPServer",
+        "socketserver.TCPServer",
+        "multiprocessing.connection.Listener",
+    ),
 }
 
 

@@ -62,6 +62,7 @@ TIMED = (
     "unit/_mesh/test_processes.py",
     "unit/launch/test_child.py",
     "unit/launch/test_inside.py",
+    "unit/launch/test_metrics.py",
     "unit/launch/test_parameter_servers.py",
     "unit/launch/test_ray.py",
     "unit/launch/test_run.py",

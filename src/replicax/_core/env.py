@@ -25,6 +25,9 @@
 `RX_CLUSTER_SECRET_FILE` read where it is unset: a file with the secret, of this user only.
 `RX_PROCESSES_HERE`      set by `replicax run`, for the processes that it starts: how many share
                          this machine.
+`RX_METRICS_FILE`        read when the first strategy is made, and unset, so that child processes do
+                         not write there, too: the file that has the metrics of this process. `-` is
+                         for `replicax run`, which sets it.
 `RX_CPU_TUNING`          read when a program is compiled for CPUs: `0` for JAX as it comes, or
                          names of the parts of the tuning to use, to find a fault. Default: all.
 `GLIBC_TUNABLES`, `MALLOC_…`  read with it: settings of the user for `malloc` are left alone.
@@ -68,6 +71,7 @@ RX_CLUSTER_SECRET = "RX_CLUSTER_SECRET"
 RX_CLUSTER_SECRET_FILE = "RX_CLUSTER_SECRET_FILE"
 RX_CPU_TUNING = "RX_CPU_TUNING"
 RX_PROCESSES_HERE = "RX_PROCESSES_HERE"
+RX_METRICS_FILE = "RX_METRICS_FILE"
 CPU_TUNING_PARTS = (
     *("attention", "convolutions", "fusions", "loops", "memory"),
     *("optimizers", "pooling", "products", "tables", "threads"),
@@ -308,6 +312,11 @@ def processes_here(environ: Mapping[str, str] | None = None) -> int:
     """How many processes of the program share this machine, as far as `replicax run` said."""
     text = _text(RX_PROCESSES_HERE, environ)
     return int(text) if text.isdecimal() and int(text) else 1
+
+
+def take_metrics_file() -> str:
+    """What `RX_METRICS_FILE` says, which is unset then; empty if it says nothing."""
+    return os.environ.pop(RX_METRICS_FILE, "").strip()
 
 
 def folder_for_state(environ: Mapping[str, str] | None = None) -> Path:

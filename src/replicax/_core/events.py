@@ -63,6 +63,26 @@ class Step:
 #: Who hears of steps that begin, and of those that have been computed; each step asks.
 listeners: list[Callable[[str], None]] = []
 watchers: list[Callable[[Step], None]] = []
+
+
+@dataclass
+class Totals:
+    """Steps of this process, and the rows of their batches, those of all workers.
+
+    They are one value, so that another thread never sees a step without its rows.
+    """
+
+    done: tuple[int, int] = (0, 0)
+
+    def add(self, steps: int, examples: int) -> None:
+        """Count steps and examples."""
+        before = self.done
+        self.done = before[0] + steps, before[1] + examples
+
+
+#: Where steps and examples are counted, see `_control/metrics.py`; each step asks.
+totals: Totals | None = None
+
 _common = 0
 _doing = "starting"
 # Of the latest common steps: number, and checksum of all names up to it. Workers that do the same

@@ -58,10 +58,11 @@ class ReplicaSteps:
     def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
         if self._distribution.topology.num_processes > 1:
             self._watch.step(self._state)
-        outputs, run = [], _compat.strategy_of(self._model).run
+        outputs, strategy = [], _compat.strategy_of(self._model)
+        run, doing = self._distribution.engine.run, f"{self._kind} step"
         batches = self._pace.take(iterator, self._model.steps_per_execution)
         for some in self._local.rounds(batches) if self._local else ([one] for one in batches):
-            found = run(self._step, args=tuple(map(self._divide, some)))
+            found = run(strategy, self._step, tuple(map(self._divide, some)), {}, doing=doing)
             if self._kind == "predict":
                 outputs.append(self._join(found))
                 self._queue.put(jax.tree.leaves(outputs[-1])[0])

@@ -20,7 +20,7 @@ import jax
 
 from replicax._control import current
 from replicax._core import events
-from replicax._core.events import Step, begin_step, settled, tell
+from replicax._core.events import Step, Totals, begin_step, settled, tell
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import place, place_all
 from replicax._fit.figures import Count, Figures, Members, between
@@ -220,6 +220,7 @@ class Pace:
         self.members: Callable[[], Members] = Members
         self.others: Callable[[], float] | None = None  # seconds in which workers were waited for
         self.heard: Callable[[], None] | None = None  # called behind each step
+        self.totals: Totals | None = None  # of this process, for its metrics
         self.steps = 0  # of all epochs
         self._log: Any = None
         self._ending: threading.Thread | None = None
@@ -262,6 +263,8 @@ class Pace:
             logs = next(iter(logs.values()), None)
         self._log = logs if hasattr(logs, "is_ready") else None
         self.steps += steps
+        if self.totals is not None:
+            self.totals.add(steps, rows)
         if self._start is None:  # the first one is compiled: what comes behind it counts
             self._start = Count(clock(), members=self.members())
         else:
@@ -315,6 +318,7 @@ def pace_of(model: Any) -> Pace:
 def paced(model: Any, kind: str, distribution: Any) -> Pace:
     """What the step function of a model counts by; only that of training is looked at."""
     pace = pace_of(model) if kind == "train" else Pace()
+    pace.totals = events.totals if kind == "train" else None
     closures = distribution.engine.closures
     if closures is not None:
         pace.members = closures.members

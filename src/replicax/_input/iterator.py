@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, final
 
+import jax
+
+from replicax._core import events
 from replicax._core.context import current_frame
 from replicax._core.errors import NotInCrossReplicaContext
 from replicax._core.events import INPUT, timed
 from replicax._core.tracing import current_reader, refuse_inside_a_trace, refuse_to_loop
+from replicax._core.values import PerReplica
 from replicax._input.sharing import ShardedSource
 from replicax.data._next import Optional, next_as_optional, next_or_error
 from replicax.data._node import Feed
@@ -74,7 +78,10 @@ class DistributedIterator:
         refuse_inside_a_trace()
         if self._waiting:
             return self._waiting.pop()[0]
-        return self._dataset.settled(self._steps, timed(INPUT, self._make))
+        batch = self._dataset.settled(self._steps, timed(INPUT, self._make))
+        if events.totals is not None:
+            events.totals.add(0, _rows(batch))
+        return batch
 
     def put_back(self, batch: Any, state: Any) -> None:
         """Give back the batch that was taken last; `next` returns it again.
@@ -185,6 +192,17 @@ class DistributedIterator:
         states = [state] if isinstance(state, dict) else list(state)
         position = self._dataset.position_from(states)
         self._begin(resumed(self._dataset.sources, states[0]), position)
+
+
+def _rows(batch: Any) -> int:
+    """How many rows all replicas have of a batch; 0 if it has no array."""
+    leaves = jax.tree.leaves(batch, is_leaf=lambda leaf: isinstance(leaf, PerReplica))
+    first = next((leaf for leaf in leaves if isinstance(leaf, PerReplica) or leaf.ndim), None)
+    if not isinstance(first, PerReplica):
+        return 0 if first is None else first.shape[0]
+    if first.parts is None:
+        return first.stacked.shape[0] * first.stacked.shape[1]
+    return sum(part.shape[0] for part in first.parts)
 
 
 def _batches_at_once(shares: ShardedSource | PerReplicaSource) -> int:

@@ -101,6 +101,7 @@ class Engine:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         compiler_options: dict[str, Any] | None = None,
+        doing: str = "run",
     ) -> Any:
         """Run `fn` once per replica; one compiled program per signature."""
         traced = _compat.get_stateless_scope() is not None
@@ -138,7 +139,7 @@ class Engine:
             return self._wrapped(made, made.program.inline(stacks))
         key = (signature.key, repr(compiler_options) if compiler_options else None)
         made = self._programs.get(fn, key, make, keep=signature.leaves)
-        result = self._wrapped(made, made.program("run", stacks))
+        result = self._wrapped(made, made.program(doing, stacks))
         if events.watchers:
             tell(lambda: Step("run", arrays(), result))
         return result

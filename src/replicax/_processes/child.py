@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import ProcessFailed
-from replicax._processes.output import ERR, OUT, Lines, is_noise
+from replicax._processes.output import ERR, OUT, Lines, Reports, is_noise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,6 +41,7 @@ class ProcessPlan:
 
     `order` is for one on another host, `host`: its process is then an `ssh`, see `launch/_ssh.py`.
     Or `start` starts it there, and returns something with what is used of `Popen`, but no pid.
+    `heard` is given the reports that it sends between its lines, see `metrics.py`.
     """
 
     task: Task
@@ -50,6 +51,7 @@ class ProcessPlan:
     host: str = ""
     order: Any = None
     start: Callable[[], Any] | None = None
+    heard: Callable[[bytes], None] | None = None
 
     @property
     def name(self) -> str:
@@ -126,6 +128,7 @@ class Worker:
         for number, pipe in ((OUT, self._process.stdout), (ERR, self._process.stderr)):
             if pipe is not None:
                 self._streams[pipe.fileno()] = (number, Lines())
+        self._reports = Reports()
         self._pidfd = _open_pidfd(self._process.pid) if self._is_here else None
         self._next_beat = 0.0
         self._untold = b""  # what the pipe to another machine had no room for
@@ -159,8 +162,13 @@ class Worker:
             return OUT, []
         stream, lines = self._streams[descriptor]
         data = os.read(descriptor, _READ)
-        found = lines.feed(data) if data else lines.end()
-        if not data:
+        ends = not data
+        if self.plan.heard and stream == ERR:
+            data, reports = self._reports.take(data)
+            for report in reports:
+                self.plan.heard(report)
+        found = [*lines.feed(data), *(lines.end() if ends else ())]
+        if ends:
             del self._streams[descriptor]
         self._remember(found)
         return stream, found

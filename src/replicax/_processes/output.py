@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol, TextIO, final
 
 from replicax._core.errors import UsageError
+from replicax._processes.prometheus import MARK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ OUT, ERR = 1, 2
 _LONGEST_LINE = 1 << 20
 _LONGEST_BAR = 1 << 12  # what a bar was before stays in front of it, until its line is complete
 _MOST_WAITING = 1 << 20
+_LONGEST_REPORT = 1 << 16  # longer: the mark was the program's
 _CHUNK = select.PIPE_BUF  # bytes that a writable pipe takes without blocking
 # Which peers Gloo has; lines of glog that are for information, and the one about where they go.
 _NOISE = re.compile(
@@ -70,6 +72,29 @@ class Lines:
         """Return the last line if it has no line end."""
         rest, self._rest = self._rest, b""
         return [rest] if rest else []
+
+
+@final
+class Reports:
+    """Takes the reports out of the bytes of a stream, wherever they were cut."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def take(self, data: bytes) -> tuple[bytes, list[bytes]]:
+        """Add bytes; return what is no report, and the reports that are complete now."""
+        *parts, last = (self._rest + data).split(MARK)
+        if len(parts) % 2 and len(last) < _LONGEST_REPORT:  # a report has begun
+            self._rest = MARK + last
+            return b"".join(parts[::2]), parts[1::2]
+        kept = _begun(last) if data else 0
+        self._rest = last[len(last) - kept :]
+        return b"".join([*parts[::2], last[: len(last) - kept]]), parts[1::2]
+
+
+def _begun(data: bytes) -> int:
+    """How many of the last bytes may be the beginning of a mark."""
+    return next((n for n in range(len(MARK) - 1, 0, -1) if data.endswith(MARK[:n])), 0)
 
 
 def with_prefix(lines: Sequence[bytes], prefix: bytes, task: str = "") -> bytes:

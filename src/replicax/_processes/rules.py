@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from replicax._core.errors import ProcessFailed
+    from replicax._processes.metrics import Metrics
     from replicax.cluster_resolver import Task
 
 # "I have saved my state: start me again." The code of TensorFlow's preemption handler.
@@ -65,7 +66,7 @@ class Rules:
 
     Without `captures` they have our standard streams. The end of the leader is the end of all;
     each of the others is started again by itself `revivals` times. `log_dir` is a folder for what
-    they print.
+    they print; `metrics` notes what they report.
     """
 
     grace: Grace = Grace()
@@ -75,6 +76,7 @@ class Rules:
     leader: Task | None = None
     revivals: int = 0
     log_dir: str | None = None
+    metrics: Metrics | None = None
 
 
 @final

@@ -111,7 +111,10 @@ class _Supervision:
     def add(self, plan: ProcessPlan) -> None:
         """Start one more worker."""
         self._logs.open(plan.task, again=plan.env.get(RX_RESTART, "0") != "0")
-        worker = self._start(plan)
+        metrics = self._rules.metrics
+        worker = self._start(metrics.starting(plan) if metrics else plan)
+        if metrics:
+            metrics.started(plan, worker.pid)
         self._workers.append(worker)
         self._prefixes[worker] = {
             stream: _prefix(worker, stream, self._sink) if self._rules.prefix else b""
@@ -173,6 +176,9 @@ class _Supervision:
     def _look_at_workers(self, now: float, printing: set[Worker]) -> None:
         grace = self._rules.grace.after_failure
         ended = [worker for worker in self._workers if worker.look(now, grace=grace)]
+        if self._rules.metrics:
+            for worker in ended:
+                self._rules.metrics.ended(worker.plan, worker.returncode)
         last = [each for each in ended if self._revivals.ends_all(each.plan, each.returncode)]
         if last:  # the leader: whom it has not ended by now serves nobody any more
             self._is_over = True

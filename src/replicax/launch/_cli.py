@@ -30,7 +30,7 @@ from replicax.launch._profile_arguments import (
     profile_environment,
     profile_request,
 )
-from replicax.launch._run_arguments import add_run
+from replicax.launch._run_arguments import add_run, add_top
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,6 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.commands[command].error("--image is required")
     if command in ("k8s", "slurm"):
         return _write(command, request)
+    if command == "top":
+        child = [sys.executable, "-m", "replicax._tools.top", json.dumps(request)]
+        return run_child(child, os.environ)
     child = [sys.executable, "-m", "replicax._tools.compare", command, json.dumps(request)]
     return run_child(child, child_environment(os.environ, replicas=request["replicas"]))
 
@@ -147,6 +150,7 @@ def build_parser() -> _Parser:
     add_profile(commands)
     add_run(commands)
     add_slurm(commands)
+    add_top(commands)
     add_verify(commands)
     return parser
 

@@ -25,6 +25,8 @@ from replicax.launch._run import (
     check_program,
     in_this_folder,
     local_cluster,
+    published,
+    reporting,
     telling_secret,
 )
 
@@ -46,6 +48,7 @@ def run(
     ray: str | None = None,
     cpus_per_worker: float = 1,
     gpus_per_worker: float = 0,
+    metrics: int | str | os.PathLike[str] | None = None,
 ) -> list[Any]:
     """Run a function or a script as the workers of a cluster, and wait for them.
 
@@ -67,6 +70,8 @@ def run(
             trial: Ray places the workers. Modules that the function imports must be there.
         cpus_per_worker: How many cores each worker asks Ray for.
         gpus_per_worker: How many GPUs.
+        metrics: A port, "host:port" or a file, where Prometheus and `replicax top` read how
+            training gets on; see docs/monitoring.md.
 
     Returns:
         What the function returned in each worker, in their order; None for each, for a script.
@@ -88,8 +93,9 @@ def run(
         os.environ, devices_per_worker, cores=os.cpu_count() or 1, extra=env or {}
     )
     bundles = Bundles(cpus_per_worker, gpus_per_worker)
-    given = fn_or_script, args, num_workers, surroundings, ray, bundles
-    return _run(*given, max_restarts=max_restarts, timeout=timeout)
+    where = None if metrics is None else str(metrics)
+    given = fn_or_script, args, num_workers, reporting(surroundings, where), ray, bundles
+    return _run(*given, max_restarts=max_restarts, timeout=timeout, metrics=where)
 
 
 def _run(
@@ -102,6 +108,7 @@ def _run(
     *,
     max_restarts: int,
     timeout: float | None,
+    metrics: str | None,
 ) -> list[Any]:
     program, is_script = _program_of(fn_or_script, args)
     with ExitStack() as opened:
@@ -130,13 +137,15 @@ def _run(
                     patience=timeout,
                 )
                 cluster, results = workers.cluster, workers.results
-            outcome = run_attempts(
-                cluster,
-                max_restarts=max_restarts,
-                sink=Notebook(),
-                signals=signals,
-                rules=Rules(deadline=time.monotonic() + (inf if timeout is None else timeout)),
-            )
+            sink, deadline = Notebook(), time.monotonic() + (inf if timeout is None else timeout)
+            with published(metrics, sink) as known:
+                outcome = run_attempts(
+                    cluster,
+                    max_restarts=max_restarts,
+                    sink=sink,
+                    signals=signals,
+                    rules=Rules(deadline=deadline, metrics=known),
+                )
         _raise_for(outcome, timeout)
         _keep(results, files[1:])
         return [None] * num_workers if is_script else load_results(files[1:])

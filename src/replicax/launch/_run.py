@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple, final
 from replicax._core.env import (
     RX_CLUSTER_SECRET,
     RX_CLUSTER_SECRET_FILE,
+    RX_METRICS_FILE,
 )
 from replicax._core.errors import ReplicaxError, UsageError
 from replicax._processes.child import as_of_shell
 from replicax._processes.output import Terminal
+from replicax._processes.prometheus import TO_STDERR
 from replicax._processes.rules import Grace, Outcome, Rules, Signals, tell
 from replicax._processes.supervisor import run_attempts, say
 from replicax.cluster_resolver import ClusterSpec, Task, detect, task_of
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from replicax._processes.child import ProcessPlan
+    from replicax._processes.metrics import Metrics
     from replicax._processes.output import Sink
     from replicax.cluster_resolver import ClusterResolver
     from replicax.launch._hosts import Host
@@ -76,6 +79,7 @@ class Request:
     grace: float | None = None
     prefix: bool = True
     log_dir: str | None = None
+    metrics: str | None = None
 
     @property
     def program(self) -> Program:
@@ -118,6 +122,7 @@ def _run(
         cores=os.cpu_count() or 1,
         extra=dict(parse_variable(text, environ) for text in request.env),
     )
+    surroundings = reporting(surroundings, request.metrics)
     _check_options(request)
     asked = request.workers or request.hosts or request.ps or request.ray
     resolver = None if asked else detect(environ)
@@ -141,20 +146,41 @@ def _run(
     else:
         here = local_cluster(request.program, request.workers or 1, surroundings)
     grace = Grace() if request.grace is None else Grace(request.grace, request.grace)
-    return run_attempts(
-        here.cluster,
-        max_restarts=request.max_restarts or 0,
-        sink=sink,
-        signals=signals,
-        rules=Rules(
-            grace=grace,
-            prefix=request.prefix,
-            log_dir=request.log_dir,
-            captures=not resolver,
-            leader=here.leader,
-            revivals=REVIVALS if request.max_restarts is None else request.max_restarts,
-        ),
-    )
+    with published(request.metrics, sink) as metrics:
+        return run_attempts(
+            here.cluster,
+            max_restarts=request.max_restarts or 0,
+            sink=sink,
+            signals=signals,
+            rules=Rules(
+                grace=grace,
+                prefix=request.prefix,
+                log_dir=request.log_dir,
+                captures=not resolver,
+                leader=here.leader,
+                revivals=REVIVALS if request.max_restarts is None else request.max_restarts,
+                metrics=metrics,
+            ),
+        )
+
+
+def reporting(surroundings: Surroundings, metrics: str | None) -> Surroundings:
+    """Let workers report, if metrics are asked for; those of this machine get a file instead."""
+    extra = {RX_METRICS_FILE: TO_STDERR} if metrics else {}
+    return replace(surroundings, extra={**surroundings.extra, **extra})
+
+
+@contextmanager
+def published(where: str | None, sink: Sink) -> Generator[Metrics | None]:
+    """Give metrics at a port or in a file, if they are asked for, in a `with` block."""
+    if not where:
+        yield None
+        return
+    from replicax._processes.metrics import Target, published_at  # the HTTP server comes with it
+
+    with published_at(Target.of(where)) as (metrics, target):
+        say(sink, f"metrics are in {target.place}; `replicax top {target.argument}` shows them")
+        yield metrics
 
 
 def _check_options(request: Request) -> None:

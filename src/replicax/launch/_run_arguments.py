@@ -58,6 +58,40 @@ def add_run(commands: Commands) -> None:
     add_program(parser)
 
 
+_TOP = """\
+Show the workers of a run, while it goes on: where they are, which step they are in, how many
+examples they train on in a second, how long they wait for others, and how often they were started
+again. Start the run by `replicax run --metrics PORT_OR_FILE`."""
+
+_TOP_EXAMPLES = """\
+examples:
+  replicax run --workers 2 --metrics 9100 train.py
+  replicax top 9100
+  replicax top node1:9100 --once
+  replicax top train.prom
+
+exit code: 0; 1 if nothing is there; 2 for a bad argument."""
+
+
+def add_top(commands: Commands) -> None:
+    """Add the command `top`."""
+    parser = commands.add_parser(
+        "top",
+        help="show the workers of a run, live",
+        usage="replicax top [PORT|HOST:PORT|FILE] [options]",
+        description=_TOP,
+        epilog=_TOP_EXAMPLES,
+    )
+    parser.add_argument(
+        "source",
+        nargs="?",
+        default="9100",
+        metavar="PORT|HOST:PORT|FILE",
+        help="what `replicax run` was given as --metrics (default: 9100)",
+    )
+    parser.add_argument("--once", action="store_true", help="print it once, also for pipes")
+
+
 def add_program(parser: argparse.ArgumentParser) -> None:
     """Add the program and its own arguments, which come last."""
     program = parser.add_argument_group("the program; options stand before it")
@@ -179,6 +213,12 @@ def _add_behaviour(behaviour: Options) -> None:
         "--log-dir",
         metavar="DIR",
         help="also write what each worker prints, all of it, to a file: DIR/worker-0.log",
+    )
+    behaviour.add_argument(
+        "--metrics",
+        metavar="PORT|FILE",
+        help="give Prometheus, and `replicax top`, the metrics of the workers that this command "
+        "starts: at http://127.0.0.1:PORT/metrics, or HOST:PORT; or in a file such as train.prom",
     )
     behaviour.add_argument(
         "--no-prefix",

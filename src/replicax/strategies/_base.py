@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from replicax._control.metrics import report
 from replicax._core.context import Frame, current_frame, entered
 from replicax._core.errors import (
     MixedStrategies,
@@ -53,6 +54,7 @@ class Strategy:
 
     def __init__(self, engine: Engine, *, cluster_resolver: Any = None) -> None:
         install_hooks()
+        report(engine.closures and engine.closures.members)
         self._engine = engine
         self._cluster_resolver = cluster_resolver
         self._extended = StrategyExtended(self, engine)

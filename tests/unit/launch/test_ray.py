@@ -16,7 +16,9 @@ import pytest
 from rays import ray_cluster
 
 import replicax as rx
+from replicax._processes.prometheus import series
 
+from exposition import strict
 from helpers import wait_until
 from processes import running_with, wait_for_pids
 
@@ -147,12 +149,16 @@ def test_workers_end_with_the_launcher(ray, folder, signum):
 
 
 @pytest.mark.parametrize("strategy", ["MultiWorkerMirroredStrategy", "ParameterServerStrategy"])
-def test_a_model_learns(ray, folder, strategy):
+def test_a_model_learns_and_its_steps_are_in_the_metrics(ray, folder, strategy):
     servers = ["--ps", "1"] if strategy.startswith("Parameter") else []
-    words = ["--workers", "2", *servers, f"{strategy}.py"]
+    path = folder / "train.prom"
+    words = ["--workers", "2", *servers, "--metrics", str(path), f"{strategy}.py"]
     returncode, said = outcome(folder, ray.address, *words)
     assert returncode == 0, said
     assert said.count("learns True") == (1 if servers else 2)
+    found = strict(path.read_text())
+    who = ["chief 0"] if servers else [0, 1]
+    assert [found[series("replicax_steps_total", worker=one)] for one in who] == [12] * len(who)
 
 
 def test_a_ray_that_is_not_there_is_told(folder):

@@ -14,6 +14,7 @@ from replicax.launch._cli import main
 from replicax.launch._hosts import Host
 from replicax.launch._ssh import Ssh, place
 
+from exposition import strict
 from helpers import wait_until
 from processes import is_running, wait_for_pids
 
@@ -373,3 +374,21 @@ def test_options_that_mean_nothing_are_refused(arguments, capsys, monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     assert main(["run", *arguments, "-m", "m"]) == 2
     assert capsys.readouterr().err.startswith("replicax run: error: ")
+
+
+def test_workers_of_other_hosts_are_in_the_metrics(over_hosts, script, tmp_path):
+    path = script("""
+        import os
+        mark, host = b"\\x1ereplicax\\x1e", os.environ["HOST"]
+        if os.environ["RX_METRICS_FILE"] == "-":
+            report = f'replicax_steps_total 5\\nreplicax_worker_info{{host="{host}"}} 1\\n'
+            os.write(2, b"10%\\r" + mark + report.encode() + mark + b"20%\\r\\n")
+    """)
+    code, out, err = outcome(over_hosts("--metrics", str(tmp_path / "a.prom"), path))
+    assert (code, out) == (0, [])
+    assert sorted(err[1:]) == ["[node1:worker 0] 20%", "[node2:worker 1] 20%"]
+    found = strict((tmp_path / "a.prom").read_text())
+    for worker in (0, 1):
+        assert found["replicax_steps_total", (("worker", str(worker)),)] == 5
+        where = ("worker", str(worker)), ("host", f"node{worker + 1}")
+        assert found["replicax_worker_info", where] == 1
