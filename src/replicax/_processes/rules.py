@@ -54,6 +54,7 @@ class Outcome:
     """How it ended: the failure of the worker to blame, the signal that ended us, or neither."""
 
     failure: ProcessFailed | None = None
+    never_began: bool = False  # the failed worker, so that it would fail again
     signum: int | None = None
     timed_out: bool = False
 

@@ -268,9 +268,7 @@ def test_a_strategy_closes_in_seconds_though_a_member_has_vanished(spec, monkeyp
         job: start_member(role, 0, SECRET, port=ports[job], at=at_of(spec, role, 0))
         for job, role in (("ps", SERVER), ("worker", WORKER))
     }
-    strategy = rx.ParameterServerStrategy(
-        SimpleClusterResolver(spec, task_type="chief", task_id=0)
-    )
+    strategy = rx.ParameterServerStrategy(SimpleClusterResolver(spec, task_type="chief", task_id=0))
     coordinator = rx.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
         variable = keras.Variable(0.0)
