@@ -109,6 +109,27 @@ class Signals:
         self.received.append(signum)
 
 
+@contextmanager
+def sigterm_as_exit() -> Generator[None]:
+    """Turn SIGTERM into SystemExit, so that `finally` clauses run before the end.
+
+    A program that ignores or handles SIGTERM keeps its way; so does a thread, which cannot.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def leave(signum: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + signum)
+
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 class Ended(Protocol):
     """The part of a worker that the choice of a culprit needs."""
 
