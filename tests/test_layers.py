@@ -111,6 +111,7 @@ LAYERS = {
         "_core.errors",
         "_core.env",
         "_core.events",
+        "_processes.rules",
         "_tools.script",
         "launch._child",
         "tf._absent",

@@ -296,6 +296,7 @@ class ClusterChannel(Channel):
         self._on_failure = on_failure
         self._table = [WorkerState(each) for each in range(size)]
         self._latest: dict[int, WorkerState] = {}
+        self._latest_at = time.monotonic()
         self._calls = Calls()
         self._offers = Offers(link, self._calls)
         self._heartbeat = Heartbeat(
@@ -400,6 +401,7 @@ class ClusterChannel(Channel):
                 self._table = [WorkerState(each, host, pid) for each, (host, pid) in who]
             case "states":  # of the chief, and of some who wait for it
                 self._latest = {state.index: state for state in from_json(head["workers"])}
+                self._latest_at = time.monotonic()
             case "verdict":
                 self._link.send(encode("heard", {}))
                 self._give_up(WorkerLost(head["message"], tuple(head["workers"])))
@@ -412,7 +414,9 @@ class ClusterChannel(Channel):
         """Handle the loss of the connection to the chief, which is regular after the end."""
         culprit = self.index if reason == "altered" else 0  # the end of the connection to blame
         if not self._done.is_set():
-            states = [self._latest.get(state.index, state) for state in self._table]
+            age = time.monotonic() - self._latest_at
+            latest = {index: state.aged(age) for index, state in self._latest.items()}
+            states = [latest.get(state.index, state) for state in self._table]
             self._give_up(worker_lost(Verdict(reason, (culprit,)), states, self._limits))
 
     def _give_up(self, lost: WorkerLost) -> None:

@@ -262,7 +262,8 @@ def _who(culprits: Sequence[WorkerState]) -> str:
 
 def _of_culprit(state: WorkerState, reason: Reason) -> list[str]:
     latest = ", when last heard of" if reason in ("altered", "died", "silent") else ""
-    about = f"  {named(state)} was {whereabouts(state)}{latest}."
+    ago = f" {state.quiet:.0f} s before" if latest and state.quiet >= 1 else ""
+    about = f"  {named(state)} was {whereabouts(state)}{latest}{ago}."
     if state.error:
         return [f"{about} It said:", textwrap.indent(state.error, "      ")]
     return [f"{about} {stack_of(state)}"]

@@ -56,6 +56,10 @@ class WorkerState:
         """Whether the worker takes part."""
         return self.phase == "here"
 
+    def aged(self, seconds: float) -> WorkerState:
+        """The same, known from a report that has become so much older."""
+        return replace(self, quiet=self.quiet + seconds)
+
     def waits_for(self, other: WorkerState, seconds: float = 0.0) -> bool:
         """Whether it has waited for `seconds` in an exchange that lacks the other worker."""
         return self.is_here and any(

@@ -19,6 +19,7 @@ from replicax._core import events, seams
 from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.errors import UsageError, WorkersDiffer, by_worker
 from replicax._core.events import COPY, Step, begin_common, position, tell, timed
+from replicax._core.machine.startup import forked, in_fork
 from replicax._core.placement import is_spread, place
 from replicax._core.reduce import ReduceOp, SyncGroup, gather_value, reduce_value
 from replicax._core.tracing import is_staged, outside_of_all
@@ -250,6 +251,8 @@ class Engine:
 
     def put(self, pieces: Sequence[Any], sizes: Sequence[int] | None = None) -> Any:
         """Place a nest of host arrays per replica; `sizes` has the rows of each, if they differ."""
+        if forked:
+            raise in_fork()
         if sizes is None:
             return timed(COPY, put_pieces, self.topology, pieces)
         return put_uneven(self.topology, pieces, sizes)

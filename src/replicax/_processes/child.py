@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from replicax.cluster_resolver import Task
 
 RX_RESTART = "RX_RESTART"
+# The line of a far end, on its standard error, once it has its order and starts the worker.
+BEGUN = b"\0replicax: begun"
 
 _GUARD = Path(__file__).with_name("guard.py")
 _PYTHON = (sys.executable, "-I", "-S")  # no site packages, no user settings: quick to start
@@ -132,6 +134,8 @@ class Worker:
         self._pidfd = _open_pidfd(self._process.pid) if self._is_here else None
         self._next_beat = 0.0
         self._untold = b""  # what the pipe to another machine had no room for
+        # Before that the far end has refused the order, or the `ssh` has not reached it.
+        self._has_begun = plan.order is None
         if plan.order:
             self._tell(plan.order.line())
 
@@ -168,10 +172,18 @@ class Worker:
             for report in reports:
                 self.plan.heard(report)
         found = [*lines.feed(data), *(lines.end() if ends else ())]
+        if not self._has_begun and BEGUN in found:
+            found.remove(BEGUN)
+            self._has_begun = True
         if ends:
             del self._streams[descriptor]
         self._remember(found)
         return stream, found
+
+    @property
+    def never_began(self) -> bool:
+        """Whether its `ssh` or its order failed at the first start, so that the next would, too."""
+        return not self._has_begun and self._is_here and self.plan.env[RX_RESTART] == "0"
 
     @property
     def progress(self) -> bytes:

@@ -55,6 +55,7 @@ class Outcome:
     """How it ended: the failure of the worker to blame, the signal that ended us, or neither."""
 
     failure: ProcessFailed | None = None
+    never_began: bool = False  # the failed worker, so that it would fail again
     signum: int | None = None
     timed_out: bool = False
 
@@ -108,6 +109,27 @@ class Signals:
 
     def _note(self, signum: int, _frame: FrameType | None) -> None:
         self.received.append(signum)
+
+
+@contextmanager
+def sigterm_as_exit() -> Generator[None]:
+    """Turn SIGTERM into SystemExit, so that `finally` clauses run before the end.
+
+    A program that ignores or handles SIGTERM keeps its way; so does a thread, which cannot.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def leave(signum: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + signum)
+
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class Ended(Protocol):

@@ -52,6 +52,9 @@ def run_attempts(
             outcome = supervise(plans, sink=sink, signals=signals, rules=rules)
         if not outcome.failure or outcome.timed_out or signals.received or sink.is_broken():
             break
+        if outcome.never_began:
+            say(sink, f"{outcome.failure.who} never began, so nothing is started again")
+            break
         if restart < max_restarts:
             say(sink, tell(outcome.failure))
             say(sink, f"starting all workers again, restart {restart + 1} of {max_restarts}")
@@ -129,8 +132,10 @@ class _Supervision:
             self._obey_signals()  # first: the workers may have received the same signal
             self._look_at_workers(now, printing)
             self._keep_time(now)
-        failure = self._culprit.failure() if self._culprit else None
-        return Outcome(failure, self._signum, self._timed_out)
+        if not self._culprit:
+            return Outcome(signum=self._signum, timed_out=self._timed_out)
+        never_began = self._culprit.never_began
+        return Outcome(self._culprit.failure(), never_began, self._signum, self._timed_out)
 
     @property
     def _is_ending(self) -> bool:
@@ -198,7 +203,9 @@ class _Supervision:
 
     def _revive(self, worker: Worker, now: float) -> bool:
         """Start a failed worker again if the others can do without it for a while."""
-        plan = None if self._is_ending or self._is_over else self._revivals.again(worker.plan)
+        if self._is_ending or self._is_over or worker.never_began:
+            return False
+        plan = self._revivals.again(worker.plan)
         if plan is None:
             return False
         say(self._sink, self._revivals.tell(worker.failure(), worker.plan))

@@ -30,6 +30,7 @@ from replicax._core import events
 from replicax._core.events import COMPILE, COMPUTE, timed
 from replicax._core.host_calls import carried_out
 from replicax._core.interrupts import uninterrupted
+from replicax._core.machine.startup import forked, in_fork
 from replicax._core.placement import copied
 from replicax._core.topology import may_deadlock
 from replicax._core.tracing import is_host_loop, is_staged, is_transformed, outside_of_all
@@ -297,6 +298,8 @@ class Program:
 
     def __call__(self, doing: str, arrays: Any) -> Any:
         """Compute a step from a nest of arrays; `doing` names it in messages."""
+        if forked:
+            raise in_fork()
         is_traced = get_opaque_trace_state() != outside_of_all()
         if is_traced and is_staged():
             return self.inline(arrays)

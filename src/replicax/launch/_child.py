@@ -5,14 +5,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from replicax._processes.child import as_of_shell
+from replicax._processes.rules import sigterm_as_exit
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
-    from types import FrameType
+    from collections.abc import Mapping, Sequence
 
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -66,17 +65,3 @@ def _stop(child: subprocess.Popen[bytes], grace: float) -> None:
         child.wait()
     if sys.stdout.isatty():  # a progress bar may have hidden the cursor and left the line open
         print(_SHOW_CURSOR, flush=True)
-
-
-@contextmanager
-def sigterm_as_exit() -> Generator[None]:
-    """Turn SIGTERM into SystemExit, so that `finally` clauses run before the end."""
-
-    def leave(signum: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + signum)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

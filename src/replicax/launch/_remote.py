@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import ClusterError, ReplicaxError, UsageError
-from replicax._processes.child import Watcher, Worker, as_of_shell
+from replicax._processes.child import BEGUN, Watcher, Worker, as_of_shell
 from replicax._processes.rules import Grace, Signals
 from replicax._processes.supervisor import wait
 from replicax.cluster_resolver import ClusterSpec, Task
@@ -182,6 +182,7 @@ def _wait_for_port(order: Order, launcher: _Launcher, signals: Signals) -> int:
 def _run(planned: ProcessPlan, launcher: _Launcher, signals: Signals) -> int:
     """Stay with the worker until it has ended."""
     obeyed, grace = 0, Grace()
+    os.write(sys.stderr.fileno(), BEGUN + b"\n")
     with closing(Watcher.start()) as watcher:
         worker = Worker.start(planned, watcher, captures=False)
         with closing(worker):

@@ -17,6 +17,7 @@ from replicax._core.errors import (
     did_you_mean,
 )
 from replicax._core.events import Step, tell
+from replicax._core.machine.startup import forked, in_fork
 from replicax._core.options import InputOptions, RunOptions
 from replicax._core.placement import movable
 from replicax._core.reduce import ReduceOp
@@ -139,6 +140,8 @@ class Strategy:
                 f"`args` must be a tuple or list, got {type(args).__name__}. For one argument "
                 "write `args=(batch,)`, with a comma."
             )
+        if forked:
+            raise in_fork()
         if current_frame() is not None:
             self._check_cross_replica("run")
         chosen = options.experimental_xla_options if options else None
@@ -278,6 +281,8 @@ class Strategy:
         return f"<{type(self).__name__} with {self.num_replicas_in_sync} replica(s) on {devices}>"
 
     def _check_not_mixed(self) -> None:
+        if forked:
+            raise in_fork()
         frame = current_frame()
         if frame is not None and frame.strategy is not self:
             raise MixedStrategies(

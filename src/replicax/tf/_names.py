@@ -56,6 +56,18 @@ _CALLBACKS: tuple[Source, ...] = (
     {"BackupAndRestore": "._keras2.backup", "TensorBoard": "replicax.callbacks"},
     "keras.callbacks",
 )
+_RESOLVERS = _of(
+    "replicax.cluster_resolver",
+    "ClusterResolver", "GCEClusterResolver", "KubernetesClusterResolver",
+    "KubernetesExecutableLocation", "SimpleClusterResolver", "SlurmClusterResolver",
+    "TFConfigClusterResolver", "TPUClusterResolver", "UnionResolver",
+)
+_OLDER_STRATEGIES = {
+    **_of("replicax", "CentralStorageStrategy", "ParameterServerStrategy"),
+    **_of("replicax.experimental", "TPUStrategy"),
+    **_of("._distribute", "CollectiveHints", "MultiWorkerMirroredStrategy"),
+    "CollectiveCommunication": "replicax.experimental:CommunicationImplementation",
+}
 _SAVING = _of("._keras2.saving", "load_model", "save_model")
 
 NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
@@ -165,6 +177,26 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         _of("._linalg", "matmul"),
         _of("._tensors", "constant", "convert_to_tensor"),
         _of("._reductions", "reduce_max", "reduce_mean", "reduce_min", "reduce_sum"),
+    ),
+    "tf.compat.v1.distribute": (
+        "the same strategies as in `tf.distribute`",
+        _of(
+            "replicax",
+            "CrossDeviceOps", "HierarchicalCopyAllReduce", "InputContext", "InputReplicationMode",
+            "MirroredStrategy", "NcclAllReduce", "OneDeviceStrategy", "ReduceOp",
+            "ReductionToOneDevice", "ReplicaContext", "RunOptions", "Server", "Strategy",
+            "StrategyExtended", "experimental_set_strategy", "get_replica_context", "get_strategy",
+            "has_strategy", "in_cross_replica_context",
+        ),
+    ),
+    "tf.compat.v1.distribute.cluster_resolver": (
+        "the same resolvers as in `tf.distribute.cluster_resolver`",
+        _RESOLVERS,
+    ),
+    "tf.compat.v1.distribute.experimental": (
+        "the same strategies as in `tf.distribute.experimental`",
+        _of("replicax.experimental", "CommunicationImplementation", "CommunicationOptions"),
+        _OLDER_STRATEGIES,
     ),
     "tf.compat.v1.gfile": (
         "`tf.io.gfile`, by its first names",
@@ -292,8 +324,9 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         "the strategies of Replicax, under TensorFlow's names",
         _of(
             "replicax",
-            "CrossDeviceOps", "DistributedDataset", "DistributedIterator", "DistributedValues",
-            "HierarchicalCopyAllReduce", "InputContext", "InputOptions", "InputReplicationMode",
+            "CentralStorageStrategy", "CrossDeviceOps", "DistributedDataset", "DistributedIterator",
+            "DistributedValues", "HierarchicalCopyAllReduce", "InputContext", "InputOptions",
+            "InputReplicationMode",
             "MirroredStrategy", "MultiWorkerMirroredStrategy", "NcclAllReduce", "OneDeviceStrategy",
             "ParameterServerStrategy", "ReduceOp", "ReductionToOneDevice", "ReplicaContext",
             "RunOptions", "Server", "Strategy", "StrategyExtended", "TPUStrategy",
@@ -303,12 +336,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
     ),
     "tf.distribute.cluster_resolver": (
         "who is in the cluster, and who am I",
-        _of(
-            "replicax.cluster_resolver",
-            "ClusterResolver", "GCEClusterResolver", "KubernetesClusterResolver",
-            "KubernetesExecutableLocation", "SimpleClusterResolver", "SlurmClusterResolver",
-            "TFConfigClusterResolver", "TPUClusterResolver", "UnionResolver",
-        ),
+        _RESOLVERS,
     ),
     "tf.distribute.coordinator": (
         "functions that run on the workers of a cluster",
@@ -322,13 +350,10 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         "with the older spellings of what has moved",
         _of(
             "replicax.experimental",
-            "CentralStorageStrategy", "CommunicationImplementation", "CommunicationOptions",
-            "PreemptionCheckpointHandler", "PreemptionWatcher", "TPUStrategy", "TerminationConfig",
-            "ValueContext",
+            "CommunicationImplementation", "CommunicationOptions", "PreemptionCheckpointHandler",
+            "PreemptionWatcher", "TerminationConfig", "ValueContext",
         ),
-        _of("replicax", "ParameterServerStrategy"),
-        _of("._distribute", "CollectiveHints", "MultiWorkerMirroredStrategy"),
-        {"CollectiveCommunication": "replicax.experimental:CommunicationImplementation"},
+        _OLDER_STRATEGIES,
     ),
     "tf.distribute.experimental.coordinator": (
         "what `tf.distribute.coordinator` was called first",

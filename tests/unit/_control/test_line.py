@@ -655,3 +655,16 @@ def test_all_hear_whose_connection_alters_messages(cluster, end):
     wait_until(lambda: all(three.lost))
     assert [[each.workers for each in lost] for lost in three.lost] == [[(1,)]] * 3
     assert all("worker 1 had a message altered" in str(lost[0]) for lost in three.lost)
+
+
+def test_who_is_cut_off_says_how_old_the_place_of_the_chief_is(cluster, monkeypatch):
+    two = cluster()
+    _, other = two.open()
+    wait_until(lambda: other._latest)
+    monkeypatch.setattr(other, "take", lambda message: None)
+    received = other._link.received
+    wait_until(lambda: other._link.received > received)  # nobody takes an earlier one any more
+    other._latest_at -= 40.0
+    other.lose_chief("silent")
+    found = re.search(r"worker 0 .* last heard of (\d+) s before", str(two.lost[1][0]))
+    assert int(found[1]) >= 40

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 
+import keras
 import pytest
 
 import replicax as rx
@@ -19,11 +20,12 @@ from replicax._ps.hosts import contact, given_cluster
 from replicax._ps.hosts.cluster import SERVER, WORKER, at_of, place_of
 from replicax._ps.hosts.contact import Presence, ask_about, beginning_of
 from replicax._ps.hosts.given_cluster import GivenCluster
+from replicax._ps.hosts.member import start_member
 from replicax.cluster_resolver import ClusterSpec, SimpleClusterResolver
 from replicax.launch._ports import free_ports
 
 import tiny_member
-from helpers import wait_until
+from helpers import begun_threads, wait_until
 
 SECRET = b"thirty-two bytes, as all others."
 
@@ -255,3 +257,36 @@ def test_a_strategy_waits_for_as_long_as_its_cluster_does(spec, monkeypatch):
     monkeypatch.setenv("RX_CLUSTER_SECRET", SECRET.decode())
     with pytest.raises(rx.errors.UnavailableError, match=r"No ps 0 at .* within 0\.2 seconds"):
         rx.ParameterServerStrategy(SimpleClusterResolver(spec, task_type="chief", task_id=0))
+
+
+@pytest.mark.parametrize("who", ["worker", "ps"])
+def test_a_strategy_closes_in_seconds_though_a_member_has_vanished(spec, monkeypatch, who):
+    """Its address accepts connections and never answers, as a machine without power."""
+    monkeypatch.setenv("RX_CLUSTER_SECRET", SECRET.decode())
+    ports = {job: int(spec.task_address(job, 0).rpartition(":")[2]) for job in ("ps", "worker")}
+    members = {
+        job: start_member(role, 0, SECRET, port=ports[job], at=at_of(spec, role, 0))
+        for job, role in (("ps", SERVER), ("worker", WORKER))
+    }
+    strategy = rx.ParameterServerStrategy(SimpleClusterResolver(spec, task_type="chief", task_id=0))
+    coordinator = rx.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        variable = keras.Variable(0.0)
+
+    @rx.function
+    def step():
+        return variable.assign_add(1.0)
+
+    coordinator.schedule(step)
+    coordinator.join()
+    members[who].close()
+    with socket.create_server(("127.0.0.1", ports[who])) as silent:
+        silent.settimeout(30)
+        coordinator.schedule(step)
+        silent.accept()[0].close()  # somebody looks for it
+        began = time.monotonic()
+        strategy.close()
+        assert time.monotonic() - began < 8
+        wait_until(lambda: not begun_threads("replicax-lane"))
+    for member in members.values():
+        member.close()

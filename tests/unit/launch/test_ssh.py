@@ -27,6 +27,10 @@ echo "$host $*" >> "$DIR/asked"
 if [ "$host" = dead ]; then
     echo "ssh: connect to host dead port 22: Connection timed out" >&2; exit 255
 fi
+times=$(grep -c "^$host " "$DIR/asked")
+if [ "$host" = full ] && [ "$times" = "$WHEN_FULL" ]; then
+    echo "kex_exchange_identification: Connection closed by remote host" >&2; exit 255
+fi
 cd /
 exec 3<&0
 setsid env -i PATH="$PATH" HOME="$HOME" DIR="$DIR" HOST="$host" sh -c "$*" < <(cat <&3 2>/dev/null)
@@ -235,6 +239,39 @@ def test_a_host_that_does_not_answer_is_named_and_nothing_starts(over_hosts, scr
     assert (code, out) == (2, [])
     assert "dead: ssh: connect to host dead port 22: Connection timed out" in err[0]
     assert not list(tmp_path.glob("pid-*"))
+
+
+@pytest.mark.parametrize("ps", [(), ("--ps", "1")])
+def test_an_ssh_that_never_starts_its_worker_is_not_tried_again(over_hosts, script, tmp_path, ps):
+    path = script(HERE + "import time\nif os.environ['RX_RESTART'] == '0': time.sleep(600)")
+    process = over_hosts(
+        *("--max-restarts", "3", "--grace", "1", *ps, path),
+        hosts=f"node1:{FIRST},full:{FIRST + 10}",
+        environ={"WHEN_FULL": "2"},  # the first time it is asked whether it could run the program
+    )
+    code, _, err = outcome(process)
+    assert code == 255
+    text = "\n".join(err)
+    assert "full:worker 1" in text and "Connection closed by remote host" in text
+    assert "restart" not in text
+    assert len(list(tmp_path.glob("pid-*"))) <= 2 + len(ps) // 2
+
+
+def test_a_host_that_cannot_be_reached_later_uses_up_restarts(over_hosts, script):
+    path = script("""
+        import os, time
+        if os.environ["RX_RESTART"] == "0": raise SystemExit(5)
+        if os.environ["RX_RESTART"] == "1": time.sleep(600)
+        print("done")
+    """)
+    process = over_hosts(
+        *("--max-restarts", "2", "--grace", "1", "--no-prefix", path),
+        hosts=f"node1:{FIRST},full:{FIRST + 10}",
+        environ={"WHEN_FULL": "3"},
+    )
+    code, out, err = outcome(process)
+    assert (code, out) == (0, ["done", "done"])
+    assert "restart 2 of 2" in "\n".join(err)
 
 
 def test_another_script_there_is_refused(over_hosts, script, tmp_path):

@@ -11,7 +11,8 @@ from replicax import tf
 
 # The names of tf.distribute, written down by hand from its documentation.
 NAMES = {
-    "": """CrossDeviceOps DistributedDataset DistributedIterator DistributedValues
+    "": """CentralStorageStrategy CrossDeviceOps DistributedDataset DistributedIterator
+        DistributedValues
         HierarchicalCopyAllReduce InputContext InputOptions InputReplicationMode MirroredStrategy
         MultiWorkerMirroredStrategy NcclAllReduce OneDeviceStrategy ParameterServerStrategy ReduceOp
         ReductionToOneDevice ReplicaContext RunOptions Server Strategy StrategyExtended TPUStrategy
@@ -51,6 +52,18 @@ def test_they_are_the_objects_of_replicax():
     from replicax.tf.distribute.cluster_resolver import TFConfigClusterResolver
 
     assert TFConfigClusterResolver is rx.cluster_resolver.TFConfigClusterResolver
+
+
+def test_spellings_of_tensorflow_1_are_the_same_objects():
+    old, new = tf.compat.v1.distribute, tf.distribute
+    assert new.CentralStorageStrategy is rx.CentralStorageStrategy
+    assert all(getattr(old, name) is getattr(new, name) for name in dir(old) if name[0].isupper())
+    assert {"MirroredStrategy", "OneDeviceStrategy", "get_strategy"} <= set(dir(old))
+    for space in ("experimental", "cluster_resolver"):
+        names = [name for name in dir(getattr(old, space)) if not name.startswith("_")]
+        assert len(names) > 7
+        for name in names:
+            assert getattr(getattr(old, space), name) is getattr(getattr(new, space), name)
 
 
 def test_every_method_of_a_strategy_is_there():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,9 +29,33 @@ from replicax._core.machine.gpus import has_plugin
 from replicax._cpu.memory import keep_memory
 from replicax.cluster_resolver._tpu_slice import chips_on_bus
 
+# In a process that was forked after JAX had started, its parent's id. It has none of JAX's threads,
+# and would wait for them for ever.
+forked: list[int] = []
+
+
+def in_fork() -> BackendAlreadyInitialized:
+    """The error of a call that needs devices, in a process that `forked` has."""
+    return BackendAlreadyInitialized(
+        f"No devices in this process, a fork of process {forked[0]}, in which JAX had started. Use "
+        '`multiprocessing.get_context("spawn")`, or fork before the first strategy.'
+    )
+
+
+def _note_fork() -> None:
+    if is_started():
+        forked[:] = [os.getppid()]
+
+
+def begin() -> None:
+    """Prepare the first use of JAX; an error in a process that was forked after it."""
+    if forked:
+        raise in_fork()
+    _begin()
+
 
 @functools.cache
-def begin() -> None:
+def _begin() -> None:
     """Let JAX start sooner: without a library for TPUs that are not here, with programs kept.
 
     The C library keeps memory for the next step, and for the next batch of pictures wherever steps
@@ -38,6 +63,8 @@ def begin() -> None:
     their own, from which it gives memory back whatever it is told later. A step of a small CNN on a
     CPU has 27,000 page faults then, else none.
     """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_note_fork)
     leave_idle_libtpu(chips_on_bus())
     compilation_cache.begin()
     keep_memory()

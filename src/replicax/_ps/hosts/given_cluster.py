@@ -67,6 +67,7 @@ class GivenCluster:
         self._last: dict[tuple[str, int], About] = {}
         self._incarnations: dict[tuple[str, int], int] = {}
         self._given_up: set[tuple[str, int]] = set()
+        self._closed = False
 
     @classmethod
     def described(cls, resolver: ClusterResolver) -> GivenCluster:
@@ -87,6 +88,8 @@ class GivenCluster:
         seconds = _PATIENCE if timeout is None else timeout
         told = False
         for left in tries(seconds):
+            if self._closed:
+                break
             if seconds - left >= _SECONDS_OF_SILENCE and not told:
                 told = True
                 _log.warning("Waiting for %s %d at %s.", JOBS[role], index, address)
@@ -98,10 +101,10 @@ class GivenCluster:
             member = self._note(role, index, found)
             if member.incarnation > after:
                 return member
+        when = "before the cluster was closed" if self._closed else f"within {seconds:g} seconds"
         raise UnavailableError(
-            f"No {'new ' if after >= 0 else ''}{JOBS[role]} {index} at {address} within "
-            f"{seconds:g} seconds. Start the same program there, with the same cluster and the "
-            "same secret.",
+            f"No {'new ' if after >= 0 else ''}{JOBS[role]} {index} at {address} {when}. "
+            "Start the same program there, with the same cluster and the same secret.",
             task_name(role, index),
         )
 
@@ -124,7 +127,11 @@ class GivenCluster:
         )
 
     def close(self) -> None:
-        """Say goodbye to all members that answer, so that their processes end."""
+        """Say goodbye to all members that answer, so that their processes end.
+
+        Whoever waits for a member stops waiting.
+        """
+        self._closed = True
         threads = [
             threading.Thread(target=self._part, args=(role, index), daemon=True)
             for job, role in ROLES.items()

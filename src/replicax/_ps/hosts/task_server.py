@@ -7,16 +7,15 @@ finds it and sends it home.
 from __future__ import annotations
 
 import logging
-import signal
 import socket
 import threading
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import ClusterSpecError, UsageError
 from replicax._net import interface_of
+from replicax._processes.rules import sigterm_as_exit
 from replicax._ps.hosts.cluster import JOBS, ROLES, START_MEMBER, at_of, load_starter
 from replicax._ps.hosts.given_cluster import cluster_secret, host_of
 from replicax.cluster_resolver import ClusterResolver, ClusterSpec, detect
@@ -136,7 +135,7 @@ class Server:
         if self._endpoint is None:
             raise UsageError("Cannot join a server with start=False. Call `server.start()` first.")
         try:
-            with _sigterm_as_exit():
+            with sigterm_as_exit():
                 self._ended.wait()
         finally:
             self._close(self._endpoint)
@@ -205,21 +204,3 @@ def _as_mapping(given: Any) -> Any:
     if isinstance(given, ClusterSpec | Mapping) or not hasattr(given, "as_dict"):
         return given
     return given.as_dict()
-
-
-@contextmanager
-def _sigterm_as_exit() -> Generator[None]:
-    """Turn SIGTERM into SystemExit, so that `finally` clauses run before the end."""
-    usual = threading.current_thread() is threading.main_thread()
-    if not usual or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-
-    def leave(signum: int, _frame: object) -> None:
-        raise SystemExit(128 + signum)
-
-    signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -318,10 +318,11 @@ class Coordination(Dispatcher):
     def close(self) -> None:
         """End everything that was started: closures, links, members."""
         self.engine.steady.close()
-        super().close()
+        self._lanes.stop()
         self._heartbeat.close()
         self.engine.client.close()
-        self.engine.cluster.close()
+        self.engine.cluster.close()  # before the threads, of which some wait for its members
+        super().close()
 
     def _platforms(self) -> tuple[str, ...]:
         """The platforms of the workers, asked of the first one."""

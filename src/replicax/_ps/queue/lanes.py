@@ -8,6 +8,7 @@ orders closures.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("replicax")
 _LONGEST_PAUSE = 1.0  # seconds before another try with a worker that died while it was made ready
+# Connections are closed, so a thread ends at once, unless it dials a machine that does not answer.
+_SECONDS_TO_END = 2.0
 
 
 @final
@@ -208,6 +211,7 @@ class Lanes:
         self._repairs = Repairs()
         self.work = Work()
         self._over = threading.Event()
+        self._stopped_at = math.inf
         self._lock = threading.Lock()
         self._lanes: dict[int, list[Lane]] = {}
         self._threads: list[threading.Thread] = []
@@ -243,10 +247,11 @@ class Lanes:
         for lane in lanes:
             lane.close()
 
-    def close(self, timeout: float = 10.0) -> None:
-        """Cancel all closures and end all threads, waiting this many seconds for them; once."""
+    def stop(self) -> None:
+        """Cancel all closures and end all connections, on which threads wait; once."""
         if self._over.is_set():
             return
+        self._stopped_at = time.monotonic()
         self._over.set()
         self._queue.close()
         self._gate.close()
@@ -255,10 +260,15 @@ class Lanes:
             self._lanes.clear()
         for lane in lanes:
             lane.close()
-        end = time.monotonic() + timeout
-        others = [thread for thread in self._threads if thread is not threading.current_thread()]
+
+    def close(self, timeout: float = _SECONDS_TO_END) -> None:
+        """Stop, and wait for all threads until so many seconds after the stop; once."""
+        self.stop()
+        with self._lock:
+            threads, self._threads = self._threads, []
+        others = [thread for thread in threads if thread is not threading.current_thread()]
         for thread in others:
-            thread.join(max(0.0, end - time.monotonic()))
+            thread.join(max(0.0, self._stopped_at + timeout - time.monotonic()))
         left = [thread.name for thread in others if thread.is_alive()]
         if left:
             _log.warning("Threads that still wait for workers or servers: %s.", ", ".join(left))

@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from replicax._processes.rules import sigterm_as_exit
 from replicax._tools.migrate.findings import RUNS
 from replicax._tools.migrate.programs import is_skipped, mask_magics
-from replicax.launch._child import sigterm_as_exit
 
 if TYPE_CHECKING:
     from replicax._tools.migrate.findings import Findings, Judgement

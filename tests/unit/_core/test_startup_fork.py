@@ -1,0 +1,68 @@
+"""A process that is forked after JAX has started says so, instead of waiting for ever."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import multiprocessing, os, sys, warnings
+warnings.simplefilter("ignore")
+import keras, numpy as np, replicax as rx
+
+def told(call):
+    try:
+        call()
+        return "done"
+    except rx.errors.BackendAlreadyInitialized as error:
+        return f"{f'process {parent}' in str(error)} {'spawn' in str(error)}"
+
+def child(queue):
+    queue.put([told(call) for call in calls])
+
+def in_fork():
+    queue = context.SimpleQueue()
+    process = context.Process(target=child, args=(queue,))
+    process.start()
+    print(*queue.get(), sep=chr(10))
+    process.join()
+
+context, parent = multiprocessing.get_context("fork"), os.getpid()
+calls = [lambda: sum(rx.data.Dataset.range(3))]
+in_fork()
+rx.testing.virtual_devices(2)
+strategy = rx.MirroredStrategy()
+with strategy.scope():
+    variable = keras.Variable(1.0)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+add = rx.function(lambda: variable + 1.0)
+add()
+x = np.zeros((4, 1), "float32")
+model.fit(x, x, verbose=0)
+print("forks")
+calls = [
+    lambda: sum(rx.data.Dataset.range(3)),
+    lambda: strategy.run(lambda: variable + 1.0),
+    lambda: strategy.reduce("SUM", 1.0, axis=None),
+    strategy.scope().__enter__,
+    lambda: list(strategy.experimental_distribute_dataset([x])),
+    add,
+    lambda: model.fit(x, x, verbose=0),
+    lambda: rx.testing.virtual_devices(2),
+    lambda: rx.MirroredStrategy(),
+]
+in_fork()
+add()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+def test_a_fork_after_the_start_of_jax_is_told_and_never_waits():
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=100
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == ["done", "forks", "done", *(8 * ["True True"])]
