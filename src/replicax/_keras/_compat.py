@@ -562,6 +562,11 @@ def needs_training(layer: Any) -> bool:
     return parameter is not None and parameter.default is parameter.empty
 
 
+def keras_mask(tensor: Any) -> Any:
+    """The mask that a layer has attached to a tensor, or None."""
+    return getattr(tensor, "_keras_mask", None)
+
+
 def training_around() -> bool | None:
     """Whether the layer that is being called trains; None if it does not say, or there is none."""
     context = global_state.get_global_attribute("current_call_ctx")

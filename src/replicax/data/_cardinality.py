@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import final
+
+import numpy as np
 
 INFINITE_CARDINALITY = -1
 UNKNOWN_CARDINALITY = -2
+
+
+@final
+class Cardinality(int):
+    """A number of elements, which programs for tf.data read with `numpy()`."""
+
+    def numpy(self) -> np.int64:
+        """The number, as NumPy has it."""
+        return np.int64(self)
 
 
 def taken(cardinality: int, count: int) -> int:

@@ -13,7 +13,7 @@ from replicax._core.events import INPUT, timed
 from replicax._core.seams import put_in_if_keras_is_there
 from replicax._core.tracing import current_reader, refuse_inside_a_trace, refuse_to_loop
 from replicax.data._batching import Batching
-from replicax.data._cardinality import INFINITE_CARDINALITY
+from replicax.data._cardinality import INFINITE_CARDINALITY, Cardinality
 from replicax.data._creation import Creation
 from replicax.data._derive import Epochs
 from replicax.data._mapping import Mapping
@@ -108,7 +108,7 @@ class Dataset(Creation, Selection, Batching, Mapping, Storage):
             >>> dataset.batch(2).cardinality(), dataset.filter(bool).cardinality()
             (3, -2)
         """
-        return self.node.cardinality
+        return Cardinality(self.node.cardinality)
 
     def host_batches(self) -> Iterator[Any]:
         """One epoch as `fit` reads it: batches in memory of their own, read ahead by a thread.

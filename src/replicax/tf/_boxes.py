@@ -13,7 +13,15 @@ import numpy as np
 from jax import lax
 
 from replicax._core.errors import UsageError
-from replicax.tf._calls import array, arrays, concrete, hosted, static_shape, static_size
+from replicax.tf._calls import (
+    array,
+    arrays,
+    concrete,
+    hosted,
+    in_models,
+    static_shape,
+    static_size,
+)
 from replicax.tf._random import stateless_uniform, uniform
 
 # What TensorFlow draws boxes with, one after the other.
@@ -179,6 +187,7 @@ def combined_non_max_suppression(
     return jax.vmap(of_image)(boxes, scores)
 
 
+@in_models
 def crop_and_resize(
     image: Any,
     boxes: Any,

@@ -67,6 +67,21 @@ def array_function(function: Callable[P, R], *, draws: bool = False) -> Callable
     return registered(call)
 
 
+def in_models(function: Callable[P, R]) -> Callable[P, R]:
+    """Of the inputs of a Keras model, make a function an operation of the model, by its name."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if is_symbolic((args, kwargs)):
+            from replicax.tf._symbolic import ArrayFunction
+
+            found: Any = ArrayFunction(function.__name__)(*args, **kwargs)
+            return found
+        return function(*args, **kwargs)
+
+    return registered(call)
+
+
 def registered(function: Callable[P, R]) -> Callable[P, R]:
     """Let a Keras model be saved with a function, by its name."""
     _FUNCTIONS[function.__name__] = function
@@ -350,8 +365,8 @@ def static_size(size: Any) -> Any:
     return size
 
 
-def _not_static(size: Any) -> UsageError:
-    return UsageError(
+def _not_static(size: Any) -> NeedsValues:
+    return NeedsValues(
         f"Cannot use {size} as a shape: compiled code computes it, and XLA needs all shapes "
         "before. Use `x.shape` or `tf.shape(x)`, or pad to a fixed size."
     )

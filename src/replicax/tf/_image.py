@@ -14,7 +14,7 @@ from replicax._core.errors import UsageError, did_you_mean
 from replicax._core.host_calls import array_of
 from replicax.data._resize import METHODS, taps
 from replicax.data._resize import resize as resized
-from replicax.tf._calls import hosted, numpy_or_jax
+from replicax.tf._calls import hosted, in_models, numpy_or_jax, static_shape
 from replicax.tf._random import stateless_uniform, uniform
 
 
@@ -35,6 +35,7 @@ class ResizeMethod:
 _ANTIALIASED = ("bilinear", "bicubic", "lanczos3", "lanczos5")
 
 
+@in_models
 def resize(
     images: Any,
     size: Any,
@@ -62,7 +63,7 @@ def resize(
             f"No resize method {method!r}.{did_you_mean(method, METHODS)} Methods are "
             f"{', '.join(METHODS)}."
         )
-    height, width = (int(one) for one in size)
+    height, width = static_shape(size)
     old = image.shape[-3:-1]
     if preserve_aspect_ratio:
         scale = min(height / old[0], width / old[1])
@@ -93,6 +94,7 @@ def _along(image: Any, axis: int, new: int, method: str, numpy: Any) -> Any:
     return sum(parts)
 
 
+@in_models
 def crop_to_bounding_box(
     image: Any, offset_height: int, offset_width: int, target_height: int, target_width: int
 ) -> Any:
@@ -113,6 +115,7 @@ def crop_to_bounding_box(
     return hosted(found[..., offset_height:bottom, offset_width:right, :])
 
 
+@in_models
 def pad_to_bounding_box(
     image: Any, offset_height: int, offset_width: int, target_height: int, target_width: int
 ) -> Any:
@@ -136,6 +139,7 @@ def pad_to_bounding_box(
     return hosted(numpy.pad(found, edges))
 
 
+@in_models
 def resize_with_crop_or_pad(image: Any, target_height: int, target_width: int) -> Any:
     """An image of this size: cut off, or padded with zeros, on both sides alike."""
     found, _ = _images(image)
@@ -147,6 +151,7 @@ def resize_with_crop_or_pad(image: Any, target_height: int, target_width: int) -
     return pad_to_bounding_box(cut, above, before, target_height, target_width)
 
 
+@in_models
 def resize_with_pad(
     image: Any,
     target_height: int,
@@ -165,6 +170,7 @@ def resize_with_pad(
     return pad_to_bounding_box(resized, offsets[0], offsets[1], target_height, target_width)
 
 
+@in_models
 def central_crop(image: Any, central_fraction: float) -> Any:
     """The middle of an image.
 
@@ -180,11 +186,13 @@ def central_crop(image: Any, central_fraction: float) -> Any:
     return crop_to_bounding_box(found, top, left, height - 2 * top, width - 2 * left)
 
 
+@in_models
 def flip_left_right(image: Any) -> Any:
     """The mirror image."""
     return hosted(_images(image)[0][..., ::-1, :])
 
 
+@in_models
 def flip_up_down(image: Any) -> Any:
     """The image upside down."""
     return hosted(_images(image)[0][..., ::-1, :, :])
@@ -196,6 +204,7 @@ def transpose(image: Any, name: str | None = None) -> Any:
     return hosted(numpy.swapaxes(found, -3, -2))
 
 
+@in_models
 def rot90(image: Any, k: int = 1, name: str | None = None) -> Any:
     """Turned to the left, `k` times by 90 degrees."""
     found, numpy = _images(image)
@@ -259,10 +268,11 @@ def stateless_random_crop(value: Any, size: Any, seed: Any, name: str | None = N
 
 
 def _room(value: Any, size: Any) -> list[int]:
-    room = [old - int(new) for old, new in zip(value.shape, size, strict=True)]
+    size = static_shape(size)
+    room = [old - new for old, new in zip(value.shape, size, strict=True)]
     if min(room) < 0:
         raise UsageError(
-            f"Cannot crop {list(map(int, size))} from an array of shape {tuple(value.shape)}. Use "
+            f"Cannot crop {list(size)} from an array of shape {tuple(value.shape)}. Use "
             "a smaller size, or pad the array first."
         )
     return room

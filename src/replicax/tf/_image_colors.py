@@ -14,12 +14,13 @@ import numpy as np
 
 from replicax._core.host_calls import array_of
 from replicax._cpu import images as kernels
-from replicax.tf._calls import hosted, numpy_or_jax
+from replicax.tf._calls import hosted, in_models, numpy_or_jax
 from replicax.tf._random import stateless_uniform, uniform
 
 _GRAY = (0.2989, 0.5870, 0.1140)
 
 
+@in_models
 def convert_image_dtype(
     image: Any, dtype: Any, saturate: bool = False, name: str | None = None
 ) -> Any:
@@ -88,11 +89,13 @@ def _in_floats(
     return hosted(convert_image_dtype(changed, kind, saturate=True) if is_whole else changed)
 
 
+@in_models
 def adjust_brightness(image: Any, delta: Any) -> Any:
     """Brighter by `delta`, of numbers from 0 to 1."""
     return _in_floats(image, lambda x, numpy: (x + delta).astype(x.dtype, copy=False))
 
 
+@in_models
 def adjust_contrast(images: Any, contrast_factor: Any) -> Any:
     """The distance to the mean of each channel times a factor."""
 
@@ -109,11 +112,13 @@ def adjust_contrast(images: Any, contrast_factor: Any) -> Any:
     return _in_floats(images, change, kernels.CONTRAST, contrast_factor)
 
 
+@in_models
 def adjust_gamma(image: Any, gamma: float = 1, gain: float = 1) -> Any:
     """`gain * image ** gamma`."""
     return _in_floats(image, lambda x, numpy: (gain * x**gamma).astype(x.dtype))
 
 
+@in_models
 def adjust_saturation(image: Any, saturation_factor: Any, name: str | None = None) -> Any:
     """The strength of the colors times a factor."""
 
@@ -127,6 +132,7 @@ def adjust_saturation(image: Any, saturation_factor: Any, name: str | None = Non
     return _in_floats(image, change, kernels.SATURATION, saturation_factor)
 
 
+@in_models
 def adjust_hue(image: Any, delta: Any, name: str | None = None) -> Any:
     """Other colors: `delta` is a part of the circle, from -1 to 1."""
 
@@ -139,6 +145,7 @@ def adjust_hue(image: Any, delta: Any, name: str | None = None) -> Any:
     return _in_floats(image, change, kernels.HUE, 6 * delta)
 
 
+@in_models
 def rgb_to_hsv(images: Any, name: str | None = None) -> Any:
     """Hue, saturation and value, from 0 to 1, of red, green and blue."""
     numpy = numpy_or_jax(images)
@@ -149,6 +156,7 @@ def rgb_to_hsv(images: Any, name: str | None = None) -> Any:
     return hosted(_image([hue - numpy.floor(hue), strength, value], images, numpy))
 
 
+@in_models
 def hsv_to_rgb(images: Any, name: str | None = None) -> Any:
     """Red, green and blue of hue, saturation and value."""
     numpy = numpy_or_jax(images)
@@ -184,6 +192,7 @@ def _image(planes: Any, like: Any, numpy: Any) -> Any:
     return numpy.stack(planes, axis=-1).astype(like.dtype, copy=False)
 
 
+@in_models
 def rgb_to_grayscale(images: Any, name: str | None = None) -> Any:
     """One channel, as bright as the three look."""
 
@@ -194,11 +203,13 @@ def rgb_to_grayscale(images: Any, name: str | None = None) -> Any:
     return _in_floats(images, change)
 
 
+@in_models
 def grayscale_to_rgb(images: Any, name: str | None = None) -> Any:
     """Three equal channels."""
     return hosted(numpy_or_jax(images).repeat(images, 3, axis=-1))
 
 
+@in_models
 def per_image_standardization(image: Any) -> Any:
     """Each image with mean 0 and variance 1; one that is all of one color becomes 0."""
     numpy = numpy_or_jax(image)

@@ -7,7 +7,6 @@ example sizes. A size of a result that is not the same for two examples is unkno
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
@@ -187,14 +186,18 @@ def trying_sizes(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         except Exception as error:
             inputs = [x for x in keras.tree.flatten((args, kwargs)) if _is_open(x)]
+            last, before = error, error.__context__
             for pair in _TRIED if inputs else ():
-                with contextlib.suppress(Exception):
+                try:
                     found = [spec(self, args, kwargs, size) for size in pair]
                     return keras.tree.map_structure(functools.partial(_common, pair), *found)
-            before = error.__context__
-            if isinstance(before, _OF_TRACES):  # Keras makes another of its class, without a text
-                raise_explained(before)
-            raise
+                except Exception as other:
+                    last = other
+            if not isinstance(before, _OF_TRACES):
+                raise
+            if not isinstance(last.__context__, _OF_TRACES):  # known sizes leave another mistake
+                raise last from None
+            raise_explained(before)  # Keras makes another of its class, without a text
 
     return compute_output_spec
 

@@ -18,9 +18,8 @@ class Env:
         self.action_space = SimpleNamespace(
             shape=(1,) if continuous else (),
             n=actions,
-            high=high,
-            low=-high,
             sample=lambda: int(self._random.integers(actions)),
+            **({"high": high, "low": -high} if continuous else {}),
         )
         self._max_episode_steps = 20
 
@@ -54,6 +53,6 @@ ObservationWrapper = Wrapper
 
 
 def make(name: str) -> Env:
-    if "LunarLander" in name:
-        return Env(8, 4)
-    return Env(3, 1, continuous=True) if "Pendulum" in name else Env()
+    if "Pendulum" in name or "Continuous" in name:
+        return Env(3, 1, continuous=True)
+    return Env(8, 4) if "LunarLander" in name else Env()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gzip
+import io
+import wave
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +24,7 @@ def pictures(
     return images, labels.astype("uint8")
 
 
-def mnist(train=TRAIN, test=TEST):
+def mnist(path=None, train=TRAIN, test=TEST):
     return pictures(train, (28, 28), 1), pictures(test, (28, 28), 2)
 
 
@@ -65,12 +69,19 @@ def downloaded(fname=None, origin=None, **_options) -> str:
 def install(tf, train: int = TRAIN, test: int = TEST) -> None:
     """What `tf.keras.datasets` would download is made here, of so many rows."""
     datasets = tf.keras.datasets
-    digits = functools.partial(mnist, train, test)
+    digits = functools.partial(mnist, train=train, test=test)
     objects = functools.partial(cifar10, train=min(train, 50_000), test=test)
     datasets.mnist.load_data = datasets.fashion_mnist.load_data = digits
     datasets.cifar10.load_data = datasets.cifar100.load_data = objects
     datasets.imdb.load_data = reviews
     datasets.boston_housing.load_data = houses
+    with contextlib.suppress(ImportError):
+        import pandas
+
+        read = pandas.read_csv
+        pandas.read_csv = lambda source, **options: read(
+            downloaded(origin=source) if str(source).startswith("http") else source, **options
+        )
 
 
 def ratings() -> str:
@@ -117,15 +128,90 @@ def talk(path: Path) -> str:
     )
 
 
+def translations(_path: Path) -> str:
+    """Sentences of three to eight words, and the same words spelled backward."""
+    random, letters = np.random.default_rng(0), "abcdefghijklm"
+    words = [first + second for first in letters for second in letters]
+    texts = [" ".join(random.choice(words, random.integers(3, 9))) for _ in range(400)]
+    return "".join(f"{text}\t{text[::-1]}\n" for text in texts)
+
+
+def transcripts(_path: Path) -> str:
+    return "".join(f"{number}|Say {number}.|say number {number}\n" for number in range(8))
+
+
+def boxes(path: Path) -> str:
+    """Eight pictures with two boxes each: corners, and a class."""
+    pictures = path.parents[2] / "pictures"
+    lines = (f"{pictures / str(n)}.jpg 20,30,120,150,{n} 200,210,380,330,3\n" for n in range(8))
+    return "".join(lines)
+
+
+def forests(_path: Path) -> bytes:
+    """Two thousand rows of the Covertype set: numbers, two choices as ones, the kind of trees."""
+    random = np.random.default_rng(0)
+    kinds = random.integers(0, 7, 2000)
+    numbers = random.integers(0, 3000, (2000, 10)) + 500 * kinds[:, None]
+    areas, soils = (
+        np.eye(4, dtype=int)[kinds % 4],
+        np.eye(40, dtype=int)[random.permutation(2000) % 40],
+    )
+    rows = np.concatenate([numbers, areas, soils, kinds[:, None] + 1], axis=1)
+    return gzip.compress("\n".join(",".join(map(str, row)) for row in rows).encode())
+
+
+def encoded(image: np.ndarray, form: str) -> bytes:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, form)
+    return file.getvalue()
+
+
+def rays(path: Path) -> None:
+    """Pictures as JPEGs, or in another file their paths, of two classes."""
+    import replicax.tf as tf
+
+    images, labels = pictures(4300, (16, 16, 3), 1, 2)
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+            name = f"train/{('NORMAL', 'PNEUMONIA')[label]}/{number}.jpeg"
+            writer.write(encoded(image, "jpeg") if "images" in path.name else name.encode())
+
+
+def png_pairs(path: Path) -> None:
+    """Pictures, and the same four times as small."""
+    images = pictures(32, (160, 160, 3), 1)[0]
+    names = ("image/img_name", "image/hr_encoded", "image/lr_encoded")
+    values = [(b"a", encoded(one, "png"), encoded(one[::4, ::4], "png")) for one in images]
+    records(path, [dict(zip(names, value, strict=True)) for value in values])
+
+
+def sounds(path: Path) -> None:
+    """Eight tones of half a second to a second, as 16-bit WAV files."""
+    for number in range(8):
+        with wave.open(str(path).format(number), "wb") as file:
+            file.setparams((1, 2, 22050, 0, "NONE", ""))
+            seconds = np.arange(11025 + 1000 * number) / 22050
+            tone = np.sin(2 * np.pi * 200 * (number + 1) * seconds)
+            file.writeframes((20_000 * tone).astype("<i2").tobytes())
+
+
 def write(path: Path, kind: str) -> None:
     """Write made-up files.
 
     Args:
         path: Where; in its `{}` there are the numbers of eight files.
-        kind: "ratings", "talk", "sentences" in eight files, "records CHANNELSxHEIGHTxWIDTH" of
-            pictures in one, or eight "pictures HEIGHTxWIDTH".
+        kind: A function of this module that writes them or returns their text, "ratings",
+            "sentences" in eight files, "records CHANNELSxHEIGHTxWIDTH" of pictures in one, or
+            eight "pictures HEIGHTxWIDTH".
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    if kind in ("boxes", "forests", "png pairs", "rays", "sounds", "transcripts", "translations"):
+        found = globals()[kind.replace(" ", "_")](path)
+        if found is not None:
+            path.write_bytes(found.encode() if isinstance(found, str) else found)
+        return
     if kind in ("ratings", "talk"):
         path.write_text(ratings() if kind == "ratings" else talk(path))
         return

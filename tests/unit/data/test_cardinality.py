@@ -196,3 +196,9 @@ def test_of_nothing_comes_nothing_or_what_was_added(name):
 )
 def test_the_batch_size_is_known_where_batches_stay_what_they_are(ds, size):
     assert ds.node.batch_size == size
+
+
+def test_a_number_of_elements_is_read_as_a_tensor():
+    found = rx.data.experimental.cardinality(Dataset.range(5))
+    assert (found, found.numpy(), type(found.numpy())) == (5, 5, np.int64)
+    assert unknown().cardinality().numpy() == UNKNOWN

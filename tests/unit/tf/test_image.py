@@ -111,3 +111,27 @@ def test_an_image_may_be_a_variable():
     variable = tf.Variable(image)
     for change in (tf.image.flip_left_right, lambda x: tf.image.adjust_contrast(x, 2.0)):
         np.testing.assert_allclose(change(variable), change(image), rtol=1e-6)
+
+
+def test_images_are_changed_in_models():
+    # Recorded from TensorFlow 2.21 with Keras 2.
+    images = tf.keras.Input((2, 2, 1))
+    larger = tf.keras.Model(images, tf.image.resize(images, (4, 3), method="nearest"))
+    found = larger(np.arange(4.0).reshape(1, 2, 2, 1))[0, ..., 0].numpy().tolist()
+    assert found == [[0, 1, 1], [0, 1, 1], [2, 3, 3], [2, 3, 3]]
+    colors = tf.keras.Input((2, 2, 3))
+    gray = tf.keras.Model(colors, tf.image.rgb_to_grayscale(tf.image.flip_left_right(colors)))
+    assert gray.output_shape == (None, 2, 2, 1)
+    found = gray(np.arange(12.0).reshape(1, 2, 2, 3))[0, ..., 0]
+    np.testing.assert_allclose(found, [[3.8147, 0.815], [9.8141, 6.8144]], rtol=1e-5)
+
+
+def test_a_window_of_a_random_size_is_cut_in_a_function_of_a_pipeline():
+    @tf.function
+    def cut(image):
+        size = tf.random.uniform([], 1, 3, tf.int32)
+        return tf.image.resize(tf.image.random_crop(image, [size, size, 3]), (2, 2))
+
+    with pytest.raises(rx.errors.UsageError, match="shape"):
+        cut(jnp.asarray(IMAGE))
+    assert on_host(cut).shape == (2, 2, 3)

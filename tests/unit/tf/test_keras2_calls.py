@@ -70,3 +70,25 @@ def test_random_numbers_of_the_backend_have_a_shape_of_the_batch(draw, given, me
     found = keras.Model(inputs, Noise()(inputs))(np.ones((8, 2)))
     assert found.shape == (8, 500)
     assert float(np.mean(found)) == pytest.approx(mean, abs=0.1)
+
+
+class Masked(keras.layers.Layer):
+    supports_masking = True
+
+    def call(self, inputs, others, mask=None):
+        return inputs if mask is None else inputs * tf.cast(mask[..., None], inputs.dtype)
+
+
+def test_the_mask_of_a_layer_with_several_inputs_is_the_first_ones():
+    # Recorded from TensorFlow 2.21 with Keras 2; Keras 3 gives no mask.
+    ones = keras.layers.Embedding(4, 1, mask_zero=True, embeddings_initializer="ones")
+    x, y = np.array([[1, 2, 0]]), np.array([[1, 0, 0]])
+    inputs = keras.Input((3,)), keras.Input((3,))
+    model = keras.Model(inputs, Masked()(ones(inputs[0]), ones(inputs[1])))
+    found = [
+        model([x, y]),
+        Masked()(ones(x), others=ones(y)),
+        Masked()(ones(x), ones(y), mask=None),
+    ]
+    assert [np.ravel(one).tolist() for one in found] == [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
+    assert np.ravel(Masked()(inputs=ones(x), others=ones(y))).tolist() == [1, 1, 0]

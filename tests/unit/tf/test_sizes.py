@@ -113,3 +113,28 @@ def test_a_layer_that_is_wrong_for_all_sizes_shows_its_own_error():
 
     with pytest.raises(rx.errors.UsageError):
         model_of(Looks())
+
+
+def test_a_mistake_that_symbols_for_sizes_hide_is_shown():
+    class Forgets(keras.layers.Layer):
+        def call(self, x, mask=None):
+            places = tf.range(tf.shape(x)[1])[:, None]
+            if mask is not None:
+                weights = mask
+            return x + tf.cast(places, x.dtype) * weights
+
+    with pytest.raises(UnboundLocalError, match="weights"):
+        model_of(Forgets())
+
+
+def test_images_of_any_size_are_resized_in_a_model(tmp_path):
+    # Recorded from TensorFlow 2.21 with Keras 2.
+    images = keras.Input((None, None, 1))
+    sizes = tf.shape(images)
+    model = keras.Model(images, tf.image.resize(images, [sizes[1] * 2, sizes[2] * 2]))
+    assert model.output_shape == (None, None, None, 1)
+    expected = [[0, 0.25, 0.75, 1], [0.5, 0.75, 1.25, 1.5]]
+    expected += [[1.5, 1.75, 2.25, 2.5], [2, 2.25, 2.75, 3]]
+    model.save(tmp_path / "model.keras")
+    for one in (model, keras.models.load_model(tmp_path / "model.keras")):
+        assert one(np.arange(4.0).reshape(1, 2, 2, 1))[0, ..., 0].numpy().tolist() == expected

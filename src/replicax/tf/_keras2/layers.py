@@ -35,6 +35,7 @@ def install() -> None:
         around(owner, "__init__", _with_plain_integers)
     around(keras.Layer, "__call__", _flags_by_name)
     around(keras.Layer, "__call__", _training_from_around)
+    around(keras.Layer, "__call__", _mask_of_the_first)
     around(keras.Layer, "add_variable", _as_a_weight)
     around(keras.Sequential, "add", _with_batch_shape)
     for owner, order in ((keras.Layer, ADD_WEIGHT), (keras.metrics.Metric, ADD_WEIGHT_OF_A_METRIC)):
@@ -117,6 +118,27 @@ def _training_from_around(method: Callable[..., Any]) -> Callable[..., Any]:
         is_given = "training" in options or not _compat.needs_training(self)
         if not is_given and len(args) <= self.call_signature_parameters.index("training"):
             options["training"] = _compat.training_around()
+        return method(self, *args, **options)
+
+    return call
+
+
+def _mask_of_the_first(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The `__call__` of a program's own layers with several inputs: `mask` is the first one's.
+
+    Keras 3 gives it to layers with one input only; with several it looks for `inputs_mask`.
+    """
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        names = self.call_signature_parameters
+        is_open = "mask" in names[len(args) :] and "mask" not in options
+        is_own = not type(self).call.__module__.startswith("keras.")
+        if is_open and is_own and len(args) + len(options) > 1:
+            first = args[0] if args else options.get(names[0])
+            masks = keras.tree.map_structure(_compat.keras_mask, first)
+            if any(mask is not None for mask in keras.tree.flatten(masks)):
+                options["mask"] = masks
         return method(self, *args, **options)
 
     return call
