@@ -159,9 +159,10 @@ class FarProcess:
     def _give_up(self, killed: Any) -> None:
         import ray
 
+        client: Any = ray  # whose types do not say what these return
         with suppress(Exception):  # `_listen` tells of errors
-            if not ray.wait([killed], timeout=_SECONDS_TO_DIE)[0]:
-                ray.kill(self._actor)
+            if not client.wait([killed], timeout=_SECONDS_TO_DIE)[0]:
+                client.kill(self._actor)
 
     def _listen(self, started: Any, streams: dict[int, int]) -> None:
         import ray
@@ -371,7 +372,8 @@ class RayWorkers:
 def _machines() -> set[str]:
     import ray
 
-    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    client: Any = ray
+    return {node["NodeID"] for node in client.nodes() if node["Alive"]}
 
 
 def _tasks(counts: Mapping[str, int]) -> list[Task]:

@@ -622,7 +622,6 @@ def test_a_worker_whose_connection_breaks_while_all_join_connects_again(cluster,
         if how != "before the answer":
             real(self, connection)
         parted.set()
-        return None
 
     monkeypatch.setattr(_hub.Hub, "_serve", serve)
     opening = [three.submit(three._open, index) for index in (0, 1)]
