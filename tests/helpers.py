@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from before_jax import ON_GPUS
 
+from replicax._control._heartbeat import frame_of
 from replicax._cpu.tuning import PARTS, choose
 
 TESTS = Path(__file__).parent
@@ -124,7 +125,7 @@ def open_files(*kinds):
 
 def is_waiting(thread):
     """Whether a thread waits for another one, at an event or a condition."""
-    frame = sys._current_frames().get(thread.ident)
+    frame = frame_of(thread)
     return frame is not None and frame.f_code is threading.Condition.wait.__code__
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from sys import _current_frames as current_frames  # documented, in spite of its name
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from replicax._core.env import wait_limit_seconds, watchdog_seconds
@@ -80,7 +81,7 @@ class Sampler:
         The last sample was `passed` seconds ago. `calls` is the number of completed exchanges,
         which count as progress.
         """
-        frame = current_frames().get(threading.main_thread().ident or 0)
+        frame = frame_of(threading.main_thread())
         step, doing = position()
         place = (step, doing, calls, _signature(frame))
         moved, self._place = place != self._place, place
@@ -109,6 +110,20 @@ class Sampler:
         used, passed = cpu - self._cpu, wall - self._wall
         self._wall, self._cpu = wall, cpu
         return used < _IDLE * passed
+
+
+def frame_of(thread: threading.Thread) -> FrameType | None:
+    """The frame that a thread is in; None if it has ended."""
+    number = thread.ident or 0
+    # Python 3.11 collects garbage at once, and deadlocks here if that releases the GIL while
+    # another thread starts one (python/cpython#106883).
+    if sys.version_info >= (3, 12) or not gc.isenabled():
+        return sys._current_frames().get(number)
+    gc.disable()
+    try:
+        return sys._current_frames().get(number)
+    finally:
+        gc.enable()
 
 
 def _signature(frame: FrameType | None) -> tuple[tuple[int, int], ...]:

@@ -84,7 +84,6 @@ ABSENT = {
     "tf.Variable.eval": "Sessions are gone since TensorFlow 2: use `.numpy()`.",
     "tf.Variable.load": "Use `assign`.",
     "tf.app": "Use argparse and Python's own `if __name__ == '__main__'`.",
-    "tf.audio": "Read WAV files with Python's `wave` or soundfile in `Dataset.map`.",
     "tf.autodiff": "Use `jax.jvp` for forward mode; `tf.GradientTape` for gradients.",
     "tf.autodiff.ForwardAccumulator": "Use `jax.jvp(function, primals, tangents)`.",
     "tf.autograph": "`tf.function` converts control flow; `do_not_convert` and `to_code` are here.",

@@ -1,4 +1,4 @@
-"""`tf.io` and `tf.io.gfile`: files, images and records; on the host, with NumPy.
+"""`tf.io`, `tf.io.gfile`, `tf.audio`: files, images, sounds, records; on the host, with NumPy.
 
 Files of this machine are reached by Python, those of other places by fsspec, where it is installed.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 import csv
 import glob as globbing
 import importlib
+import io
 import os
 import shutil
+import wave
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, final
 
@@ -314,6 +316,58 @@ def encode_png(image: Any, compression: int = -1, name: str | None = None) -> An
     """The bytes of a PNG."""
     level = {} if compression < 0 else {"compress_level": compression}
     return HostTensor.of(encode(np.asarray(image), "png", **level))
+
+
+class DecodeWav(NamedTuple):
+    """The samples of a WAV file, `[samples, channels]` from -1 to 1, and how many a second has."""
+
+    audio: Any
+    sample_rate: Any
+
+
+def decode_wav(
+    contents: Any, desired_channels: int = -1, desired_samples: int = -1, name: str | None = None
+) -> DecodeWav:
+    """The samples of a WAV file of 16 bits.
+
+    Args:
+        contents: The bytes.
+        desired_channels: How many channels; the last one is repeated, or those after it dropped.
+        desired_samples: To how many samples they are cut, or filled up with zeros.
+        name: Not used.
+
+    Raises:
+        UsageError: If these are not the bytes of a WAV file of 16 bits.
+    """
+    try:
+        with wave.open(io.BytesIO(bytes_of(contents))) as file:
+            frames, channels = file.readframes(file.getnframes()), file.getnchannels()
+            if file.getsampwidth() != 2 or len(frames) != file.getnframes() * channels * 2:
+                raise wave.Error(f"{8 * file.getsampwidth()} bits, {len(frames)} bytes of samples")
+            rate = file.getframerate()
+    except (wave.Error, EOFError) as error:
+        raise UsageError(
+            f"Cannot decode these bytes as a WAV file of 16 bits: {str(error) or 'too short'}. "
+            "Read other formats with soundfile in `Dataset.map`."
+        ) from None
+    audio = np.frombuffer(frames, "<i2").reshape(-1, channels).astype(np.float32) / 2**15
+    if desired_channels > 0:
+        audio = audio[:, np.minimum(np.arange(desired_channels), channels - 1)]
+    if desired_samples >= 0:
+        missing = max(0, desired_samples - len(audio))
+        audio = np.pad(audio[:desired_samples], [(0, missing), (0, 0)])
+    return DecodeWav(hosted(audio), hosted(np.int32(rate)))
+
+
+def encode_wav(audio: Any, sample_rate: Any, name: str | None = None) -> Any:
+    """The bytes of a WAV file of 16 bits, of samples `[samples, channels]` from -1 to 1."""
+    samples = np.asarray(audio, np.float32)
+    stream = io.BytesIO()
+    with wave.open(stream, "wb") as file:
+        file.setparams((samples.shape[1], 2, int(sample_rate), 0, "NONE", ""))
+        whole = np.trunc(samples * 2**15 + np.copysign(np.float32(0.5), samples))
+        file.writeframes(np.clip(whole, -(2**15), 2**15 - 1).astype("<i2").tobytes())
+    return HostTensor.of(stream.getvalue())
 
 
 def decode_raw(

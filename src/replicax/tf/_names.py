@@ -143,6 +143,10 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         _of("._sparse", "SparseTensor", "SparseTensorSpec"),
         {"__version__": "._services:VERSION"},
     ),
+    "tf.audio": (
+        "sounds; on the host, with NumPy",
+        _of("._files", "decode_wav", "encode_wav"),
+    ),
     "tf.autograph": (
         "Python's control flow, converted for compiled code",
         _of("._autograph.functions", "set_verbosity", "to_code", "to_graph", "trace"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import threading
 import types
@@ -11,7 +13,62 @@ import pytest
 from replicax._control._heartbeat import Sampler, _stack
 from replicax._core.events import dispatched
 
-from helpers import is_waiting, wait_until
+from helpers import LEAN, is_waiting, wait_until
+
+# Garbage with finalizers that take long, and threads that start, while one is looked at.
+BUSY = """
+import faulthandler, gc, os, sys, threading, time, weakref
+from replicax._control._heartbeat import frame_of
+
+class Garbage: pass
+
+def deep(calls):
+    if calls: deep(calls - 1)
+    else: time.sleep(1e-4)
+
+def litter():
+    kept = []
+    while True:
+        deep(30)
+        one = Garbage()
+        one.self = one
+        kept = [*kept[-200:], weakref.ref(one, lambda ref: [None for _ in range(3000)])]
+
+def start():
+    while True:
+        thread = threading.Thread(target=int)
+        thread.start()
+        thread.join()
+
+def look():
+    while not over.is_set():
+        frame_of(threading.main_thread())
+
+gc.set_threshold(5, 5, 5)
+sys.setswitchinterval(1e-5)
+faulthandler.dump_traceback_later(60, exit=True)
+over = threading.Event()
+looking = threading.Thread(target=look, daemon=True)
+looking.start()
+for doing in (litter, start, start):
+    threading.Thread(target=doing, daemon=True).start()
+time.sleep(4)
+over.set()
+looking.join()
+print(gc.isenabled(), flush=True)
+os._exit(0)
+"""
+
+
+def test_looking_at_a_thread_does_not_stop_a_program_that_collects_garbage():
+    ran = subprocess.run(
+        [sys.executable, "-c", BUSY],
+        env={**os.environ, **LEAN},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert (ran.returncode, ran.stdout) == (0, "True\n"), ran.stderr
 
 
 @pytest.fixture

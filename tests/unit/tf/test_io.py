@@ -165,6 +165,33 @@ def test_bytes_as_numbers():
     assert rows.tolist() == [[1, 0], [2, 3]]
 
 
+# What TensorFlow 2.21 gives for [[0, -1], [0.5, 1], [0.25, 2], [-0.3, 1e-5]] at 16,000 a second.
+WAV = bytes.fromhex(
+    "524946463400000057415645666d74201000000001000200803e000000fa0000040010006461746110000000"
+    "000000800040ff7f0020ff7f9ad90000"
+)
+HEARD = [[0.0, -1.0], [0.5, 32767 / 32768], [0.25, 32767 / 32768], [-9830 / 32768, 0.0]]
+
+
+def test_sounds_are_written_and_read_as_in_tensorflow():
+    x = np.array([[0, -1], [0.5, 1], [0.25, 2], [-0.3, 1e-5]], "float32")
+    assert bytes(tf.audio.encode_wav(x, 16000).numpy()) == WAV
+    audio, rate = tf.audio.decode_wav(WAV)
+    assert (audio.tolist(), int(rate), rate.dtype) == (HEARD, 16000, "int32")
+    three = tf.audio.decode_wav(WAV, desired_channels=3, desired_samples=2).audio
+    assert three.tolist() == [[first, second, second] for first, second in HEARD[:2]]
+    longer = tf.audio.decode_wav(WAV, desired_channels=1, desired_samples=5).audio
+    assert longer.tolist() == [*[row[:1] for row in HEARD], [0.0]]
+    ds = tf.data.Dataset.from_tensors(WAV).map(lambda wav: tf.audio.decode_wav(wav, 1).audio)
+    assert [one.numpy().tolist() for one in ds] == [[row[:1] for row in HEARD]]
+
+
+@pytest.mark.parametrize("contents", [b"abc", WAV[:50]])
+def test_bytes_that_are_no_sound(contents):
+    with pytest.raises(rx.errors.UsageError, match="16 bits"):
+        tf.audio.decode_wav(contents)
+
+
 def test_lines_of_csv():
     number, text, real = tf.io.decode_csv('3,"a,b",', [[0], [""], [0.5]])
     assert (int(number), str(text), float(real)) == (3, "a,b", 0.5)
