@@ -7,10 +7,11 @@ does.
 from __future__ import annotations
 
 import contextlib
+import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 _Result = TypeVar("_Result")
@@ -73,11 +74,13 @@ class Totals:
     """
 
     done: tuple[int, int] = (0, 0)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add(self, steps: int, examples: int) -> None:
-        """Count steps and examples."""
-        before = self.done
-        self.done = before[0] + steps, before[1] + examples
+        """Count steps and examples; batches may be taken in another thread than steps."""
+        with self._lock:
+            before = self.done
+            self.done = before[0] + steps, before[1] + examples
 
 
 #: Where steps and examples are counted, see `_control/metrics.py`; each step asks.

@@ -172,13 +172,21 @@ class Worker:
             for report in reports:
                 self.plan.heard(report)
         found = [*lines.feed(data), *(lines.end() if ends else ())]
-        if not self._has_begun and BEGUN in found:
-            found.remove(BEGUN)
-            self._has_begun = True
+        if not self._has_begun:
+            found = self._without_mark(found)
         if ends:
             del self._streams[descriptor]
         self._remember(found)
         return stream, found
+
+    def _without_mark(self, lines: list[bytes]) -> list[bytes]:
+        """The lines without `BEGUN`; a shell may have written before it without a line end."""
+        for number, line in enumerate(lines):
+            if line.endswith(BEGUN):
+                self._has_begun = True
+                before = line.removesuffix(BEGUN)
+                return [*lines[:number], *([before] if before else ()), *lines[number + 1 :]]
+        return lines
 
     @property
     def never_began(self) -> bool:

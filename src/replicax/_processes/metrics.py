@@ -63,6 +63,11 @@ class Target:
             ('http://127.0.0.1:9100/metrics', 'out/train.prom')
         """
         found = re.fullmatch(r"(?:([^/:\s]+):)?([0-9]+)", text, re.ASCII)
+        if not found and (text[:1] in (":", "[") or "://" in text):
+            raise UsageError(
+                f"`--metrics` cannot be {text!r}. Use a port, such as 9100, 0.0.0.0:9100 for "
+                "readers on other machines, or a file. See docs/monitoring.md."
+            )
         if not found:
             return cls(file=text)
         if int(found[2]) >= 1 << 16:

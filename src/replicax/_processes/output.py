@@ -83,11 +83,14 @@ class Reports:
 
     def take(self, data: bytes) -> tuple[bytes, list[bytes]]:
         """Add bytes; return what is no report, and the reports that are complete now."""
+        if not data:  # the stream has ended
+            rest, self._rest = self._rest, b""
+            return rest.replace(MARK, b""), []
         *parts, last = (self._rest + data).split(MARK)
         if len(parts) % 2 and len(last) < _LONGEST_REPORT:  # a report has begun
             self._rest = MARK + last
             return b"".join(parts[::2]), parts[1::2]
-        kept = _begun(last) if data else 0
+        kept = _begun(last)
         self._rest = last[len(last) - kept :]
         return b"".join([*parts[::2], last[: len(last) - kept]]), parts[1::2]
 

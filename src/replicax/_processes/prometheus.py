@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -100,7 +101,8 @@ def read(text: str) -> Samples:
     for line in _LINE.finditer(text):
         name, labels, value, _ = line.groups()
         pairs = tuple((label, _plain(said)) for label, said in _LABEL.findall(labels or ""))
-        found[name, pairs] = float(value)
+        with suppress(ValueError):
+            found[name, pairs] = float(value)
     return found
 
 

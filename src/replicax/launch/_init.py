@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from replicax._core.errors import ReplicaxError, UsageError, did_you_mean
@@ -186,9 +187,11 @@ def _made(answers: _Answers) -> tuple[str, Path, str]:
     strategy, start = _STRATEGIES[name]
     parts = [part.replace("{strategy}", strategy) for part in _PARTS]
     if kind == "notebook":
-        return _notebook(parts), file, f"jupyter lab {file}"
-    start = start.format(file)
-    title = f'"""Train a model. Start it: `{start}`."""'
+        return _notebook(parts), file, f"jupyter lab {quote(str(file))}"
+    quoted = quote(str(file))
+    start = start.format(quoted)
+    how = f" Start it: `{start}`." if quoted == str(file) else ""
+    title = f'"""Train a model.{how}"""'
     return "\n\n".join([title, *parts]) + "\n", file, start
 
 
@@ -215,11 +218,15 @@ def _job(kind: str, answers: _Answers) -> tuple[str, Path, str]:
         from replicax.launch._slurm import Batch
 
         file = Path(answers.get("output", "File", _KINDS[kind]))
-        return Batch(program, nodes=workers).text, file, f"sbatch {file}"
+        return Batch(program, nodes=workers).text, file, f"sbatch {quote(str(file))}"
     from replicax.launch._kubernetes import Manifests
 
     image = answers.get("image", "Image", "")
     if not image:
         raise UsageError("--image is required: it has Replicax and the program in it.")
     file = Path(answers.get("output", "", _KINDS[kind]))
-    return Manifests(program, image, workers=workers).text, file, f"kubectl apply -f {file}"
+    return (
+        Manifests(program, image, workers=workers).text,
+        file,
+        f"kubectl apply -f {quote(str(file))}",
+    )

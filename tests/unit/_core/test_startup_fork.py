@@ -66,3 +66,32 @@ def test_a_fork_after_the_start_of_jax_is_told_and_never_waits():
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines() == ["done", "forks", "done", *(8 * ["True True"])]
+
+
+LOCKED = """
+import os, threading
+import jax, replicax as rx
+rx.OneDeviceStrategy("CPU:0")
+from jax._src import xla_bridge
+held, over = threading.Event(), threading.Event()
+
+def start():  # as a slow start of a backend does
+    with xla_bridge._backend_lock:
+        held.set()
+        over.wait(3)
+
+threading.Thread(target=start).start()
+held.wait()
+child = os.fork()
+if not child:
+    os._exit(0)
+over.set()
+print(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_fork_while_another_thread_starts_jax_has_an_end():
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LOCKED], capture_output=True, text=True, timeout=100
+    )
+    assert ran.stdout == "0\n", ran.stderr

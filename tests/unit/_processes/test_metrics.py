@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import urllib.error
 import urllib.request
@@ -59,7 +60,7 @@ def test_values_are_read_as_they_were_written(value):
 
 
 def test_lines_of_other_programs_are_not_in_the_way():
-    text = "# HELP a b 1\n# a comment 2\nnode_load1 0.5 1700000000\n\nbroken{ 3\n"
+    text = "# HELP a b 1\n# a comment 2\nnode_load1 0.5 1700000000\n\nbroken{ 3\nimport os\n"
     assert read(text) == {("node_load1", ()): 0.5}
 
 
@@ -118,6 +119,12 @@ def test_reports_are_taken_out_wherever_a_stream_is_cut(size):
     assert (shown, found) == (b"10%\r20%\nend\x1e", [b"a 1\n", b"b"])
 
 
+def test_a_mark_without_a_partner_loses_nothing():
+    reports = Reports()
+    shown = [reports.take(data)[0] for data in (b"a" + MARK + b"b\n", b"c\n", b"")]
+    assert b"".join(shown) == b"ab\nc\n"
+
+
 def test_a_port_gives_the_metrics_and_nothing_else():
     with published_at(Target.of("0")) as (known, target):
         known.started(planned(), 7)
@@ -169,5 +176,6 @@ def test_a_number_is_a_port_and_what_has_no_port_is_a_file():
         ("", 0, "a:b"),
     ]
     assert [one.argument for one in targets[:3]] == ["9100", "0.0.0.0:80", "a/b:1/c"]
-    with pytest.raises(rx.errors.UsageError, match="65536"):
-        Target.of("65536")
+    for wrong in ("65536", ":9100", "[::1]:9100", "http://localhost:9100/metrics"):
+        with pytest.raises(rx.errors.UsageError, match=re.escape(wrong)):
+            Target.of(wrong)

@@ -75,7 +75,7 @@ def test_a_worker_s_state_in_a_word(told, word):
 def test_it_reads_what_a_run_serves(capsys):
     with published_at(Target.of("0")) as (_, target):
         code, _, err = top(capsys, target.argument)
-        assert (code, "No metrics of Replicax" in err) == (1, True)  # no worker yet
+        assert (code, "first worker" in err) == (1, True)
 
 
 def test_nothing_there_is_said_with_what_to_do(tmp_path, capsys):

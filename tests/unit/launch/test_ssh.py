@@ -31,6 +31,7 @@ times=$(grep -c "^$host " "$DIR/asked")
 if [ "$host" = full ] && [ "$times" = "$WHEN_FULL" ]; then
     echo "kex_exchange_identification: Connection closed by remote host" >&2; exit 255
 fi
+printf "$GREETING" >&2
 cd /
 exec 3<&0
 setsid env -i PATH="$PATH" HOME="$HOME" DIR="$DIR" HOST="$host" sh -c "$*" < <(cat <&3 2>/dev/null)
@@ -199,7 +200,8 @@ def test_a_connection_that_breaks_ends_the_workers(over_hosts, script, tmp_path,
     wait_until(lambda: not any(map(is_running, workers)))
 
 
-def test_all_are_started_again_after_a_failure(over_hosts, script):
+@pytest.mark.parametrize("greeting", ["", "welcome"])
+def test_all_are_started_again_after_a_failure(over_hosts, script, greeting):
     path = script("""
         import os, time
         print(os.environ["RX_RESTART"])
@@ -207,8 +209,10 @@ def test_all_are_started_again_after_a_failure(over_hosts, script):
             if os.environ["HOST"] == "node2": raise SystemExit(5)
             time.sleep(600)
     """)
-    code, out, _ = outcome(over_hosts("--max-restarts", "1", "--no-prefix", path))
+    options = ("--max-restarts", "1", "--no-prefix")
+    code, out, err = outcome(over_hosts(*options, path, environ={"GREETING": greeting}))
     assert (code, sorted(out)) == (0, list("0011"))
+    assert not any("begun" in line for line in err)
 
 
 def test_parameter_servers_are_spread_over_hosts(over_hosts, script):

@@ -9,9 +9,21 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from replicax._core.env import processes_here
+
 GIB = 2**30
 # A machine that is out of memory kills processes, and others ask for more at any time.
 _OF_A_MACHINE = 0.75
+# Folder, and the names of its limit, of what is used, and of files that are kept in memory.
+_CGROUPS = (
+    ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    (
+        "/sys/fs/cgroup/memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        "total_inactive_file",
+    ),
+)
 _AVAILABLE = re.compile(r"^MemAvailable: +(\d+) kB", re.MULTILINE)
 
 
@@ -26,7 +38,8 @@ def size(count: float) -> str:
 def free_memory(devices: Collection[Any]) -> int | None:
     """The bytes that a program may still take on each of these devices; None if nobody knows.
 
-    For accelerators JAX says it. The devices of a CPU share three quarters of what the machine has.
+    For accelerators JAX says it. The devices of a CPU, and the processes that `replicax run` has
+    started on it, share three quarters of what the machine has.
     """
     found = [_free(device) for device in devices]
     known = [free for free in found if free is not None]
@@ -35,7 +48,9 @@ def free_memory(devices: Collection[Any]) -> int | None:
     if any(device.platform != "cpu" for device in devices):
         return None
     of_machine = _available()
-    return None if of_machine is None else int(_OF_A_MACHINE * of_machine) // len(devices)
+    if of_machine is None:
+        return None
+    return int(_OF_A_MACHINE * of_machine) // (len(devices) * processes_here())
 
 
 def _free(device: Any) -> int | None:
@@ -47,8 +62,7 @@ def _free(device: Any) -> int | None:
 
 def _available() -> int | None:
     """The bytes that this machine, or this container, can give to programs."""
-    of_container = _number("/sys/fs/cgroup/memory.max")
-    used = _number("/sys/fs/cgroup/memory.current") or 0
+    of_container = _of_container()
     try:
         found = _AVAILABLE.search(Path("/proc/meminfo").read_text())
         of_machine = int(found[1]) * 1024 if found else None
@@ -59,11 +73,24 @@ def _available() -> int | None:
             of_machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         except (AttributeError, ValueError, OSError):
             return None
-    return of_machine if of_container is None else min(of_machine, max(0, of_container - used))
+    return of_machine if of_container is None else min(of_machine, of_container)
 
 
-def _number(path: str) -> int | None:
+def _of_container() -> int | None:
+    for folder, limit, used, cached in _CGROUPS:
+        most = _number(Path(folder, limit))
+        if most is not None:
+            try:  # files that were read are kept, and make room when it is needed
+                kept = re.search(rf"^{cached} (\d+)", Path(folder, "memory.stat").read_text(), re.M)
+            except OSError:
+                kept = None
+            taken = (_number(Path(folder, used)) or 0) - (int(kept[1]) if kept else 0)
+            return max(0, most - max(0, taken))
+    return None
+
+
+def _number(path: Path) -> int | None:
     try:
-        return int(Path(path).read_text())
+        return int(path.read_text())
     except (OSError, ValueError):  # no such limit, or "max"
         return None

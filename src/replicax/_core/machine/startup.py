@@ -32,6 +32,7 @@ from replicax.cluster_resolver._tpu_slice import chips_on_bus
 # In a process that was forked after JAX had started, its parent's id. It has none of JAX's threads,
 # and would wait for them for ever.
 forked: list[int] = []
+_started: list[bool] = []  # whether JAX had, at the latest fork
 
 
 def in_fork() -> BackendAlreadyInitialized:
@@ -42,8 +43,13 @@ def in_fork() -> BackendAlreadyInitialized:
     )
 
 
+def _ask_before_fork() -> None:
+    # In the parent: another thread may hold JAX's lock, which a child would wait for for ever.
+    _started[:] = [is_started()]
+
+
 def _note_fork() -> None:
-    if is_started():
+    if _started == [True]:
         forked[:] = [os.getppid()]
 
 
@@ -64,7 +70,7 @@ def _begin() -> None:
     CPU has 27,000 page faults then, else none.
     """
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_note_fork)
+        os.register_at_fork(before=_ask_before_fork, after_in_child=_note_fork)
     leave_idle_libtpu(chips_on_bus())
     compilation_cache.begin()
     keep_memory()

@@ -317,12 +317,14 @@ class Coordination(Dispatcher):
 
     def close(self) -> None:
         """End everything that was started: closures, links, members."""
-        self.engine.steady.close()
-        self._lanes.stop()
-        self._heartbeat.close()
-        self.engine.client.close()
-        self.engine.cluster.close()  # before the threads, of which some wait for its members
-        super().close()
+        try:
+            self.engine.steady.close()
+            self._lanes.stop()
+            self._heartbeat.close()
+            self.engine.client.close()
+            self.engine.cluster.close()  # before the threads, of which some wait for its members
+        finally:
+            super().close()
 
     def _platforms(self) -> tuple[str, ...]:
         """The platforms of the workers, asked of the first one."""

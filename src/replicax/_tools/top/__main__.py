@@ -8,6 +8,7 @@ import time
 import urllib.request
 from collections import defaultdict
 from collections.abc import Mapping
+from http.client import HTTPException
 from pathlib import Path
 from signal import SIGTERM
 from typing import Any
@@ -25,6 +26,8 @@ from replicax._tools._command import answer
 _APART = 1.0
 _PATIENCE = 5.0
 _SILENT_SECONDS = 10.0
+_FAILURES = 3  # a busy machine may answer late; a port that is closed refuses at once
+_DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _WIDTH = 100  # where there is no terminal
 # By exit code. SIGTERM is how parameter servers and their workers are ended.
 _ENDS = {0: "ended", PREEMPTED: "preempted", -SIGTERM: "terminated", 128 + SIGTERM: "terminated"}
@@ -42,13 +45,14 @@ def _top(options: dict[str, Any]) -> int:
     if options["once"] or not is_terminal:
         console.print(table(workers))
         return 0
+    failures = 0
     with Live(table(workers), console=console, auto_refresh=False) as live:
-        while not _is_old(target.file):
+        while failures < _FAILURES and not _is_old(target.file):
             time.sleep(_APART)
             try:
-                workers = by_worker(_read(target))
+                workers, failures = by_worker(_read(target)), 0
             except ClusterError:
-                break
+                failures += 1
             live.update(table(workers), refresh=True)
     console.print("The run has ended.")
     return 0
@@ -65,9 +69,9 @@ def _read(target: Target) -> prometheus.Samples:
         if target.file:
             text = Path(target.file).read_text(encoding="utf-8")
         else:
-            with urllib.request.urlopen(target.place, timeout=_PATIENCE) as answered:
+            with _DIRECTLY.open(target.place, timeout=_PATIENCE) as answered:
                 text = answered.read().decode()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         why = getattr(error, "reason", error)
         raise ClusterError(
             f"No metrics in {where}: {getattr(why, 'strerror', None) or why}. Start the run by "
@@ -75,7 +79,10 @@ def _read(target: Target) -> prometheus.Samples:
         ) from error
     found = prometheus.read(text)
     if not any(name.startswith("replicax_") for name, _ in found):
-        raise ClusterError(f"No metrics of Replicax in {where}. Name what `--metrics` was given.")
+        raise ClusterError(
+            f"No metrics of workers in {where} yet. Name what `--metrics` was given, or wait until "
+            "the first worker has started."
+        )
     return found
 
 
