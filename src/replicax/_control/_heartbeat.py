@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from sys import _current_frames as current_frames  # documented, in spite of its name
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from replicax._core.env import wait_limit_seconds, watchdog_seconds
@@ -118,10 +119,10 @@ def frame_of(thread: threading.Thread) -> FrameType | None:
     # Python 3.11 collects garbage at once, and deadlocks here if that releases the GIL while
     # another thread starts one (python/cpython#106883).
     if sys.version_info >= (3, 12) or not gc.isenabled():
-        return sys._current_frames().get(number)
+        return current_frames().get(number)
     gc.disable()
     try:
-        return sys._current_frames().get(number)
+        return current_frames().get(number)
     finally:
         gc.enable()
 
