@@ -197,7 +197,8 @@ class DistributedIterator:
 def _rows(batch: Any) -> int:
     """How many rows all replicas have of a batch; 0 if it has no array."""
     leaves = jax.tree.leaves(batch, is_leaf=lambda leaf: isinstance(leaf, PerReplica))
-    first = next((leaf for leaf in leaves if isinstance(leaf, PerReplica) or leaf.ndim), None)
+    arrays = (leaf for leaf in leaves if isinstance(leaf, PerReplica) or getattr(leaf, "ndim", 0))
+    first = next(arrays, None)
     if not isinstance(first, PerReplica):
         return 0 if first is None else first.shape[0]
     if first.parts is None:
