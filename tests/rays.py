@@ -12,6 +12,14 @@ import pytest
 os.environ.setdefault("RAY_CLIENT_MODE", "0")
 os.environ.setdefault("PYTHONBREAKPOINT", "ray.util.rpdb._driver_set_trace")
 
+# Of each Ray of the tests: it tells nobody, measures nothing, and has time on a busy machine.
+SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_enable_metrics_collection": "0",
+    "RAY_memory_monitor_refresh_ms": "0",
+    "RAY_worker_register_timeout_seconds": "120",
+}
+
 
 @contextmanager
 def ray_cluster(*nodes):
@@ -23,12 +31,10 @@ def ray_cluster(*nodes):
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        for name, value in SETTINGS.items():
+            patch.setenv(name, value)
         patch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-        patch.setenv("RAY_memory_monitor_refresh_ms", "0")
         patch.setenv("RAY_worker_niceness", "0")
-        patch.setenv("RAY_worker_register_timeout_seconds", "120")
-        patch.setenv("RAY_enable_metrics_collection", "0")
         patch.setenv("RAY_health_check_failure_threshold", "30")  # a busy machine answers late
         patch.delenv("RAY_ADDRESS", raising=False)
         # What other machines would find in their installation.

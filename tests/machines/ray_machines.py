@@ -8,18 +8,13 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
+from rays import SETTINGS
+
 from . import network
 
 PORT = 6379
 NAMES = ("host0", "host1", "host2")
-SETTINGS = {
-    "RAY_AUTH_MODE": "token",
-    "RAY_AUTH_TOKEN": 32 * "5a",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_enable_metrics_collection": "0",
-    "RAY_memory_monitor_refresh_ms": "0",
-    "RAY_worker_register_timeout_seconds": "120",
-}
+TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": 32 * "5a"}
 
 
 @contextmanager
@@ -33,6 +28,7 @@ def ray_machines(folder, path, **environment):
         "JAX_NUM_CPU_DEVICES": "1",
         "RX_COMPILATION_CACHE": "off",
         **SETTINGS,
+        **TOKEN,
         **environment,
     }
     # Ray's sockets have long names, and a socket's path has room for 107 characters.

@@ -47,10 +47,18 @@ def free_memory(devices: Collection[Any]) -> int | None:
         return min(known)
     if any(device.platform != "cpu" for device in devices):
         return None
-    of_machine = _available()
-    if of_machine is None:
+    available = _available()
+    if available is None:
         return None
-    return int(_OF_A_MACHINE * of_machine) // (len(devices) * processes_here())
+    return int(_OF_A_MACHINE * available) // (len(devices) * processes_here())
+
+
+def machine_memory() -> int | None:
+    """The bytes that this machine has, free or not; None if it is not a Unix, or does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
 
 
 def _free(device: Any) -> int | None:
@@ -65,15 +73,14 @@ def _available() -> int | None:
     of_container = _of_container()
     try:
         found = _AVAILABLE.search(Path("/proc/meminfo").read_text())
-        of_machine = int(found[1]) * 1024 if found else None
+        available = int(found[1]) * 1024 if found else None
     except OSError:
-        of_machine = None
-    if of_machine is None:
-        try:  # not a Linux: all that it has
-            of_machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        except (AttributeError, ValueError, OSError):
-            return None
-    return of_machine if of_container is None else min(of_machine, of_container)
+        available = None
+    if available is None:  # not a Linux
+        available = machine_memory()
+    if available is None or of_container is None:
+        return available
+    return min(available, of_container)
 
 
 def _of_container() -> int | None:

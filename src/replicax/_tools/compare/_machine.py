@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from dataclasses import dataclass
 from importlib import metadata
@@ -13,6 +12,7 @@ import jax
 
 import replicax as rx
 from replicax._core.env import cores, variables_of_jax
+from replicax._core.machine.memory import machine_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -67,7 +67,7 @@ def inspect_machine() -> Machine:
         system=platform.platform(terse=True),
         processor=_processor(),
         cores=cores(),
-        memory_bytes=_host_memory(),
+        memory_bytes=machine_memory(),
         devices=tuple(_describe(device) for device in jax.local_devices()),
         versions={
             "python": platform.python_version(),
@@ -115,15 +115,8 @@ def _describe(device: jax.Device) -> Device:
     statistics = device.memory_stats() or {}
     memory = statistics.get("bytes_limit")
     if memory is None and device.platform == "cpu":
-        memory = _host_memory()
+        memory = machine_memory()
     return Device(device_name(device), device.device_kind, device.platform, memory)
-
-
-def _host_memory() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not a Unix, or the value is missing
-        return None
 
 
 def _processor() -> str:

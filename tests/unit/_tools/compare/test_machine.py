@@ -68,7 +68,7 @@ def test_a_system_may_not_tell_its_memory(monkeypatch):
     def unknown(name):
         raise ValueError(name)
 
-    monkeypatch.setattr(_machine.os, "sysconf", unknown)
+    monkeypatch.setattr("os.sysconf", unknown)
     assert _machine.inspect_machine().memory_bytes is None
 
 
