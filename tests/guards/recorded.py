@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import enum
 import importlib
-import importlib.metadata
 import inspect
 import itertools
 import json
@@ -20,7 +19,11 @@ import measured
 PUBLIC = measured.HERE / "public_api.txt"
 STEPS = measured.HERE / "steps.json"
 RECORDED_STEPS = list(itertools.product(measured.KINDS, "12"))
-OF_JAX = "replicax.tf.experimental.numpy."  # names that differ between its versions
+# Where `replicax.tf` hands on names of Keras and JAX.
+HANDED_ON = tuple(
+    f"replicax.tf.{name}."
+    for name in ("keras", "experimental.numpy", "initializers", "losses", "metrics", "optimizers")
+)
 
 # What a default prints that is another one in each process.
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -52,40 +55,52 @@ def is_ours(value: object) -> bool:
     return str(getattr(value, "__module__", "")).partition(".")[0] == "replicax"
 
 
-def described(name: str, value: object) -> Iterator[str]:
-    """Yield a line for the value, and one for each public member of a class of ours."""
-    if not is_ours(value) or not callable(value):
-        yield name
-        return
-    yield name + signature_of(value)
-    if isinstance(value, type):
-        for member, held in sorted(vars(value).items()):
-            if not member.startswith("_"):
-                plain = held.__func__ if isinstance(held, (classmethod, staticmethod)) else held
-                yield f"{name}.{member}{signature_of(plain) if callable(plain) else ''}"
+def members(name: str, kind: type) -> Iterator[str]:
+    """Yield a line for each public member of a class."""
+    for member, held in sorted(vars(kind).items()):
+        if not member.startswith("_"):
+            plain = held.__func__ if isinstance(held, (classmethod, staticmethod)) else held
+            yield f"{name}.{member}{signature_of(plain) if callable(plain) else ''}"
 
 
-def public_api() -> list[str]:
-    """Return one line for each public name, in order: its path, and its signature if it is ours.
+def public_values() -> dict[str, object]:
+    """Return what each public name is bound to, but for those of other libraries.
 
-    Names that `replicax.tf.keras` hands on from Keras are left out: they are those of its version.
+    Names that `replicax.tf` hands on from Keras and JAX are left out: their versions decide them.
     """
-    lines = set()
+    found = {}
     for module in map(importlib.import_module, public_modules()):
         for name in dir(module):
             value = getattr(module, name)
-            of_keras = module.__name__.startswith("replicax.tf.keras") and not is_ours(value)
+            handed_on = f"{module.__name__}.".startswith(HANDED_ON) and not is_ours(value)
             of_python = getattr(value, "__module__", "") in ("typing", "__future__")
-            if not (name.startswith("_") or inspect.ismodule(value) or of_keras or of_python):
-                lines.update(described(f"{module.__name__}.{name}", value))
+            if not (name.startswith("_") or inspect.ismodule(value) or handed_on or of_python):
+                found[f"{module.__name__}.{name}"] = value
+    return found
+
+
+def public_api() -> list[str]:
+    """Return a line for each public name, in order: its path, and its signature if it is ours.
+
+    What has several names is described once, at the shortest of them, if possible outside of `tf`;
+    the others say what they stand for.
+    """
+
+    def order(pair: tuple[str, object]) -> tuple[bool, int, str]:
+        name, _ = pair
+        return name.startswith("replicax.tf."), len(name), name
+
+    lines, described = set(), {}
+    for name, value in sorted(public_values().items(), key=order):
+        if not is_ours(value) or not callable(value):
+            lines.add(name)
+        elif id(value) in described:
+            lines.add(f"{name} = {described[id(value)]}")
+        else:
+            described[id(value)] = name
+            lines.add(name + signature_of(value))
+            lines.update(members(name, value) if isinstance(value, type) else ())
     return sorted(lines)
-
-
-def of_any_jax(lines: list[str]) -> list[str]:
-    """All lines with JAX 0.10, of which the record is; else those that JAX does not change."""
-    if importlib.metadata.version("jax").startswith("0.10."):
-        return lines
-    return [line for line in lines if not line.startswith(OF_JAX)]
 
 
 if __name__ == "__main__":
