@@ -50,11 +50,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=240, help="limit for a program")
     parser.add_argument("--jobs", type=int, default=1, help="so many at a time")
     parser.add_argument("--json", type=Path, help="also write what was found to this file")
-    listed = tomllib.loads((HERE / "programs.toml").read_text())["program"]
     arguments = parser.parse_args()
     if importlib.util.find_spec("tensorflow"):
         parser.error("TensorFlow is installed here, which a program could import")
-    chosen = [one for one in listed if arguments.only in f"{one['repository']}/{one['path']}"]
+    listed = tomllib.loads((HERE / "programs.toml").read_text())
+    chosen = [
+        {"repository": repository, "commit": programs["commit"], "path": path, **how}
+        for repository, programs in listed.items()
+        for path, how in programs.items()
+        if path != "commit" and arguments.only in f"{repository}/{path}"
+    ]
     found = []
     with ThreadPoolExecutor(arguments.jobs) as pool:
         for one in pool.map(lambda one: tried(one, arguments.checkouts, arguments.seconds), chosen):
