@@ -28,7 +28,9 @@ import numpy as np
 import tensorflow as tf
 
 RECORDED = Path(__file__).with_name("recorded.json")
-NAMES = ("one_device", "mirrored_2", "mirrored_3", "mirrored_4", "central_storage_2")
+# TensorFlow's CentralStorageStrategy gives what mirrored replicas give, but for two of its errors:
+# it counts earlier batches of a metric again, and drops the last, incomplete step of a function.
+NAMES = ("one_device", "mirrored_2", "mirrored_3")
 
 
 def main() -> None:
@@ -78,11 +80,8 @@ def make(name: str) -> tf.distribute.Strategy:
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
     if name == "one_device":
         return tf.distribute.OneDeviceStrategy("/cpu:1")
-    kind, count = name.rsplit("_", 1)
-    devices = [f"/cpu:{index}" for index in range(int(count))]
-    if kind == "mirrored":
-        return tf.distribute.MirroredStrategy(devices)
-    return tf.distribute.experimental.CentralStorageStrategy(devices, "/cpu:0")
+    count = int(name.removeprefix("mirrored_"))
+    return tf.distribute.MirroredStrategy([f"/cpu:{index}" for index in range(count)])
 
 
 def record(strategy: tf.distribute.Strategy) -> dict[str, list[dict]]:

@@ -25,17 +25,20 @@ MAKERS = {
     "one_device": lambda: rx.OneDeviceStrategy("CPU:1"),
     "mirrored_2": lambda: rx.MirroredStrategy(["CPU:0", "CPU:1"]),
     "mirrored_3": lambda: rx.MirroredStrategy(["CPU:0", "CPU:1", "CPU:2"]),
-    "mirrored_4": lambda: rx.MirroredStrategy(["CPU:0", "CPU:1", "CPU:2", "CPU:3"]),
     "central_storage_2": lambda: rx.CentralStorageStrategy(["CPU:0", "CPU:1"], "CPU:0"),
 }
 
 
+# What else gives the numbers of a recorded strategy.
+SAME = {"central_storage_2": "mirrored_2"}
+
+
 def recorded(section):
     """Run a test for every strategy for which `section` was recorded, with the cases."""
-    names = [name for name, sections in STRATEGIES.items() if section in sections]
+    cases = {name: STRATEGIES[SAME.get(name, name)].get(section) for name in MAKERS}
     return pytest.mark.parametrize(
         ("strategy", "cases"),
-        [pytest.param(name, STRATEGIES[name][section], id=name) for name in names],
+        [pytest.param(name, of, id=name) for name, of in cases.items() if of],
         indirect=["strategy"],
     )
 
@@ -176,8 +179,6 @@ def test_mean_of_each_replica(strategy, cases):
 @recorded("splits_from_function")
 def test_batches_from_a_function_are_dealt(strategy, cases):
     for case in cases:
-        if isinstance(strategy, rx.CentralStorageStrategy) and case["rows"] % (2 * case["batch"]):
-            continue  # TensorFlow's CentralStorageStrategy drops the last, incomplete step
         data = strategy.distribute_datasets_from_function(
             lambda context, c=case: batches_of(c["rows"], c["batch"])
         )
@@ -214,17 +215,7 @@ def test_keras_losses_are_scaled(strategy, cases):
 @recorded("metrics")
 def test_metrics(strategy, cases):
     for case in cases:
-        if isinstance(strategy, rx.CentralStorageStrategy):
-            # TensorFlow counts earlier batches again there: a mean over 16 rows came out as that
-            # over 8, 24 and so on. The numbers of one device are the right ones.
-            case = case_of("one_device", "metrics", case)
         check(case, lambda c=case: metric_results(strategy, c), atol=1e-5)
-
-
-def case_of(name, section, case):
-    """What another strategy gave for the same case."""
-    same = {key: value for key, value in case.items() if key != "result"}
-    return next(c for c in STRATEGIES[name][section] if same.items() <= c.items())
 
 
 def metric_results(strategy, case):
