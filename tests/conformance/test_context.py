@@ -10,7 +10,7 @@ import pytest
 
 import replicax as rx
 
-from helpers import local
+from helpers import local, two_strategies
 
 
 def test_outside_every_scope_the_default_strategy_is_current():
@@ -50,6 +50,7 @@ def test_in_run_a_replica_context_is_current(strategy):
     assert seen == {"strategy": True, "cross": False, "has": not is_default}
 
 
+@two_strategies
 def test_after_run_the_context_is_as_before(strategy):
     strategy.run(lambda: None)
     assert not rx.has_strategy()
@@ -61,6 +62,7 @@ def test_replica_ids_count_from_zero(strategy):
     assert local(strategy, ids) == list(range(strategy.num_replicas_in_sync))
 
 
+@two_strategies
 def test_the_replica_id_is_an_int32(strategy):
     ids = strategy.run(lambda: rx.get_replica_context().replica_id_in_sync_group)
     assert {component.dtype for component in local(strategy, ids)} == {jnp.dtype("int32")}
@@ -72,12 +74,14 @@ def test_the_context_names_the_devices(strategy):
     assert len(devices) == strategy.num_replicas_in_sync
 
 
+@two_strategies
 def test_a_scope_may_be_entered_again(strategy):
     with strategy.scope(), strategy.scope():
         assert rx.get_strategy() is strategy
     assert not rx.has_strategy()
 
 
+@two_strategies
 def test_run_may_be_called_inside_the_scope(strategy):
     with strategy.scope():
         assert strategy.run(lambda: 3) == 3
@@ -85,6 +89,7 @@ def test_run_may_be_called_inside_the_scope(strategy):
 
 
 @pytest.mark.parametrize("call", ["scope", "run", "reduce", "gather"])
+@two_strategies
 def test_two_strategies_do_not_mix(strategy, call):
     other = rx.MirroredStrategy(["CPU:2", "CPU:3"])
     calls = {
@@ -98,12 +103,14 @@ def test_two_strategies_do_not_mix(strategy, call):
         calls[call]()
 
 
+@two_strategies
 def test_run_inside_run_is_an_error(strategy):
     with pytest.raises(RuntimeError, match="`run` requires being in cross-replica context"):
         strategy.run(lambda: strategy.run(lambda: 1))
 
 
 @pytest.mark.parametrize(("name", "instead"), [("reduce", "all_reduce"), ("gather", "all_gather")])
+@two_strategies
 def test_a_cross_replica_method_inside_run_names_the_one_to_use(strategy, name, instead):
     def replica_fn():
         value = jnp.ones(1)
@@ -115,6 +122,7 @@ def test_a_cross_replica_method_inside_run_names_the_one_to_use(strategy, name, 
         strategy.run(replica_fn)
 
 
+@two_strategies
 def test_a_scope_inside_run_stays_in_the_replica_context(strategy):
     def replica_fn():
         with strategy.scope():
@@ -123,6 +131,7 @@ def test_a_scope_inside_run_stays_in_the_replica_context(strategy):
     assert strategy.run(replica_fn) is True
 
 
+@two_strategies
 def test_values_from_function_inside_run_is_an_error(strategy):
     def replica_fn():
         return strategy.experimental_distribute_values_from_function(lambda context: 1.0)
@@ -149,17 +158,20 @@ def test_variables_of_a_globally_set_strategy_live_on_its_devices(strategy):
     assert variable.value.devices() == other.value.devices()
 
 
+@two_strategies
 def test_a_strategy_is_not_set_globally_in_a_scope(strategy):
     with strategy.scope(), pytest.raises(RuntimeError, match="must not be called inside a"):
         rx.experimental_set_strategy(strategy)
 
 
+@two_strategies
 def test_a_globally_set_strategy_can_be_replaced(strategy, mirrored):
     rx.experimental_set_strategy(mirrored)
     rx.experimental_set_strategy(strategy)
     assert rx.get_strategy() is strategy
 
 
+@two_strategies
 def test_a_scope_is_left_when_its_body_fails(strategy):
     with pytest.raises(ZeroDivisionError), strategy.scope():
         raise ZeroDivisionError
@@ -168,6 +180,7 @@ def test_a_scope_is_left_when_its_body_fails(strategy):
         assert len(keras.Variable(1.0).value.devices()) == 2
 
 
+@two_strategies
 def test_a_scope_belongs_to_its_thread(strategy):
     seen = []
     with strategy.scope():
@@ -177,6 +190,7 @@ def test_a_scope_belongs_to_its_thread(strategy):
     assert seen == [False]
 
 
+@two_strategies
 def test_run_works_in_a_second_thread(strategy):
     with strategy.scope():
         counter = keras.Variable(0.0, aggregation="sum")

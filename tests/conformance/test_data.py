@@ -52,12 +52,6 @@ def test_the_policy_decides_how_the_last_batch_is_cut(strategy):
 
 
 @two_replicas
-def test_a_function_of_batches_per_replica(strategy):
-    dataset = strategy.distribute_datasets_from_function(lambda _: Dataset.range(9).batch(2))
-    assert epoch(strategy, dataset) == [[[0, 1], [2, 3]], [[4, 5], [6, 7]], [[8], []]]  # 37
-
-
-@two_replicas
 def test_epochs_differ_as_the_shuffle_says(strategy):
     def two_epochs(**chosen):
         dataset = Dataset.range(16).shuffle(16, seed=1, **chosen).batch(8)
@@ -70,17 +64,10 @@ def test_epochs_differ_as_the_shuffle_says(strategy):
     assert first == second  # 53
 
 
-def test_a_data_set_of_single_rows_is_refused(strategy):
-    dataset = strategy.experimental_distribute_dataset(Dataset.range(4))
+def test_a_data_set_of_single_rows_is_refused(mirrored):
+    dataset = mirrored.experimental_distribute_dataset(Dataset.range(4))
     with pytest.raises(rx.errors.UnbatchedInput, match="`batch`"):
         next(iter(dataset))  # 61
-
-
-def test_the_mean_over_an_uneven_batch(strategy):
-    dataset = Dataset.from_tensor_slices([5.0, 6.0, 7.0]).batch(4)
-    (batch,) = strategy.experimental_distribute_dataset(dataset)
-    mean = strategy.reduce("MEAN", strategy.run(lambda x: x, args=(batch,)), axis=0)
-    assert float(mean) == 6.0  # 55
 
 
 @two_replicas

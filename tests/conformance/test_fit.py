@@ -102,13 +102,13 @@ def test_core_twenty_steps_of_adam_equal_one_device(name):
 @pytest.mark.parametrize(
     ("name", "batch_size"),
     [
-        *itertools.product(["mirrored_3"], [1, 2, 5, 10, 101, 500]),
-        *itertools.product(["multi_worker_8"], [5, 101]),
-        *itertools.product(["central_storage_3"], [2, 10]),
+        *itertools.product(["mirrored_3"], [2, 10, 500]),
+        ("multi_worker_8", 5),
+        ("central_storage_3", 2),
     ],
 )
 def test_any_batch_size_equals_one_device(name, batch_size):
-    # 1 and 2 rows on 3 replicas, 5 on 8: fewer rows than replicas, at every step.
+    # 2 rows on 3 replicas, 5 on 8: fewer rows than replicas, at every step.
     epochs = 1 if batch_size < 16 else 3
     model, history = fitted(MATRIX[name](), batch_size, "sgd", epochs)
     expected_model, expected = fitted_by_one_device(batch_size, epochs)

@@ -35,43 +35,10 @@ def all_equal(arrays, expected):
         np.testing.assert_array_equal(array, expected)
 
 
-@pytest.mark.parametrize(
-    ("component", "axis"), [([1, 2, 3], 0), ([[1, 2, 3]], 1), ([[[1, 2], [1, 2]]], 2)]
-)
-def test_components_are_concatenated(strategy, component, axis):
-    # Pair 73.
-    component = np.array(component)
-    value = per_replica(
-        strategy, *[component + 10 * r for r in range(strategy.num_replicas_in_sync)]
-    )
-    parts = [component + 10 * r for r in range(strategy.num_replicas_in_sync)]
-    all_equal(gathered_both_ways(strategy, value, axis), np.concatenate(parts, axis))
-
-
 def test_the_axis_may_be_negative(strategy):
     replicas = strategy.num_replicas_in_sync
     value = per_replica(strategy, *[np.full((2, 1), r) for r in range(replicas)])
     all_equal(gathered_both_ways(strategy, value, -1), np.tile(np.arange(replicas), (2, 1)))
-
-
-@two_replicas
-@pytest.mark.parametrize(
-    ("shapes", "axis", "result"), [(((1, 1), (2, 1)), 0, (3, 1)), (((1, 1), (1, 2)), 1, (1, 3))]
-)
-def test_sizes_may_differ_along_the_axis(strategy, shapes, axis, result):
-    # Pair 74.
-    components = [np.full(shape, r) for r, shape in enumerate(shapes)]
-    value = per_replica(strategy, *components)
-    arrays = gathered_both_ways(strategy, value, axis)
-    assert arrays[0].shape == result
-    all_equal(arrays, np.concatenate(components, axis))
-
-
-@two_replicas
-def test_uneven_rows_are_gathered_in_order(strategy):
-    # Pair 64: [1.] and [2., 2.].
-    value = per_replica(strategy, np.array([1.0]), np.array([2.0, 2.0]))
-    all_equal(gathered_both_ways(strategy, value, 0), [1.0, 2.0, 2.0])
 
 
 def test_the_rows_of_any_batch_come_back_in_order(strategy):
@@ -88,22 +55,6 @@ def test_sizes_may_not_differ_along_another_axis(strategy):
         strategy.gather(value, axis=0)
     with pytest.raises(ValueError, match="Reduce a value over the batch first"):
         strategy.run(lambda v: context().all_gather(v, 0), args=(value,))
-
-
-@two_replicas
-def test_ranks_may_not_differ(strategy):
-    # Pair 74.
-    value = per_replica(strategy, np.ones(2), np.ones((2, 2)))
-    with pytest.raises(ValueError, match="Shape mismatch"):
-        strategy.gather(value, axis=0)
-
-
-@several_replicas
-def test_scalars_cannot_be_gathered(strategy):
-    # Pair 74.
-    value = strategy.run(lambda: context().replica_id_in_sync_group)
-    with pytest.raises(ValueError, match="Cannot `gather` a scalar"):
-        strategy.gather(value, axis=0)
 
 
 def test_scalars_cannot_be_gathered_inside(strategy):
@@ -163,29 +114,6 @@ def test_gathered_rows_can_be_gathered_again(strategy):
 
     result = local(strategy, strategy.run(replica_fn, args=(batch_of(strategy, rows),)))
     all_equal(result, np.tile(rows, replicas))
-
-
-@two_replicas
-def test_gathers_may_not_depend_on_each_other_endlessly(strategy):
-    def replica_fn(x):
-        # Each size depends on the one before, so each trace settles one more of them.
-        for _ in range(9):
-            x = jnp.zeros(context().all_gather(x, 0).shape[0] ** 2 % 11 + 1)
-        return x
-
-    batch = batch_of(strategy, np.zeros(3, "float32"))
-    with pytest.raises(rx.errors.UnevenBatch, match="sizes of gathered values"):
-        strategy.run(replica_fn, args=(batch,))
-
-
-@two_replicas
-def test_replicas_must_gather_equally_often(strategy):
-    def replica_fn(x):
-        return context().all_gather(x, 0) if x.shape[0] > 1 else x
-
-    batch = batch_of(strategy, np.zeros(3, "float32"))
-    with pytest.raises(rx.errors.UnevenBatch, match="Gather on every replica"):
-        strategy.run(replica_fn, args=(batch,))
 
 
 @few_strategies

@@ -16,11 +16,11 @@ import replicax as rx
 
 from helpers import (
     assert_trees_close,
-    batch_of,
     few_strategies,
     local,
     per_replica,
     several_replicas,
+    two_strategies,
 )
 
 
@@ -34,11 +34,13 @@ def replica_id():
 
 
 @pytest.mark.parametrize("value", [3, 2.5, None, "text", True])
+@two_strategies
 def test_python_values_come_back_as_they_are(strategy, value):
     # Pair 79.
     assert strategy.run(lambda: value) is value
 
 
+@two_strategies
 def test_a_nest_comes_back_with_its_types(strategy):
     # Pairs 79 and 80.
     def replica_fn():
@@ -58,6 +60,7 @@ def test_a_nest_comes_back_with_its_types(strategy):
     assert local(strategy, result[2].second["b"]) == expected
 
 
+@two_strategies
 def test_a_variable_comes_back_as_itself(strategy):
     with strategy.scope():
         variable = keras.Variable(1.0)
@@ -83,11 +86,7 @@ def test_different_results_do_not_act_as_one_number(strategy):
         float(result)
 
 
-def test_local_results_of_a_plain_value_are_one_tuple(strategy):
-    # Pair 79.
-    assert strategy.experimental_local_results(3) == (3,)
-
-
+@two_strategies
 def test_components_of_several_devices_are_computed_with_together(strategy):
     def replica_fn():
         return jnp.full(2, 1.0 + rx.get_replica_context().replica_id_in_sync_group)
@@ -98,11 +97,13 @@ def test_components_of_several_devices_are_computed_with_together(strategy):
     assert jnp.stack([jnp.sum(one) / 2 for one in components]).tolist() == expected
 
 
+@two_strategies
 def test_local_results_of_a_nest_are_one_nest_per_replica(strategy):
     result = strategy.run(lambda: {"id": replica_id(), "name": "x"})
     nests = strategy.experimental_local_results(result)
     expected = [{"id": r, "name": "x"} for r in range(strategy.num_replicas_in_sync)]
     assert [{"id": int(nest["id"]), "name": nest["name"]} for nest in nests] == expected
+    assert strategy.experimental_local_results(3) == (3,)
 
 
 def test_each_replica_gets_its_own_component(strategy):
@@ -112,12 +113,7 @@ def test_each_replica_gets_its_own_component(strategy):
     assert local(strategy, result) == [10.0 + 2 * r for r in range(replicas)]
 
 
-def test_plain_arguments_are_the_same_for_all(strategy):
-    result = strategy.run(lambda x: x * (1 + replica_id()), args=(np.float32(2.0),))
-    replicas = strategy.num_replicas_in_sync
-    assert local(strategy, result) == [2.0 * (r + 1) for r in range(replicas)]
-
-
+@two_strategies
 def test_arguments_may_be_nests_and_keywords(strategy):
     replicas = strategy.num_replicas_in_sync
     value = per_replica(strategy, *np.arange(replicas, dtype="float32"))
@@ -138,20 +134,13 @@ def test_results_of_one_run_are_arguments_of_the_next(strategy):
     assert local(strategy, second) == [10 * r + 5 for r in range(replicas)]
 
 
-def test_a_dict_of_arrays_is_split_like_an_array(strategy):
-    # As the parameters and batches of a pure-JAX program are.
-    batch = {"x": np.ones((24, 2), "float32"), "y": np.zeros(24, "int32")}
-    shapes = strategy.run(lambda b: (b["x"].shape, b["y"].shape), args=(batch_of(strategy, batch),))
-    rows = 24 // strategy.num_replicas_in_sync
-    assert shapes == ((rows, 2), (rows,))
-
-
 @pytest.mark.parametrize("args", [np.ones(2), 3, "ab", {"x": 1}])
-def test_arguments_must_be_a_list_or_tuple(strategy, args):
+def test_arguments_must_be_a_list_or_tuple(mirrored, args):
     with pytest.raises(ValueError, match=r"args=\(batch,\)"):
-        strategy.run(lambda *_: None, args=args)
+        mirrored.run(lambda *_: None, args=args)
 
 
+@two_strategies
 def test_python_numbers_are_part_of_the_program(strategy):
     seen = []
 
@@ -167,6 +156,7 @@ def test_python_numbers_are_part_of_the_program(strategy):
     assert set(seen) == {2, 3}
 
 
+@two_strategies
 def test_an_equal_signature_is_traced_once(strategy):
     traces = []
 
@@ -182,6 +172,7 @@ def test_an_equal_signature_is_traced_once(strategy):
     assert len(traces) > first
 
 
+@two_strategies
 def test_true_and_one_are_different_arguments(strategy):
     def kind(flag):
         return type(flag).__name__
@@ -190,7 +181,7 @@ def test_true_and_one_are_different_arguments(strategy):
     assert kinds == ["int", "bool", "float"]
 
 
-@few_strategies
+@two_strategies
 def test_zero_and_minus_zero_are_different_arguments(strategy):
     def scaled(factor):
         return factor * jnp.float32(1.0)
@@ -202,7 +193,7 @@ def test_zero_and_minus_zero_are_different_arguments(strategy):
     assert signs == [False, True]
 
 
-@few_strategies
+@two_strategies
 def test_a_new_object_is_not_taken_for_an_old_one(strategy):
     class Box:
         def __init__(self, content):
@@ -215,7 +206,7 @@ def test_a_new_object_is_not_taken_for_an_old_one(strategy):
     assert [strategy.run(content, args=(Box(n),)) for n in range(5)] == [0, 1, 2, 3, 4]
 
 
-@few_strategies
+@two_strategies
 def test_an_object_that_cannot_be_hashed_may_be_called(strategy):
     @dataclasses.dataclass
     class Scale:
@@ -228,6 +219,7 @@ def test_an_object_that_cannot_be_hashed_may_be_called(strategy):
     assert local(strategy, result) == [6.0] * strategy.num_replicas_in_sync
 
 
+@two_strategies
 def test_a_bound_method_may_be_run(strategy):
     class Step:
         calls = 0
@@ -252,7 +244,7 @@ def test_a_committed_array_of_another_device_may_be_used(strategy):
     assert_trees_close(local(strategy, result)[0], np.array([0.0, 2.0, 4.0]))
 
 
-@few_strategies
+@two_strategies
 def test_random_keys_may_be_arguments_and_results(strategy):
     def replica_fn(key):
         return jax.random.fold_in(key, replica_id())
@@ -265,6 +257,7 @@ def test_random_keys_may_be_arguments_and_results(strategy):
     assert_trees_close([data(key) for key in keys], [data(key) for key in expected])
 
 
+@two_strategies
 def test_jax_transformations_work_inside(strategy):
     def replica_fn(x):
         gradient = jax.grad(lambda w: jnp.sum(jnp.sin(w) ** 2))(x)
@@ -309,14 +302,15 @@ def test_a_jax_collective_that_deals_out_pieces_gives_different_results(strategy
     assert local(strategy, strategy.run(replica_fn)) == expected[collective]
 
 
-def test_an_exception_comes_through(strategy):
+def test_an_exception_comes_through(mirrored):
     def replica_fn():
         raise KeyError("my own")
 
     with pytest.raises(KeyError, match="my own"):
-        strategy.run(replica_fn)
+        mirrored.run(replica_fn)
 
 
+@two_strategies
 def test_after_an_exception_everything_works(strategy):
     with strategy.scope():
         variable = keras.Variable(1.0, aggregation="mean")
@@ -336,42 +330,42 @@ def test_after_an_exception_everything_works(strategy):
 
 
 @pytest.mark.parametrize("look", [float, int, bool, np.asarray])
-def test_looking_at_a_traced_number_is_explained(strategy, look):
+def test_looking_at_a_traced_number_is_explained(mirrored, look):
     with pytest.raises(rx.errors.LeakedTracer, match="needs the value of an array"):
-        strategy.run(lambda x: look(x), args=(np.float32(1.0),))
+        mirrored.run(lambda x: look(x), args=(np.float32(1.0),))
 
 
-def test_a_leaked_tracer_is_explained(strategy):
+def test_a_leaked_tracer_is_explained(mirrored):
     kept = []
 
     def leak(x):
         kept.append(x * 2)
         return x
 
-    strategy.run(leak, args=(np.float32(1.0),))
+    mirrored.run(leak, args=(np.float32(1.0),))
     with pytest.raises(rx.errors.LeakedTracer, match="earlier trace"):
-        strategy.run(lambda x: x + kept[0], args=(np.float32(1.0),))
+        mirrored.run(lambda x: x + kept[0], args=(np.float32(1.0),))
 
 
-def test_a_leaked_tracer_of_an_earlier_call_is_explained_on_retracing(strategy):
+def test_a_leaked_tracer_of_an_earlier_call_is_explained_on_retracing(mirrored):
     kept = []
 
     def leak(x, n):
         kept.append(x)
         return x + (kept[0] if n else 0)
 
-    strategy.run(leak, args=(np.float32(1.0), 0))
+    mirrored.run(leak, args=(np.float32(1.0), 0))
     with pytest.raises(rx.errors.LeakedTracer, match="return the value"):
-        strategy.run(leak, args=(np.float32(1.0), 1))
+        mirrored.run(leak, args=(np.float32(1.0), 1))
 
 
-def test_xla_options_reach_the_compiler(strategy):
+def test_xla_options_reach_the_compiler(mirrored):
     options = rx.RunOptions(experimental_xla_options={"no_such_option_of_xla": True})
     with pytest.raises(Exception, match="no_such_option_of_xla"):
-        strategy.run(lambda: jnp.ones(1), options=options)
+        mirrored.run(lambda: jnp.ones(1), options=options)
 
 
-@few_strategies
+@two_strategies
 def test_xla_options_work_inside_a_function(strategy):
     options = rx.RunOptions(experimental_xla_options={"xla_cpu_enable_fast_math": True})
     step = rx.function(lambda: strategy.run(lambda: jnp.ones(1), options=options))
@@ -426,37 +420,6 @@ def test_a_function_may_be_run(strategy):
     result = strategy.run(step, args=(np.float32(2.0),))
     replicas = strategy.num_replicas_in_sync
     assert local(strategy, result) == [2.0 * (r + 1) for r in range(replicas)]
-
-
-def test_results_of_an_uneven_batch_have_one_component_per_replica(strategy):
-    replicas = strategy.num_replicas_in_sync
-    batch = batch_of(strategy, np.ones(4 * replicas + 1, "float32"))
-    result = strategy.run(lambda x: jnp.sum(x), args=(batch,))
-    most = -(-(4 * replicas + 1) // replicas)
-    rows = [min(most, max(0, 4 * replicas + 1 - r * most)) for r in range(replicas)]
-    assert local(strategy, result) == rows
-    assert float(strategy.reduce("SUM", result, axis=None)) == 4 * replicas + 1
-
-
-def test_row_counts_of_an_uneven_batch_are_each_replicas_own(strategy):
-    # Neither count depends on an element of the batch, only on its shape.
-    replicas = strategy.num_replicas_in_sync
-    batch = batch_of(strategy, np.ones(4 * replicas + 1, "float32"))
-    result = strategy.run(lambda x: (jnp.float32(x.shape[0]), jnp.ones_like(x).sum()), (batch,))
-    assert [float(strategy.reduce("SUM", count, axis=None)) for count in result] == [
-        4 * replicas + 1,
-        4 * replicas + 1,
-    ]
-
-
-@several_replicas
-def test_python_values_that_differ_on_uneven_replicas_are_not_lost(strategy):
-    # 5 and 4 rows on 2 replicas; the shapes of a trace are Python numbers.
-    replicas = strategy.num_replicas_in_sync
-    batch = batch_of(strategy, np.zeros(4 * replicas + 1, "float32"))
-    rows = strategy.experimental_local_results(strategy.run(lambda x: x.shape[0], (batch,)))
-    most = -(-(4 * replicas + 1) // replicas)
-    assert rows == (*[most] * (replicas - 1), 4 * replicas + 1 - most * (replicas - 1))
 
 
 @few_strategies

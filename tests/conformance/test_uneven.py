@@ -37,16 +37,6 @@ def test_gradient_of_all_gather_is_each_replicas_own_slice(name):
 
 
 @pytest.mark.parametrize("name", THREE)
-def test_gradient_of_all_gather_on_even_rows(name):
-    strategy, batch = pieces_of(name, [1, 2, 3])
-
-    def fn(x):
-        return jax.grad(lambda x: (rx.get_replica_context().all_gather(x, 0) ** 2).sum())(x)
-
-    assert [v.tolist() for v in strategy.run(fn, args=(batch,)).values] == [[6], [12], [18]]
-
-
-@pytest.mark.parametrize("name", THREE)
 def test_gradient_of_all_reduce_over_uneven_rows(name):
     strategy, batch = pieces_of(name, [1, 2, 3, 4, 5])
 
