@@ -80,7 +80,7 @@ bench-steps: $(INSTALLED) ## measure what Replicax adds to a training step
 bench-input: $(INSTALLED) ## compare input pipelines with Grain and tf.data; ARGS="--help" shows how
 	$(VENV)/bin/python benchmarks/input.py $(ARGS)
 
-bench-workers: $(INSTALLED) ## compare two workers with one, with JAX by hand and with TensorFlow; ARGS="--help" shows how
+bench-workers: $(INSTALLED) ## all-reduces of two workers, beside JAX by hand and TensorFlow; ARGS="--help" shows how
 	$(VENV)/bin/python benchmarks/multi_worker.py $(ARGS)
 
 bench-servers: $(INSTALLED) ## compare parameter servers with those of TensorFlow; ARGS="--help" shows how

@@ -1,10 +1,9 @@
-"""Two workers on one machine: training, all-reduces, and what agreeing on batches costs.
+"""Two workers on one machine: all-reduces, and what agreeing on batches costs.
 
-A small CNN is trained by `fit` and by a custom loop: by Replicax with two workers and with one, by
-JAX written by hand in two processes, and by TensorFlow's MultiWorkerMirroredStrategy with two
-workers and legacy Keras. The workers of all sides live as long as the benchmark and take turns, so
-that one side computes at a time and what else the machine does meets all of them. All start from
-the same weights and must end with the same.
+By Replicax with two workers and, where nothing is to be reduced, with one; by JAX written by hand
+in two processes; and by TensorFlow's MultiWorkerMirroredStrategy with two workers. The workers of
+all sides live as long as the benchmark and take turns, so that one side computes at a time and what
+else the machine does meets all of them. All must end with the same. Training: table.py.
 
     python benchmarks/multi_worker.py --tensorflow /path/to/python/with/tensorflow
 """
@@ -31,9 +30,6 @@ import numpy as np
 from harness.output import end_cleanly_on_signals, say, spread
 from harness.processes import ADDRESS, Processes, SideFailed, free_addresses
 
-SHAPE = (32, 32, 3)  # of CIFAR-10's images
-CLASSES = 10
-LEARNING_RATE = 0.02
 WORKERS = 2
 KILOBYTE, MEGABYTE = 2**10, 2**20
 SIZES = (4 * KILOBYTE, 64 * KILOBYTE, MEGABYTE, 8 * MEGABYTE, 64 * MEGABYTE)
@@ -41,10 +37,9 @@ TENSORS = 50  # a model's gradients
 TENSOR_SIZES = (4 * KILOBYTE, 64 * KILOBYTE)
 REDUCED_A_ROUND = 64 * MEGABYTE  # in at most so many calls:
 CALLS = 40
-SMALL_STEPS = 100
+SMALL_STEPS, SMALL_ROWS = 100, 128
 TOLERANCE = 1e-4
 
-FIT, LOOP = "fit", "custom loop"
 OURS, ALONE, BY_HAND, TENSORFLOW = (
     "Replicax, 2 workers",
     "Replicax, 1 worker",
@@ -57,11 +52,9 @@ UNPACKED = "{}, a pack for each tensor"
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=7, help="turns of each side (default 7)")
-    parser.add_argument("--steps", type=int, default=20, help="of training, a turn (default 20)")
-    parser.add_argument("--batch-size", type=int, default=128, help="of all workers (default 128)")
     parser.add_argument("--only", default="", help="cases whose name holds this")
     parser.add_argument(
-        "--tensorflow", metavar="PYTHON", help="has TensorFlow and tf_keras; without it, left out"
+        "--tensorflow", metavar="PYTHON", help="has TensorFlow; without it, left out"
     )
     parser.add_argument(
         "--also",
@@ -75,65 +68,35 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--serve", help=argparse.SUPPRESS)  # as a worker of a `Group`
     options = parser.parse_args()
     if options.quick:
-        options.rounds, options.steps, options.batch_size = 1, 2, 16
+        options.rounds = 1
     return options
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a worker is told at its start. All of them make the same data and weights.
+    """What a worker is told at its start. All of them make the same data.
 
     Args:
         side: Which of the sides it belongs to.
         label: What the side is called.
-        steps: Training steps a turn.
-        batch_size: Rows of a step, over all workers.
         quick: Whether sizes do not matter.
         only: Cases whose names hold this.
     """
 
     side: str
     label: str
-    steps: int
-    batch_size: int
     quick: bool
     only: str
 
     @cached_property
-    def images(self) -> np.ndarray:
-        shape = (self.steps * self.batch_size, *SHAPE)
-        return np.random.default_rng(0).random(shape, np.float32) - np.float32(0.5)
-
-    @cached_property
-    def labels(self) -> np.ndarray:
-        rows = self.steps * self.batch_size
-        return np.random.default_rng(1).integers(0, CLASSES, rows).astype("int32")
-
-    @cached_property
-    def batches(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        shape = (self.steps, self.batch_size)
-        images, labels = self.images.reshape(*shape, *SHAPE), self.labels.reshape(shape)
-        return list(zip(images, labels, strict=True))
-
-    @cached_property
     def small(self) -> tuple[np.ndarray, np.ndarray]:
         """A batch that takes no time."""
-        rows = np.random.default_rng(2).random((self.batch_size, 32), np.float32)
+        rows = np.random.default_rng(2).random((SMALL_ROWS, 32), np.float32)
         return rows, rows.sum(axis=1, keepdims=True)
 
     @property
     def small_steps(self) -> int:
         return 5 if self.quick else SMALL_STEPS
-
-    @cached_property
-    def weights(self) -> list[np.ndarray]:
-        """Of the CNN: two convolutions, each halved by a max-pool, and two dense layers."""
-        random, found = np.random.default_rng(3), []
-        for shape in (3, 3, 3, 32), (3, 3, 32, 64), (8 * 8 * 64, 64), (64, CLASSES):
-            scale = (2 / np.prod(shape[:-1])) ** 0.5
-            found += [(scale * random.normal(size=shape)).astype("float32")]
-            found += [np.zeros(shape[-1], np.float32)]
-        return found
 
     @property
     def reduced(self) -> dict[str, tuple[int, int, int]]:
@@ -165,7 +128,7 @@ class Work:
         reset: Brings everything to where it began.
         result: What must be the same on all sides afterwards.
         units: By how many the time is divided: steps or calls.
-        amount: How much each of them does: images or bytes.
+        amount: The bytes of each of them.
     """
 
     run: Callable[[], object]
@@ -189,47 +152,8 @@ def ends(arrays: Iterable[np.ndarray]) -> np.ndarray:
 # The sides. Each imports what it needs, in processes of its own.
 
 
-def keras_model(keras: Any, plan: Plan) -> Any:
-    """The CNN, in Keras 3 or in legacy Keras."""
-    layers = keras.layers
-    model = keras.Sequential(
-        [
-            keras.Input(SHAPE),
-            layers.Conv2D(32, 3, padding="same", activation="relu"),
-            layers.MaxPooling2D(),
-            layers.Conv2D(64, 3, padding="same", activation="relu"),
-            layers.MaxPooling2D(),
-            layers.Flatten(),
-            layers.Dense(64, activation="relu"),
-            layers.Dense(CLASSES),
-        ]
-    )
-    model.set_weights(plan.weights)
-    return model
-
-
-def training(plan: Plan, epoch: Callable[[], object], model: Any) -> Work:
-    return Work(
-        epoch,
-        reset=lambda: model.set_weights(plan.weights),
-        result=lambda: flat(model.get_weights()),
-        units=plan.steps,
-        amount=plan.batch_size,
-    )
-
-
-def keras_fit(keras: Any, strategy: Any, plan: Plan) -> Work:
-    """An epoch of `fit`."""
-    with strategy.scope():
-        model = keras_model(keras, plan)
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.SGD(LEARNING_RATE), loss)
-    how = {"batch_size": plan.batch_size, "shuffle": False, "verbose": 0}
-    return training(plan, lambda: model.fit(plan.images, plan.labels, **how), model)
-
-
 class Replicax:
-    """`fit`, `strategy.run` and a distributed data set, with as many workers as are started."""
+    """`strategy.run` and a distributed data set, with as many workers as are started."""
 
     def __init__(self, plan: Plan) -> None:
         import keras
@@ -241,10 +165,7 @@ class Replicax:
 
     def works(self) -> Works:
         label = self._plan.label
-        found: Works = {
-            (FIT, label): keras_fit(self._keras, self._strategy, self._plan),
-            (LOOP, label): self._loop(),
-        }
+        found: Works = {}
         if self._strategy.num_replicas_in_sync > 1:
             found |= self._reductions(self._strategy, label)
         if label == OURS:  # a strategy that packs nothing
@@ -266,22 +187,6 @@ class Replicax:
             return rx.get_replica_context().all_reduce("SUM", value)
 
         return step
-
-    def _loop(self) -> Work:
-        strategy, keras, plan = self._strategy, self._keras, self._plan
-        with strategy.scope():
-            model, optimizer = keras_model(self._keras, plan), keras.optimizers.SGD(LEARNING_RATE)
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        step = self._step(model, optimizer, loss)
-        dataset = strategy.experimental_distribute_dataset(plan.batches)
-
-        def epoch() -> float:
-            value: Any = None
-            for batch in dataset:
-                value = strategy.run(step, args=batch)
-            return float(value)
-
-        return training(plan, epoch, model)
 
     def _small_steps(self) -> Works:
         """The same batch from a data set, about which the workers agree, and by itself."""
@@ -343,7 +248,7 @@ class Replicax:
 
 
 class ByHand:
-    """`shard_map`, donated weights, one packed `psum`; two batches in flight at most."""
+    """`shard_map` and one packed `psum`."""
 
     def __init__(self, plan: Plan) -> None:
         import jax
@@ -353,63 +258,9 @@ class ByHand:
         mesh = jax.make_mesh((WORKERS,), ("worker",))
         self._plan, self._mesh, self._rank = plan, mesh, rank
         self._split = jax.NamedSharding(mesh, jax.P("worker"))
-        self._whole = jax.NamedSharding(mesh, jax.P())
 
     def works(self) -> Works:
-        training = self._training()
-        found: Works = {(FIT, BY_HAND): training, (LOOP, BY_HAND): training}
-        for case, how in self._plan.reduced.items():
-            found[case, BY_HAND] = self._reduction(*how)
-        return found
-
-    def _place(self, array: np.ndarray) -> Any:
-        """This process' share of a batch."""
-        import jax
-
-        rows = len(array) // WORKERS
-        own = array[self._rank * rows : (self._rank + 1) * rows]
-        return jax.make_array_from_process_local_data(self._split, own)
-
-    def _mapped(self, fn: Callable[..., Any], shared: bool) -> Any:
-        import jax
-
-        split, whole = jax.P("worker"), jax.P()
-        specs = (whole, split, split) if shared else (split,)
-        return jax.shard_map(fn, mesh=self._mesh, in_specs=specs, out_specs=whole, check_vma=False)
-
-    def _training(self) -> Work:
-        import jax
-
-        plan, place = self._plan, self._place
-
-        def step(weights: list, x: Any, y: Any) -> tuple[list, Any]:
-            def loss_fn(weights: list) -> Any:
-                return cross_entropy(cnn(weights, x), y) / WORKERS
-
-            loss, gradients = jax.value_and_grad(loss_fn)(weights)
-            loss, *gradients = summed([loss, *gradients])
-            new = [w - LEARNING_RATE * g for w, g in zip(weights, gradients, strict=True)]
-            return new, loss
-
-        compiled = jax.jit(self._mapped(step, shared=True), donate_argnums=0)
-        state: dict[str, Any] = {}
-
-        def reset() -> None:
-            make = jax.make_array_from_process_local_data
-            state["weights"] = [make(self._whole, weight) for weight in plan.weights]
-
-        def epoch() -> float:
-            loss: Any = None
-            for x, y in plan.batches:
-                batch = place(x), place(y)
-                if loss is not None:
-                    loss.block_until_ready()
-                state["weights"], loss = compiled(state["weights"], *batch)
-            return float(loss)
-
-        reset()
-        result = lambda: flat(state["weights"])  # noqa: E731
-        return Work(epoch, reset, result, plan.steps, plan.batch_size)
+        return {(case, BY_HAND): self._reduction(*how) for case, how in self._plan.reduced.items()}
 
     def _reduction(self, size: int, count: int, calls: int) -> Work:
         import jax
@@ -418,7 +269,14 @@ class ByHand:
         make = jax.make_array_from_process_local_data
         values = [make(self._split, own) for _ in range(count)]
         pack = summed if count > 1 else lambda leaves: jax.lax.psum(leaves, "worker")
-        compiled = jax.jit(self._mapped(lambda leaves: pack([v[0] for v in leaves]), shared=False))
+        mapped = jax.shard_map(
+            lambda leaves: pack([v[0] for v in leaves]),
+            mesh=self._mesh,
+            in_specs=(jax.P("worker"),),
+            out_specs=jax.P(),
+            check_vma=False,
+        )
+        compiled = jax.jit(mapped)
         found: list[Any] = []
 
         def run() -> None:
@@ -426,28 +284,6 @@ class ByHand:
                 found[:] = jax.block_until_ready(compiled(values))
 
         return Work(run, found.clear, lambda: ends(map(np.asarray, found)), calls, size * count)
-
-
-def cnn(weights: Sequence[Any], x: Any) -> Any:
-    import jax
-    from jax import lax
-
-    def convolved(x: Any, kernel: Any, bias: Any) -> Any:
-        layout = ("NHWC", "HWIO", "NHWC")
-        x = lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=layout)
-        window = (1, 2, 2, 1)
-        return lax.reduce_window(jax.nn.relu(x + bias), -np.inf, lax.max, window, window, "VALID")
-
-    k1, b1, k2, b2, w3, b3, w4, b4 = weights
-    x = convolved(convolved(x, k1, b1), k2, b2)
-    return jax.nn.relu(x.reshape(len(x), -1) @ w3 + b3) @ w4 + b4
-
-
-def cross_entropy(logits: Any, labels: Any) -> Any:
-    import jax
-    import jax.numpy as jnp
-
-    return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=1).mean()
 
 
 def summed(leaves: Sequence[Any]) -> list[Any]:
@@ -467,68 +303,22 @@ def summed(leaves: Sequence[Any]) -> list[Any]:
 
 
 class TensorFlow:
-    """`MultiWorkerMirroredStrategy` with legacy Keras: `fit` does not work there with Keras 3."""
+    """`MultiWorkerMirroredStrategy`."""
 
     def __init__(self, plan: Plan) -> None:
-        os.environ["TF_USE_LEGACY_KERAS"] = "1"
         import tensorflow as tf  # pyright: ignore[reportMissingModuleSource]
-        import tf_keras  # pyright: ignore[reportMissingImports]
 
-        self._plan, self._tf, self._keras = plan, tf, tf_keras
+        self._plan, self._tf = plan, tf
         self._strategy = tf.distribute.MultiWorkerMirroredStrategy()
 
     def works(self) -> Works:
-        found: Works = {
-            (FIT, TENSORFLOW): keras_fit(self._keras, self._strategy, self._plan),
-            (LOOP, TENSORFLOW): self._loop(),
-        }
+        found: Works = {}
         for case, (size, count, calls) in self._plan.reduced.items():
             found[case, TENSORFLOW] = self._reduction(size, count, calls, 0)
             if count > 1:
                 unpacked = self._reduction(size, count, calls, 1)
                 found[case, UNPACKED.format("TensorFlow")] = unpacked
         return found
-
-    def _dataset(self) -> Any:
-        """Global batches, of which each worker takes its rows of every one."""
-        tf, plan = self._tf, self._plan
-        settings = tf.data.Options()
-        settings.experimental_distribute.auto_shard_policy = (
-            tf.data.experimental.AutoShardPolicy.DATA
-        )
-        rows = tf.data.Dataset.from_tensor_slices((plan.images, plan.labels))
-        return rows.batch(plan.batch_size, drop_remainder=True).with_options(settings)
-
-    def _loop(self) -> Work:
-        tf, strategy, plan = self._tf, self._strategy, self._plan
-        with strategy.scope():
-            model, optimizer = (
-                keras_model(self._keras, plan),
-                self._keras.optimizers.SGD(LEARNING_RATE),
-            )
-            optimizer.build(model.trainable_variables)
-        dataset = strategy.experimental_distribute_dataset(self._dataset())
-
-        def step(x: Any, y: Any) -> Any:
-            with tf.GradientTape() as tape:
-                logits = model(x, training=True)
-                losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
-                loss = tf.nn.compute_average_loss(losses, global_batch_size=plan.batch_size)
-            gradients = tape.gradient(loss, model.trainable_variables)
-            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-            return loss
-
-        @tf.function
-        def train_step(x: Any, y: Any) -> Any:
-            return strategy.reduce("SUM", strategy.run(step, args=(x, y)), axis=None)
-
-        def epoch() -> float:
-            loss: Any = None
-            for batch in dataset:
-                loss = train_step(*batch)
-            return float(loss)
-
-        return training(plan, epoch, model)
 
     def _reduction(self, size: int, count: int, calls: int, bytes_per_pack: int) -> Work:
         tf, strategy = self._tf, self._strategy
@@ -661,8 +451,7 @@ def all_groups(options: argparse.Namespace) -> Iterator[list[Group]]:
     with contextlib.ExitStack() as stack:
 
         def plan(side: str, label: str) -> Plan:
-            steps, size = options.steps, options.batch_size
-            return Plan(side, label, steps, size, options.quick, options.only)
+            return Plan(side, label, options.quick, options.only)
 
         groups = [
             replicax_group(plan("replicax", OURS), WORKERS),
@@ -691,8 +480,7 @@ def check(cases: Cases) -> None:
         with tempfile.TemporaryDirectory() as folder:
             for number, (label, group) in enumerate(groups.items()):
                 group(case, label, look=str(Path(folder, str(number))))
-                group(case, label)  # a second `fit` may compile once more
-            results = {path.name: np.load(path) for path in sorted(Path(folder).glob("*.npy"))}
+                results = {path.name: np.load(path) for path in sorted(Path(folder).glob("*.npy"))}
         first, *others = results.values()
         for name, result in zip(list(results)[1:], others, strict=True):
             if not np.allclose(first, result, rtol=0, atol=TOLERANCE):
@@ -719,8 +507,8 @@ def show(
 ) -> None:
     """Each side beside the first of its case, with ratios by round."""
     print(
-        f"{WORKERS} workers of 1 device on {os.cpu_count()} cores; a CNN with batches of "
-        f"{options.batch_size}, all workers together; {options.rounds} rounds, medians and ranges"
+        f"{WORKERS} workers of 1 device on {os.cpu_count()} cores; {options.rounds} rounds, "
+        "medians and ranges"
     )
     for number, variable in enumerate(options.also, 1):
         print(f"environment {number}: {variable}")
@@ -734,8 +522,7 @@ def show(
             line = f"{title:{wide}} {label:{wider}}  {middle:9.2f}  {extent:17}"
             title = ""
             much = cases[case][label].facts[case, label][1]
-            unit, scale = ("images/s", 1) if case in (FIT, LOOP) else ("MB/s", MEGABYTE)
-            line += f"{much / scale / middle * 1e3:12.0f} {unit:9}" if much else f"{'':22}"
+            line += f"{much / MEGABYTE / middle * 1e3:12.0f} MB/s     " if much else f"{'':22}"
             if values is not first:
                 ratio, extent = spread(a / b for a, b in zip(values, first, strict=True))
                 line += f"{ratio:9.2f}  ({extent})"
