@@ -78,6 +78,7 @@ FAULTS = (
         "hangs",
         "Ctrl-C at 30 random moments of a custom loop on two devices",
         lambda folder: _interrupt("mirrored", "function"),
+        "unit/_fit/test_interrupts.py::test_nothing_is_lost_by_interrupts",
     ),
     Fault(
         "wrong numbers",

@@ -93,20 +93,6 @@ def test_a_keras_loss_of_uneven_rows_is_a_mean_of_means(strategy):
     assert_trees_close(weights_of(model), expected)
 
 
-@few_strategies
-def test_moving_statistics_are_the_mean_over_replicas(strategy):
-    # Section 0: statistics per replica, the moving ones averaged. Momentum 0.5 from mean 0 and
-    # variance 1: 0.5 · mean of the means, 0.5 + 0.5 · mean of the (biased) variances.
-    with strategy.scope():
-        layer = keras.layers.BatchNormalization(momentum=0.5)
-    x = np.random.default_rng(0).normal(size=(24, 3)).astype("float32")
-    strategy.run(lambda b: layer(b, training=True), args=(batch_of(strategy, x),))
-    parts = np.split(x, strategy.num_replicas_in_sync)
-    mean, variance = np.mean([p.mean(0) for p in parts], 0), np.mean([p.var(0) for p in parts], 0)
-    assert_trees_close(layer.moving_mean.value, 0.5 * mean)
-    assert_trees_close(layer.moving_variance.value, 0.5 + 0.5 * variance)
-
-
 @two_replicas
 def test_batch_normalization_survives_an_empty_replica(strategy):
     # Pair 133: 1 row on 2 replicas. The empty replica has no statistics, so the other's count.

@@ -32,7 +32,21 @@ def dense():
     return [layers.Flatten(), layers.Dense(4, activation="tanh"), layers.Dense(1)]
 
 
+class Penalty(layers.Layer):
+    """A loss that sees the whole batch: padding would change it."""
+
+    def call(self, x):
+        self.add_loss(keras.ops.mean(x**2))
+        return x
+
+
 LAYERS = {
+    "activity_regularizer_and_add_loss": lambda: [
+        layers.Flatten(),
+        layers.Dense(6, kernel_regularizer=keras.regularizers.L2(0.01)),
+        Penalty(),
+        layers.Dense(1, activity_regularizer=keras.regularizers.L2(0.01)),
+    ],
     "bidirectional_gru_with_dropout": lambda: [
         layers.Bidirectional(layers.GRU(4, recurrent_dropout=0.2, dropout=0.2)),
         layers.Dense(1),
@@ -85,6 +99,35 @@ def compare(name, make, train=fit, tolerance=1e-5):
 )
 def test_layer(kind, name):
     compare(name, functools.partial(model_of, LAYERS[kind]))
+
+
+def masked_lstm():
+    keras.utils.set_random_seed(8)
+    embedding = layers.Embedding(50, 6, mask_zero=True)
+    model = keras.Sequential(
+        [keras.Input((7,), dtype="int32"), embedding, layers.LSTM(5), layers.Dense(1)]
+    )
+    model.compile("sgd", "mse")
+    return model
+
+
+def test_lstm_and_masked_embedding():
+    tokens = SAMPLE.integers(0, 50, (22, 7))
+    compare("mirrored_2", masked_lstm, lambda model: fit(model, tokens))
+
+
+def attention():
+    keras.utils.set_random_seed(9)
+    inputs = keras.Input((6, 5))
+    h = layers.MultiHeadAttention(2, 4, dropout=0.1)(inputs, inputs)
+    h = layers.GlobalAveragePooling1D()(layers.LayerNormalization()(inputs + h))
+    model = keras.Model(inputs, layers.Dense(1)(h))
+    model.compile("sgd", "mse", metrics=["mae"])
+    return model
+
+
+def test_attention_and_layer_norm():
+    compare("mirrored_3", attention)
 
 
 @pytest.mark.parametrize("kind", ["adamw", "lion", "muon", "adafactor", "nadam", "rmsprop"])

@@ -11,7 +11,7 @@ import pytest
 
 from replicax.testing import MATRIX
 
-from fitting import ROWS, SAMPLE, TARGETS, dense_net, made, weight_difference
+from fitting import ROWS, TARGETS, dense_net, made, weight_difference
 
 
 def compare_dense(name, compile_args, fit_args, tolerance=1e-5):
@@ -38,7 +38,7 @@ class Batches(keras.utils.PyDataset):
 
 
 def arrays(**more):
-    return lambda: {"x": ROWS, "y": TARGETS, "batch_size": 10, "epochs": 2, **more}
+    return lambda: {"x": ROWS, "y": TARGETS, "batch_size": 10, "epochs": 2} | more
 
 
 def optimizer(make):
@@ -61,6 +61,11 @@ def averaging():
 def summed_loss():
     loss = keras.losses.MeanSquaredError(reduction="sum")
     return {"loss": loss, "optimizer": keras.optimizers.SGD(0.01)}
+
+
+def binary_loss():
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    return {"loss": loss, "metrics": ["accuracy"]}
 
 
 def more_metrics():
@@ -91,6 +96,10 @@ VARIANTS = {
     "generator": (dict, generator_args),
     "reduction_sum": (summed_loss, arrays()),
     "metrics": (more_metrics, arrays()),
+    "class_weight": (
+        binary_loss,
+        arrays(y=(TARGETS > 0).astype("float32"), class_weight={0: 1.0, 1: 3.0}),
+    ),
 }
 
 
@@ -134,16 +143,6 @@ def test_fit_takes_distributed_datasets(name):
     loss = expected.evaluate(ROWS, TARGETS, batch_size=10, verbose=0)
     np.testing.assert_allclose(distributed.evaluate(dataset, verbose=0), loss, rtol=1e-5)
     assert distributed.predict(dataset, verbose=0).shape == (27, 1)
-
-
-def test_class_weight_equals_one_device():
-    y = (TARGETS > 0).astype("float32")
-
-    def compile_args():
-        return {"loss": keras.losses.BinaryCrossentropy(from_logits=True), "metrics": ["accuracy"]}
-
-    args = {"x": ROWS, "y": y, "batch_size": 10, "epochs": 2, "class_weight": {0: 1.0, 1: 3.0}}
-    compare_dense("mirrored_3", compile_args, lambda: args)
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
@@ -237,75 +236,3 @@ def test_callbacks_write_and_resume(mirrored, tmp_path):
     fit(resumed, tmp_path / "cut")
     assert weight_difference(resumed.get_weights(), uninterrupted.get_weights()) <= 1e-6
     assert (tmp_path / "cut" / "best.keras").exists()
-
-
-def test_lstm_and_embedding_equal_one_device(mirrored):
-    tokens = SAMPLE.integers(0, 50, (21, 7))
-
-    def make():
-        keras.utils.set_random_seed(8)
-        model = keras.Sequential(
-            [
-                keras.Input((7,), dtype="int32"),
-                keras.layers.Embedding(50, 6, mask_zero=True),
-                keras.layers.LSTM(5),
-                keras.layers.Dense(1),
-            ]
-        )
-        model.compile(keras.optimizers.SGD(0.1), "mse")
-        return model
-
-    models = [made(strategy, make) for strategy in (None, mirrored)]
-    for model in models:
-        model.fit(tokens, TARGETS[:21], batch_size=8, epochs=2, verbose=0, shuffle=False)
-    assert weight_difference(models[1].get_weights(), models[0].get_weights()) <= 1e-5
-
-
-def test_attention_and_layer_norm_equal_one_device():
-    sequences = SAMPLE.normal(size=(13, 6, 8)).astype("float32")
-
-    def make():
-        keras.utils.set_random_seed(9)
-        inputs = keras.Input((6, 8))
-        h = keras.layers.MultiHeadAttention(2, 4, dropout=0.1)(inputs, inputs)
-        h = keras.layers.LayerNormalization()(inputs + h)
-        h = keras.layers.GlobalAveragePooling1D()(h)
-        model = keras.Model(inputs, keras.layers.Dense(1)(h))
-        model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
-        return model
-
-    models = [made(strategy, make) for strategy in (None, MATRIX["mirrored_3"]())]
-    for model in models:
-        model.fit(sequences, TARGETS[:13], batch_size=5, epochs=3, verbose=0, shuffle=False)
-    assert weight_difference(models[1].get_weights(), models[0].get_weights()) <= 1e-5
-
-
-def test_activity_regularizer_and_add_loss_equal_one_device():
-    """Losses that see the whole batch: padding would change them."""
-
-    class Penalty(keras.layers.Layer):
-        def call(self, x):
-            self.add_loss(keras.ops.mean(x**2))
-            return x
-
-    def make():
-        keras.utils.set_random_seed(10)
-        regularizer = keras.regularizers.L2(0.01)
-        model = keras.Sequential(
-            [
-                keras.Input((4,)),
-                keras.layers.Dense(6, kernel_regularizer=regularizer),
-                Penalty(),
-                keras.layers.Dense(1, activity_regularizer=regularizer),
-            ]
-        )
-        model.compile(keras.optimizers.SGD(0.1), "mse")
-        return model
-
-    models = [made(strategy, make) for strategy in (None, MATRIX["mirrored_3"]())]
-    histories = [
-        model.fit(ROWS, TARGETS, batch_size=10, epochs=2, verbose=0, shuffle=False).history["loss"]
-        for model in models
-    ]
-    np.testing.assert_allclose(histories[1], histories[0], rtol=1e-5)
-    assert weight_difference(models[1].get_weights(), models[0].get_weights()) <= 1e-5

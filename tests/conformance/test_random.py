@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import jax
 import keras
 import numpy as np
 import pytest
 
-import replicax as rx
 import replicax.tf as tf
 
 from helpers import (
@@ -91,15 +89,6 @@ def test_two_strategies_may_draw_in_turn(strategy, mirrored):
     assert_trees_close([*first, *drawn(strategy, mine)], draws)
 
 
-@two_replicas
-def test_dropout_masks_differ_between_replicas(strategy):
-    # Section 0: tf.distribute with Keras 3 repeats the mask.
-    with strategy.scope():
-        dropout = keras.layers.Dropout(0.5, seed=1)
-    first, second = local(strategy, strategy.run(lambda: dropout(np.ones(SHAPE), training=True)))
-    assert not np.array_equal(first, second)
-
-
 DRAWING = {
     "dropout": lambda image: tf.nn.dropout(image, 0.5),
     "normal": lambda image: tf.random.normal(image.shape),
@@ -136,13 +125,6 @@ def test_dropout_keeps_its_share(strategy):
     assert abs((values == 0).mean() - 0.25) < 0.02
 
 
-def test_dropout_without_training_does_nothing(strategy):
-    with strategy.scope():
-        dropout = keras.layers.Dropout(0.5, seed=1)
-    result = strategy.run(lambda: dropout(np.ones(SHAPE, "float32"), training=False))
-    assert_trees_close(local(strategy, result)[-1], np.ones(SHAPE))
-
-
 @several_replicas
 def test_replicas_of_an_uneven_batch_have_their_own_streams(strategy):
     with strategy.scope():
@@ -151,26 +133,3 @@ def test_replicas_of_an_uneven_batch_have_their_own_streams(strategy):
     result = strategy.run(lambda x: dropout(x, training=True)[:1], (batch_of(strategy, rows),))
     masks = [part for part in local(strategy, result) if len(part)]
     assert all_different(masks)
-
-
-@few_strategies
-def test_a_key_folded_with_the_replica_id_differs(strategy):
-    def replica_fn(key):
-        own = jax.random.fold_in(key, rx.get_replica_context().replica_id_in_sync_group)
-        return jax.random.uniform(own, SHAPE)
-
-    draws = local(strategy, strategy.run(replica_fn, args=(jax.random.key(0),)))
-    assert all_different(draws)
-
-
-@few_strategies
-def test_noise_is_new_in_every_step(strategy):
-    with strategy.scope():
-        noise = keras.layers.GaussianNoise(1.0, seed=2)
-    zeros = np.zeros(SHAPE, "float32")
-
-    def replica_fn():
-        return noise(zeros, training=True)
-
-    draws = [part for _ in range(3) for part in local(strategy, strategy.run(replica_fn))]
-    assert all_different(draws)

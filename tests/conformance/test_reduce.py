@@ -101,13 +101,6 @@ def test_all_reduce_keeps_the_structure(strategy):
     assert float(result[1]["k"]) == 1.0
 
 
-def test_all_reduce_of_one_captured_object_is_multiplied(strategy):
-    # Section 0: R · t, where tf.distribute returns t.
-    captured = jnp.float32(3.0)
-    result = strategy.run(lambda: context().all_reduce("SUM", captured))
-    assert float(result) == 3.0 * strategy.num_replicas_in_sync
-
-
 def test_all_reduce_takes_python_numbers(strategy):
     result = strategy.run(lambda: context().all_reduce("SUM", 2.0))
     assert float(result) == 2.0 * strategy.num_replicas_in_sync

@@ -1,7 +1,6 @@
 """A program in which one worker does what it should not; the arguments say what, and which.
 
-`replicax run --workers 2 tests/multi_process/faults.py kill 1`. Some faults take a time-out in
-seconds as a third argument, for `CommunicationOptions`.
+`replicax run --workers 2 tests/multi_process/faults.py kill 1`
 """
 
 from __future__ import annotations
@@ -19,12 +18,10 @@ import numpy as np
 import replicax as rx
 
 FAULT, CULPRIT = sys.argv[1], int(sys.argv[2])
-TIMEOUT = float(sys.argv[3]) if len(sys.argv) > 3 else None
 print(f"pid {os.getpid()}.", flush=True)
 AT = 3  # the step after which it happens
 
-options = rx.experimental.CommunicationOptions(timeout_seconds=TIMEOUT)
-strategy = rx.MultiWorkerMirroredStrategy(communication_options=options)
+strategy = rx.MultiWorkerMirroredStrategy()
 is_culprit = jax.process_index() == CULPRIT
 if FAULT == "kill at once" and is_culprit:
     os.kill(os.getpid(), signal.SIGKILL)
