@@ -1,7 +1,7 @@
 """Mistakes that people make with Replicax, replayed: what each prints, and its exit code.
 
     python tests/people/mistakes.py            print them all
-    python tests/people/mistakes.py --docs     write the table of docs/mistakes.md anew
+    python tests/people/mistakes.py --docs     write the table of docs/errors.md anew
 
 `test_mistakes.py` checks for each that it ends, how, and that its last line has the named fact.
 """
@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-PAGE = Path(__file__).parents[2] / "docs" / "mistakes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
 BEGIN, END = "<!-- mistakes: begin -->\n", "<!-- mistakes: end -->\n"
 SECONDS = 120.0
 
@@ -177,7 +177,7 @@ def _last(errors: str, is_command: bool) -> str:
 
 
 def table() -> str:
-    """Return the table of docs/mistakes.md."""
+    """Return the table of docs/errors.md."""
     rows = []
     for mistake in MISTAKES:
         ended = replay(mistake)
@@ -191,7 +191,7 @@ def table() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--docs", action="store_true", help="write docs/mistakes.md anew")
+    parser.add_argument("--docs", action="store_true", help="write docs/errors.md anew")
     text = table()
     if not parser.parse_args().docs:
         sys.stdout.write(text)

@@ -52,7 +52,7 @@ class CommunicationOptions:
 
         compression: In `strategy.run` and `fit`, how the gradients that an optimizer gets are
             made smaller on their way: "bf16", "int8", or an object of
-            `rx.experimental.compression`. None sends what there is. See docs/communication.md.
+            `rx.experimental.compression`. None sends what there is. See docs/multi_worker.md.
 
     Raises:
         UsageError: If a size or a time is negative, or there is no such compression.

@@ -35,7 +35,7 @@ WHAT_TO_TRY = (
     "The device has too little memory for this program. Make `batch_size` smaller: "
     "`rx.find_batch_size` finds the largest that fits. Or train in `mixed_bfloat16`, or use "
     "CentralStorageStrategy, which keeps variables on the CPU. `replicax doctor` shows which "
-    "processes hold memory. See docs/large_batches.md."
+    "processes hold memory. See docs/fit.md."
 )
 
 

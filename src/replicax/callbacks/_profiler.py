@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Profiler(keras.callbacks.Callback):
     """Profile some steps of `fit`: `profile.md`, `profile.json` and a trace in `log_dir`.
 
-    It measures the same as `replicax profile`: see docs/tools.md. `fit` continues after these
+    It measures the same as `replicax profile`: see docs/monitoring.md. `fit` continues after these
     steps. While it measures, it waits for each step. With several workers, each writes to a folder
     of its own: `worker-0`, `worker-1` and so on in `log_dir`.
 

@@ -38,7 +38,7 @@ class MirroredStrategy(Strategy):
             of the model. Also divides what optimizers keep.
         compression: How the gradients that an optimizer gets are made smaller on their way between
             devices: "bf16", "int8", or an object of `rx.experimental.compression`. None sends what
-            there is. See docs/communication.md.
+            there is. See docs/multi_worker.md.
 
     Raises:
         UnknownDevice: If a device does not exist or is named twice.

@@ -39,7 +39,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         communication_options: Size of packs, time-out and kind of communication.
         sync_every: In `fit`, how many steps each replica takes by itself before all take the mean
             of their weights: local SGD, for slow networks. 1 combines every gradient. Other than
-            with 1, the result is not that of one device. See docs/communication.md.
+            with 1, the result is not that of one device. See docs/multi_worker.md.
 
     Raises:
         UsageError: If `sync_every` is not a positive whole number, or gradients that stay where

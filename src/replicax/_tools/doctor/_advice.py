@@ -157,7 +157,7 @@ def communication(profile: Profile) -> Finding:
         f"Collective operations, with nothing computed beside them, take "
         f"{_of(profile, [COLLECTIVES])}.",
         "Use a larger batch, add gradients up over several steps, or compress them: "
-        "`communication_options`, docs/communication.md.",
+        "`communication_options`, docs/multi_worker.md.",
     )
 
 

@@ -184,7 +184,7 @@ class _Search:
             f"No batch of {self._planned.name!r} fits into {size(self._capacity)} of each device: "
             f"a batch of {rows} needs {needs}. Divide the variables "
             "(`MirroredStrategy(shard_parameters=True)`), train in `mixed_bfloat16`, or make the "
-            "model smaller. See docs/large_batches.md."
+            "model smaller. See docs/fit.md."
         )
 
 

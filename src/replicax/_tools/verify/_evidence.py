@@ -21,7 +21,7 @@ NEAR = 1e-2
 class Cause:
     """The likely cause of a run's difference from one device's.
 
-    In a few words, as in docs/verify.md, and in a sentence with the numbers that support it.
+    In a few words, as in docs/tools.md, and in a sentence with the numbers that support it.
     """
 
     name: str

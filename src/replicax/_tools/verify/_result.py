@@ -82,5 +82,5 @@ class Verification:
         if not self.is_equal:
             raise ResultsDiffer(
                 f"{self.name} does not train as one device does. "
-                f"{' '.join(_render.sentences(self))} See docs/verify.md."
+                f"{' '.join(_render.sentences(self))} See docs/tools.md."
             )
