@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 
 
 class CompositeTensor(Composite):
-    """A tensor of several arrays.
-
-    Args:
-        values: Its elements.
-        ndim: How many axes the elements have.
-    """
+    """A tensor of several arrays."""
 
     __array_ufunc__ = None  # so that NumPy leaves operators to us
 

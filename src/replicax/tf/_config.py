@@ -49,9 +49,6 @@ def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice
 
     **Differs from TF:** GPUs that JAX has no plugin for are not listed.
 
-    Args:
-        device_type: `CPU`, `GPU` or `TPU`; None for all.
-
     Example:
         >>> import replicax.tf as tf
         >>> tf.config.list_physical_devices("CPU")
@@ -67,11 +64,7 @@ def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice
 
 
 def list_logical_devices(device_type: str | None = None) -> list[LogicalDevice]:
-    """The devices that programs compute on: the visible ones, and what a CPU is divided into.
-
-    Args:
-        device_type: `CPU`, `GPU` or `TPU`; None for all.
-    """
+    """The devices that programs compute on: the visible ones, and what a CPU is divided into."""
     found = []
     for kind in _kinds(device_type):
         is_cpu = kind == "CPU"
@@ -110,10 +103,6 @@ def get_visible_devices(device_type: str | None = None) -> list[PhysicalDevice]:
 def set_visible_devices(devices: Any, device_type: str | None = None) -> None:
     """Let this process use these devices only; the CPU can always be used.
 
-    Args:
-        devices: Of `list_physical_devices`: one, or a list.
-        device_type: The kind that is meant; None for all.
-
     Raises:
         UsageError: If there is no such device, or a TPU is to be hidden.
         BackendAlreadyInitialized: If JAX was used before.
@@ -143,10 +132,6 @@ def set_logical_device_configuration(
     device: PhysicalDevice, logical_devices: Sequence[LogicalDeviceConfiguration]
 ) -> None:
     """Let a CPU be several devices, to try strategies on.
-
-    Args:
-        device: The CPU, of `list_physical_devices`; or a GPU, that stays one device.
-        logical_devices: One configuration for each device.
 
     Raises:
         UsageError: If a GPU or TPU is to be divided, or limited.

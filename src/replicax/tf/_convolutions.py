@@ -136,17 +136,7 @@ def depthwise_conv2d(
     dilations: Any = None,
     name: str | None = None,
 ) -> Any:
-    """The convolution of each channel with filters of its own.
-
-    Args:
-        input: The images.
-        filter: Of shape (height, width, channels, filters of each channel).
-        strides: Steps.
-        padding: "SAME", "VALID" or pairs.
-        data_format: "NHWC" or "NCHW".
-        dilations: Distances of what a filter sees.
-        name: Of no consequence.
-    """
+    """The convolution of each channel with filters of its own."""
     kernel = jnp.asarray(filter)
     channels = kernel.shape[2]
     kernel = kernel.reshape(*kernel.shape[:2], 1, -1)

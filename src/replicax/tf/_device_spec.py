@@ -19,13 +19,6 @@ _PART = re.compile(
 class DeviceSpec:
     """The parts of a device's name; `tf.device` and strategies take it like the name.
 
-    Args:
-        job: The job of a cluster.
-        replica: Its replica.
-        task: The number of a process in the job.
-        device_type: Such as "GPU".
-        device_index: The number of the device.
-
     Example:
         >>> import replicax.tf as tf
         >>> spec = tf.DeviceSpec.from_string("/job:worker/task:1/gpu:0")

@@ -249,11 +249,7 @@ def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Any:
 def _check_fits(x: Any, dtype: Any, held: Any, *, negative: bool = False) -> None:
     """Refuse known numbers that do not fit in the 32 bits that JAX has instead of 64.
 
-    Args:
-        x: What is cast.
-        dtype: The type that is asked for.
-        held: The one that there is.
-        negative: Whether negative numbers may pass, since they become 0.
+    Negative ones may pass where they become 0.
 
     Raises:
         UsageError: If one does not fit.

@@ -37,13 +37,6 @@ Features = Mapping[str, Any]
 class FixedLenSequenceFeature:
     """A feature of any number of steps, each of a known shape; an array, filled up in a batch.
 
-    Args:
-        shape: The shape of a step.
-        dtype: int64, float32 or `tf.string`.
-        allow_missing: Whether examples without the feature have no steps. Of `parse_example` it
-            must be True, as in TensorFlow.
-        default_value: What a batch is filled up with; 0 or no text by default.
-
     Raises:
         UsageError: If the type is none of these, or the shape not known.
     """
@@ -63,12 +56,7 @@ class FixedLenSequenceFeature:
 class RaggedFeature:
     """A feature of any number of values: a vector, in a batch the row of a ragged tensor.
 
-    Args:
-        dtype: int64, float32 or `tf.string`.
-        value_key: The name that the record has for it; that of the feature by default.
-        partitions: Not supported: one axis is ragged.
-        row_splits_dtype: Of no consequence.
-        validate: Of no consequence.
+    **Differs from TF:** partitions are not supported, as one axis is ragged.
 
     Raises:
         UsageError: If the type is none of these, or there are partitions.
@@ -96,12 +84,6 @@ def parse_single_example(
 
     A `FixedLenFeature` and a `FixedLenSequenceFeature` give arrays, a `RaggedFeature` a vector,
     and a `VarLenFeature` a sparse one.
-
-    Args:
-        serialized: The record: the bytes of a `tf.train.Example`.
-        features: What to take, by name.
-        example_names: Of no consequence.
-        name: Of no consequence.
 
     Raises:
         UsageError: If the record does not have what the features say.
@@ -154,14 +136,8 @@ def parse_single_sequence_example(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The features of a `tf.train.SequenceExample`: those of the whole, and those with steps.
 
-    Args:
-        serialized: The record.
-        context_features: What to take of the whole, by name; see `parse_single_example`.
-        sequence_features: What to take of the steps: a `FixedLenSequenceFeature` gives an array, a
-            `VarLenFeature` a sparse matrix, and a `RaggedFeature` a ragged one, of a row for each
-            step.
-        example_name: Of no consequence.
-        name: Of no consequence.
+    Of steps a `FixedLenSequenceFeature` gives an array, a `VarLenFeature` a sparse matrix, and a
+    `RaggedFeature` a ragged one, of a row for each step.
 
     Raises:
         UsageError: If the record does not have what the features say.

@@ -16,12 +16,6 @@ class ExponentialMovingAverage:
 
     **Differs from TF:** `zero_debias` says nothing: there as well it is of tensors of graphs only.
 
-    Args:
-        decay: How much of the average stays at each step, such as 0.999.
-        num_updates: A count of steps, by which the first averages follow faster.
-        zero_debias: Not used.
-        name: The last part of the averages' names.
-
     Example:
         >>> import replicax.tf as tf
         >>> v, ema = tf.Variable(0.0), tf.train.ExponentialMovingAverage(0.75)
@@ -44,11 +38,7 @@ class ExponentialMovingAverage:
         self._averages: dict[int, tuple[Any, Any]] = {}
 
     def apply(self, var_list: Sequence[Any]) -> None:
-        """Let the averages follow; those of new variables begin with their values.
-
-        Args:
-            var_list: The variables, such as `model.trainable_variables`.
-        """
+        """Let the averages follow; those of new variables begin with their values."""
         decay = jnp.asarray(self._decay, "float32")
         if self._num_updates is not None:
             count = jnp.asarray(self._num_updates).astype("float32")
@@ -78,11 +68,7 @@ class ExponentialMovingAverage:
         return f"{var.path}/{self.name}"
 
     def variables_to_restore(self, moving_avg_variables: Any = None) -> dict[str, Any]:
-        """Where to load averages into: the variables themselves, by the names of the averages.
-
-        Args:
-            moving_avg_variables: The variables; None for those that have averages.
-        """
+        """Where to load averages into: the variables themselves, by the names of the averages."""
         known = [variable for variable, _ in self._averages.values()]
         chosen = known if moving_avg_variables is None else moving_avg_variables
         return {self.average_name(variable): variable for variable in chosen}

@@ -281,14 +281,6 @@ def constant(
 ) -> Any:
     """Rows of numbers or of text, of nested lists.
 
-    Args:
-        pylist: A list of rows. Of numbers or texts alone it gives an array.
-        dtype: The type of the elements.
-        ragged_rank: 1, where the elements of rows are lists of one length.
-        inner_shape: The shape of the elements of rows, which says the same.
-        name: Of no consequence.
-        row_splits_dtype: Of no consequence.
-
     Raises:
         UsageError: If lists and numbers, or texts and numbers, stand side by side; or if rows of
             rows differ in length.
@@ -392,16 +384,7 @@ def ragged_range(
     name: str | None = None,
     row_splits_dtype: Any = int64,
 ) -> RaggedTensor:
-    """The numbers from each start up to each limit, as rows; not in compiled code.
-
-    Args:
-        starts: The first number of each row; the limits, if there are no others, and 0 is first.
-        limits: What each row ends before.
-        deltas: How far numbers are apart.
-        dtype: The type of the numbers.
-        name: Of no consequence.
-        row_splits_dtype: Of no consequence.
-    """
+    """The numbers from each start up to each limit, as rows; not in compiled code."""
     first, last = (0, starts) if limits is None else (starts, limits)
     given = [concrete(one, "tf.ragged.range") for one in (first, last, deltas)]
     ends = np.broadcast_arrays(*(np.atleast_1d(one) for one in given))

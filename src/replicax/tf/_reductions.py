@@ -157,15 +157,7 @@ def argmin(input: Any, axis: Any = None, output_type: Any = int64, name: str | N
 def cumsum(
     x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
 ) -> Any:
-    """The sums of the elements up to each, along an axis.
-
-    Args:
-        x: The array.
-        axis: The axis.
-        exclusive: Whether an element is left out of its own sum.
-        reverse: Whether to add up from the end.
-        name: Of no consequence.
-    """
+    """The sums of the elements up to each, along an axis."""
     xp, x = array(x)
     return _along(xp, xp.cumsum, x, int(axis), exclusive, reverse, 0)
 

@@ -116,10 +116,6 @@ class DefaultStep:
 
     Control flow is converted and tables keep their rows, as in our own steps. A step that fails
     leaves the model as it was before.
-
-    Args:
-        model: The Keras model.
-        kind: `train`, `test` or `predict`.
     """
 
     def __init__(self, model: Any, kind: str) -> None:

@@ -153,13 +153,6 @@ def numpy_function(
     **Differs from TF:** compiled code knows all shapes: there each result must have the shape of
     the first argument; in pipelines and eager code any. `jax.pure_callback` takes other shapes.
 
-    Args:
-        func: The function, of NumPy arrays; None for a decorator of one.
-        inp: Its arguments.
-        Tout: The type of its result, or the types of its results.
-        stateful: False if equal arguments give equal results.
-        name: Not used.
-
     Raises:
         UsageError: If a result does not fit into 32 bits, or in compiled code has another shape.
     """

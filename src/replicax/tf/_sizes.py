@@ -40,11 +40,7 @@ _OPERATORS = {
 
 @final
 class Sizes(keras.KerasTensor):
-    """Whole numbers that follow from the sizes of a model's inputs.
-
-    Args:
-        examples: What they are for each example size that could be tried.
-    """
+    """Whole numbers that follow from the sizes of a model's inputs."""
 
     def __init__(self, examples: Mapping[int, np.ndarray]) -> None:
         one = next(iter(examples.values()))

@@ -50,11 +50,6 @@ class SparseTensor(CompositeTensor):
 
     **Differs from TF:** places outside of the shape are refused at once.
 
-    Args:
-        indices: The place of each element, a matrix with a row for each.
-        values: The elements.
-        dense_shape: The shape of the whole.
-
     Raises:
         UsageError: If they do not fit together.
 

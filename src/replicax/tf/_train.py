@@ -28,12 +28,9 @@ def latest_checkpoint(
 ) -> str | None:
     """The path of the newest checkpoint in a folder, or None.
 
-    **Differs from TF:** it is the one with the highest number; no file says so. Without any, it is
+    **Differs from TF:** it is the one with the highest number; no file says so, and
+    `latest_filename` has no effect. Without any, it is
     the newest file of Keras weights, which `ModelCheckpoint` writes and `load_weights` reads.
-
-    Args:
-        checkpoint_dir: The folder.
-        latest_filename: Says nothing here.
     """
     from replicax.train import latest_checkpoint as latest
 
@@ -60,12 +57,7 @@ class CheckpointState(NamedTuple):
 def get_checkpoint_state(
     checkpoint_dir: str | os.PathLike[str], latest_filename: str | None = None
 ) -> CheckpointState | None:
-    """The newest checkpoint of a folder and all of them, oldest first; None without any.
-
-    Args:
-        checkpoint_dir: The folder.
-        latest_filename: Says nothing here.
-    """
+    """The newest checkpoint of a folder and all of them, oldest first; None without any."""
     from replicax.train import all_checkpoints
 
     found = all_checkpoints(checkpoint_dir)

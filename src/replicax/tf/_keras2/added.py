@@ -105,12 +105,7 @@ class AddLoss(_Beside):
 @final
 @keras.saving.register_keras_serializable("replicax")
 class AddMetric(_Beside):
-    """Adds to a mean and returns what it is given beside the value.
-
-    Args:
-        metric: What the mean is called.
-        **options: Those of every layer.
-    """
+    """Adds to a mean and returns what it is given beside the value."""
 
     def __init__(self, metric: str, **options: Any) -> None:
         super().__init__(**options)
@@ -174,11 +169,6 @@ def _noted(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _add_metric(self: Any, value: Any, name: str | None = None, aggregation: Any = None) -> None:
     """Report the mean of a value, or the metric that the value is a result of.
-
-    Args:
-        value: A tensor; a result of a metric was added to it already.
-        name: What it is reported as; of a metric its own name counts.
-        aggregation: "mean", or None.
 
     Raises:
         UsageError: If a value has no name, or is aggregated in another way.

@@ -15,14 +15,7 @@ class BackupAndRestore(rx.callbacks.BackupAndRestore):
     """`rx.callbacks.BackupAndRestore`, with Keras' arguments.
 
     **Differs from Keras:** `fit` goes on in the middle of an epoch, with the numbers of a run
-    that was never ended.
-
-    Args:
-        backup_dir: The folder for the backup.
-        save_freq: "epoch", or after how many batches a backup is made, too.
-        double_checkpoint: Accepted for Keras programs: a backup is replaced as a whole anyway.
-        delete_checkpoint: Remove the folder when training is done.
-        save_before_preemption: Save when SIGTERM asks the program to end.
+    that was never ended. `double_checkpoint` has no effect: a backup is replaced as a whole.
 
     Example:
         >>> import replicax.tf as tf

@@ -48,12 +48,7 @@ def install() -> None:
 
 @final
 class BatchSteps:
-    """A model's train, test or predict function whose step takes a batch.
-
-    Args:
-        model: The Keras model.
-        kind: `train`, `test` or `predict`.
-    """
+    """A model's train, test or predict function whose step takes a batch."""
 
     def __init__(self, model: Any, kind: str) -> None:
         self._model, self._kind = model, kind

@@ -87,14 +87,8 @@ def load_model(
 ) -> Any:
     """Load a model that `model.save` wrote: a `.keras` file, a `.h5` file or a folder.
 
-    **Differs from TF:** it does not read what TensorFlow wrote (`saved_model.pb`).
-
-    Args:
-        filepath: Where it is.
-        custom_objects: Classes and functions by their names.
-        compile: Whether to compile it as it was compiled.
-        safe_mode: Whether to refuse code in the file.
-        options: Accepted for TensorFlow programs: which device reads makes no difference.
+    **Differs from TF:** it does not read what TensorFlow wrote (`saved_model.pb`). `options` have
+    no effect.
 
     Example:
         >>> import tempfile
@@ -114,13 +108,7 @@ def load_model(
 
 
 def save_model(model: Any, filepath: str | os.PathLike[str], **kwargs: Any) -> None:
-    """`model.save(filepath, **kwargs)`.
-
-    Args:
-        model: A Keras model.
-        filepath: See `model.save`: a `.keras` file, a `.h5` file, or a folder.
-        **kwargs: As of `model.save`.
-    """
+    """`model.save(filepath, **kwargs)`."""
     model.save(filepath, **kwargs)
 
 

@@ -136,9 +136,6 @@ def _check_metrics(model: Any, *args: Any, **kwargs: Any) -> None:
 def refuse_uncalled(kind: type) -> None:
     """Refuse a class with a hook that nobody calls.
 
-    Args:
-        kind: A class of a user; of another kind it is let be.
-
     Raises:
         UsageError: If it, or a class of a user that it inherits from, has one.
     """
@@ -154,9 +151,6 @@ def refuse_uncalled(kind: type) -> None:
 
 def refuse_uncalled_in_fit(objects: Iterable[Any]) -> None:
     """Refuse optimizers and metrics of a model whose hooks `fit` does not call.
-
-    Args:
-        objects: Optimizers and metrics; anything else is let be.
 
     Raises:
         UsageError: If one has such a hook.
