@@ -23,32 +23,33 @@ logger = logging.getLogger("replicax")
 _WRITTEN = {"config.json", exporting.MANIFEST}
 
 
-def saved_also_to_folders(original: Callable[..., Any]) -> Callable[..., Any]:
+def saved_also_to_folders(
+    original: Callable[..., Any],
+    self: Any,
+    /,
+    filepath: Any,
+    overwrite: bool = True,
+    zipped: Any = None,
+    **kwargs: Any,
+) -> Any:
     """The `save` of models, with paths that have no ending."""
-
-    @functools.wraps(original)
-    def save(
-        self: Any, filepath: Any, overwrite: bool = True, zipped: Any = None, **kwargs: Any
-    ) -> Any:
-        kwargs.pop("options", None)  # which device writes
-        kind = kwargs.pop("save_format", None)
-        path = os.fspath(filepath)
-        if not _is_file(path):
-            # The format decides where the path does not; without one it becomes a folder.
-            path += {"h5": ".h5", "keras": ".keras"}.get(kind, "")
-        kwargs.pop("save_traces", None)  # what a model computes is always in a folder
-        signatures = kwargs.pop("signatures", None)
-        if zipped is not None or _is_file(path):
-            if signatures is not None:
-                raise UsageError(
-                    f"Cannot save signatures to {path!r}: a file of a Keras model has none. Pass "
-                    "a folder's path, without an ending, or use `tf.saved_model.save`."
-                )
-            return original(self, path, overwrite=overwrite, zipped=zipped, **kwargs)
-        save_config = functools.partial(original, self, **kwargs)
-        return _save_to_folder(self, save_config, path.rstrip("/"), signatures)
-
-    return save
+    kwargs.pop("options", None)  # which device writes
+    kind = kwargs.pop("save_format", None)
+    path = os.fspath(filepath)
+    if not _is_file(path):
+        # The format decides where the path does not; without one it becomes a folder.
+        path += {"h5": ".h5", "keras": ".keras"}.get(kind, "")
+    kwargs.pop("save_traces", None)  # what a model computes is always in a folder
+    signatures = kwargs.pop("signatures", None)
+    if zipped is not None or _is_file(path):
+        if signatures is not None:
+            raise UsageError(
+                f"Cannot save signatures to {path!r}: a file of a Keras model has none. Pass "
+                "a folder's path, without an ending, or use `tf.saved_model.save`."
+            )
+        return original(self, path, overwrite=overwrite, zipped=zipped, **kwargs)
+    save_config = functools.partial(original, self, **kwargs)
+    return _save_to_folder(self, save_config, path.rstrip("/"), signatures)
 
 
 def _is_file(path: str) -> bool:

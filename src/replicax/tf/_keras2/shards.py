@@ -30,20 +30,15 @@ def with_shards(weights: property) -> property:
     return property(found)
 
 
-def whole(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that works on whole variables."""
-
-    @functools.wraps(method)
-    def with_whole(*args: Any, **options: Any) -> Any:
-        with _of_whole_variables():
-            return method(*args, **options)
-
-    return with_whole
+def whole(method: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
+    """Call a method that works on whole variables."""
+    with _of_whole_variables():
+        return method(*args, **options)
 
 
 def whole_property(found: property) -> property:
     """A property that is a list of whole variables."""
-    return property(whole(lambda self: found.__get__(self)))
+    return property(functools.partial(whole, found.__get__))
 
 
 @contextlib.contextmanager
