@@ -48,12 +48,12 @@ _DATA_SETS = _of(
 )
 _LAYERS: tuple[Source, ...] = (_TEXT_LAYERS, "keras.layers")
 _LOSSES: tuple[Source, ...] = (
-    {"Reduction": "._keras2.functions", **_SHORT_NAMES},
+    {"Reduction": "._keras2.classes", **_SHORT_NAMES},
     "keras.losses",
 )
 _METRICS: tuple[Source, ...] = (_SHORT_NAMES, "keras.metrics")
 _CALLBACKS: tuple[Source, ...] = (
-    {"BackupAndRestore": "._keras2.backup", "TensorBoard": "replicax.callbacks"},
+    {"BackupAndRestore": "._keras2.classes", "TensorBoard": "replicax.callbacks"},
     "keras.callbacks",
 )
 _RESOLVERS = _of(
@@ -100,7 +100,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "IndexedSlices", "Tensor", "TensorShape", "TensorSpec", "constant", "convert_to_tensor",
             "ensure_shape", "get_static_value", "identity", "identity_n", "is_tensor",
         ),
-        {"DeviceSpec": "._device_spec", "TypeSpec": "._tensors:TensorSpec"},
+        {"DeviceSpec": "._config", "TypeSpec": "._tensors:TensorSpec"},
         _of(
             "._arrays",
             "broadcast_dynamic_shape", "broadcast_static_shape", "broadcast_to", "concat",
@@ -134,7 +134,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "argmax", "argmin", "cumsum", "reduce_all", "reduce_any", "reduce_logsumexp",
             "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum",
         ),
-        _of("._bits", "bitcast"),
+        _of("._elementwise", "bitcast"),
         _of("._flow.branches", "case", "cond", "switch_case"),
         _of("._flow.loops", "foldl", "foldr", "map_fn", "scan", "vectorized_map", "while_loop"),
         _of("._flow.ranges", "range"),
@@ -149,17 +149,17 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
     ),
     "tf.autograph": (
         "Python's control flow, converted for compiled code",
-        _of("._autograph.functions", "set_verbosity", "to_code", "to_graph", "trace"),
+        _of("._autograph.calling", "set_verbosity", "to_code", "to_graph", "trace"),
     ),
     "tf.autograph.experimental": (
         "marks of functions and loops",
-        _of("._autograph.functions", "do_not_convert"),
+        _of("._autograph.calling", "do_not_convert"),
         _of("._autograph.converting", "set_loop_options"),
     ),
     "tf.bitwise": (
         "bits of integers",
         _of(
-            "._bits",
+            "._elementwise",
             "bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift", "right_shift",
         ),
     ),
@@ -401,7 +401,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "UnknownError": "jax.errors:JaxRuntimeError",
         },
         _of(
-            "._error_codes",
+            "._services",
             "ABORTED", "ALREADY_EXISTS", "CANCELLED", "DATA_LOSS", "DEADLINE_EXCEEDED",
             "FAILED_PRECONDITION", "INTERNAL", "INVALID_ARGUMENT", "NOT_FOUND", "OK",
             "OUT_OF_RANGE", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED",
@@ -409,8 +409,12 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         ),
     ),
     "tf.experimental": (
-        "dlpack; what else was there has other places",
-        {"Optional": "replicax.data._next", "dlpack": "._dlpack:"},
+        "what else was there has other places",
+        _of("replicax.data._next", "Optional"),
+    ),
+    "tf.experimental.dlpack": (
+        "arrays shared with other libraries",
+        _of("._tensors", "from_dlpack", "to_dlpack"),
     ),
     "tf.experimental.numpy": (
         "functions of NumPy: those of `jax.numpy`, with its types",
@@ -471,7 +475,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "FixedLenSequenceFeature", "RaggedFeature", "parse_example", "parse_sequence_example",
             "parse_single_example", "parse_single_sequence_example",
         ),
-        _of("._tensor_messages", "parse_tensor", "serialize_tensor"),
+        _of("._examples", "parse_tensor", "serialize_tensor"),
         _of("replicax.data", "FixedLenFeature", "TFRecordWriter", "VarLenFeature"),
     ),
     "tf.io.gfile": (
@@ -538,7 +542,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
     ),
     "tf.keras.layers.experimental": (
         "layers that have become ordinary ones since, and one for `strategy.run`",
-        _of("._keras2.sync_batch_normalization", "SyncBatchNormalization"),
+        _of("._keras2.classes", "SyncBatchNormalization"),
         *_LAYERS,
     ),
     "tf.keras.layers.experimental.preprocessing": (
@@ -669,7 +673,8 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "atrous_conv2d", "avg_pool", "avg_pool1d", "avg_pool2d", "avg_pool3d", "bias_add",
             "conv1d", "conv1d_transpose", "conv2d", "conv2d_transpose", "conv3d",
             "conv3d_transpose", "conv_transpose", "convolution", "depthwise_conv2d", "max_pool",
-            "max_pool1d", "max_pool2d", "max_pool3d", "separable_conv2d",
+            "max_pool1d", "max_pool2d", "max_pool3d", "separable_conv2d", "batch_to_space",
+            "depth_to_space", "space_to_batch", "space_to_depth",
         ),
         _of("._elementwise", "sigmoid", "tanh"),
         _of(
@@ -687,7 +692,6 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         _of("._reductions", "zero_fraction"),
         _of("._linalg", "l2_normalize"),
         _of("replicax._core.nn", "compute_average_loss", "scale_regularization_loss"),
-        _of("._blocks", "batch_to_space", "depth_to_space", "space_to_batch", "space_to_depth"),
         _of("._sampled_losses", "nce_loss", "sampled_softmax_loss"),
     ),
     "tf.optimizers": (
@@ -832,7 +836,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "Features", "FloatList", "Int64List", "SequenceExample", "get_checkpoint_state",
             "latest_checkpoint",
         ),
-        _of("._moving_average", "ExponentialMovingAverage"),
+        _of("._train", "ExponentialMovingAverage"),
     ),
     "tf.types": ("what annotations name",),
     "tf.types.experimental": (

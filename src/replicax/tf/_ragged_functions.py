@@ -30,7 +30,7 @@ _OF_ELEMENTS = {
     "dropout", "elu", "gelu", "identity", "leaky_relu", "ones_like", "relu", "relu6", "selu",
     "silu", "softplus", "softsign", "zeros_like",
 }  # fmt: skip
-_NOT_OF_ELEMENTS = {"add_n"}
+_NOT_OF_ELEMENTS = {"add_n", "bitcast"}
 
 
 def called(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

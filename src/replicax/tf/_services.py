@@ -31,6 +31,12 @@ from replicax.tf._config import get_soft_device_placement
 # TensorFlow's, and nothing else: programs compare it number by number.
 VERSION = "2.21.0"
 GIT_VERSION = COMPILER_VERSION = replicax.__version__
+# The kinds of `tf.errors`, by their numbers, which are gRPC's.
+(
+    OK, CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, ALREADY_EXISTS,
+    PERMISSION_DENIED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, ABORTED, OUT_OF_RANGE,
+    UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS, UNAUTHENTICATED,
+) = range(17)  # fmt: skip
 
 logger = logging.getLogger("replicax")
 _missed: set[Any] = set()  # devices of which a warning told

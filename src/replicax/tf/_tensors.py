@@ -228,4 +228,14 @@ def _give_methods() -> None:
     setattr(class_of_arrays(), "backing_device", property(_backing_device))  # noqa: B010
 
 
+def to_dlpack(tensor: Tensor) -> Any:
+    """What other libraries read an array through."""
+    return tensor.__dlpack__()
+
+
+def from_dlpack(dlcapsule: Any) -> Tensor:
+    """An array of another library, which has `__dlpack__`."""
+    return jax.dlpack.from_dlpack(dlcapsule)
+
+
 _give_methods()

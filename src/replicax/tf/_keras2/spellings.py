@@ -13,16 +13,19 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, final
 
 import keras
 import numpy as np
 
 from replicax._control import Alone
+from replicax._core import seams
 from replicax._core.context import gradients_reduced
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.gradients import value_and_grad
+from replicax._ps.variables.server_variable import ShardedVariable
 from replicax.tf._keras2 import added, around, compiled_models, layers
 from replicax.tf._keras2.arguments import ARGUMENTS, Change, Given, LeftOut, Renamed, Rounded
 from replicax.tf._keras2.saving import (
@@ -31,7 +34,6 @@ from replicax.tf._keras2.saving import (
     save_spec,
     saved_also_to_folders,
 )
-from replicax.tf._keras2.shards import whole, whole_property, with_shards
 
 # Losses that compare number with number, so that a row of outputs needs a row of targets.
 _ELEMENTWISE = (
@@ -71,11 +73,11 @@ def install() -> None:
     around(_compat.Trainer, "compute_loss", _flat_targets)
     around(_compat.Trainer, "compile", _metrics_of_each_output)
     layer: Any = keras.Layer
-    layer.weights = with_shards(layer.weights)
+    layer.weights = _with_shards(layer.weights)
     for name in ("trainable_weights", "non_trainable_weights"):
-        setattr(layer, name, whole_property(getattr(layer, name)))
+        setattr(layer, name, _whole_property(getattr(layer, name)))
     for method in ("get_weights", "set_weights", "count_params"):
-        around(keras.Layer, method, whole)
+        around(keras.Layer, method, _of_whole)
     _add(keras.Model, "save_spec", save_spec)
     around(keras.Model, "save", saved_also_to_folders)
     around(keras.Model, "save_weights", _weights_by_prefix)
@@ -401,3 +403,38 @@ def _every(period: int, save: Callable[..., None]) -> Callable[..., None]:
             save(epoch, logs)
 
     return on_epoch_end
+
+
+# `layer.weights` has the shards of variables that parameter servers divide, as in TensorFlow. What
+# reads or writes values still sees whole variables.
+_whole = ContextVar("whole", default=False)
+
+
+def _with_shards(weights: property) -> property:
+    """The property `weights`: in place of a sharded variable, its shards."""
+
+    def found(self: Any) -> list[Any]:
+        """The variables of a layer or model; of a divided one, its shards."""
+        wants_whole = _whole.get() or not seams.speaks_tensorflow
+        variables = _of_whole(weights.__get__, self)
+        return variables if wants_whole else [part for v in variables for part in _parts(v)]
+
+    return property(found)
+
+
+def _of_whole(method: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
+    """Call a method that works on whole variables."""
+    token = _whole.set(True)
+    try:
+        return method(*args, **options)
+    finally:
+        _whole.reset(token)
+
+
+def _whole_property(found: property) -> property:
+    """A property that is a list of whole variables."""
+    return property(functools.partial(_of_whole, found.__get__))
+
+
+def _parts(variable: Any) -> list[Any]:
+    return list(variable.variables) if isinstance(variable, ShardedVariable) else [variable]
