@@ -228,12 +228,12 @@ def _give_methods() -> None:
     setattr(class_of_arrays(), "backing_device", property(_backing_device))  # noqa: B010
 
 
-def to_dlpack(tensor: Tensor) -> Any:
+def to_dlpack(tensor: Any) -> Any:
     """What other libraries read an array through."""
     return tensor.__dlpack__()
 
 
-def from_dlpack(dlcapsule: Any) -> Tensor:
+def from_dlpack(dlcapsule: Any) -> Any:
     """An array of another library, which has `__dlpack__`."""
     return jax.dlpack.from_dlpack(dlcapsule)
 
