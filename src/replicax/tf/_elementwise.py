@@ -20,13 +20,9 @@ Compute = Callable[..., Any]
 
 
 def _one(name: str, compute: str | Compute = "", *, floating: bool = False) -> Callable[..., Any]:
-    """A function of one array.
+    """A function of one array, which computes by its name in NumPy and JAX, or by a function.
 
-    Args:
-        name: Its name.
-        compute: What computes it: its name in NumPy and JAX if that is another one, or a function
-            of the module and the array.
-        floating: Whether integers become floating-point numbers, of single precision.
+    Where it is `floating`, integers become floating-point numbers, of single precision.
     """
     compute = compute or name
 
@@ -257,9 +253,6 @@ def _check_fits(x: Any, dtype: Any, held: Any, *, negative: bool = False) -> Non
     """Refuse known numbers that do not fit in the 32 bits that JAX has instead of 64.
 
     Negative ones may pass where they become 0.
-
-    Raises:
-        UsageError: If one does not fit.
     """
     asked = as_dtype(dtype).dtype
     narrowed = asked != held and asked.kind in "iu" and not np.can_cast(x.dtype, held)

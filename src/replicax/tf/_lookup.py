@@ -100,11 +100,7 @@ class _Table:
         return hosted(np.int64(len(self._rows)))
 
     def lookup(self, keys: Any, name: str | None = None) -> Any:
-        """The value of each key.
-
-        Raises:
-            UsageError: If compiled code asks for what may change, or is text.
-        """
+        """The value of each key."""
         if isinstance(keys, jax.Array):
             return self._in_compiled_code(keys)
         keys = _plain(keys)

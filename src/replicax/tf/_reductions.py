@@ -15,11 +15,7 @@ from replicax.tf._dtypes import as_dtype, int64
 
 
 def _over_axes(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """The array function, with TensorFlow's arguments, that reduces an array over axes.
-
-    Args:
-        compute: What it does with NumPy or JAX, an array, and the axes as both libraries take them.
-    """
+    """The array function, with TensorFlow's arguments, that reduces an array over axes."""
 
     def function(
         input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None

@@ -110,11 +110,7 @@ def _element_of(values: Any, key: Any) -> Any:
 
 
 def spec_of(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """The specs of what a function gives of inputs of a model and of their sizes.
-
-    Raises:
-        Exception: What the function raises, if it does for every pair of examples.
-    """
+    """The specs of what a function gives of inputs of a model and of their sizes."""
     found, errors = {}, []
     for size in np.ravel(_TRIED).tolist():
         try:
@@ -151,10 +147,9 @@ def _filled(tensor: Any, size: int) -> tuple[int, ...]:
 
 
 def _common(sizes: Sequence[int], *found: Any) -> Any:
-    """A number or array that is the one or the other for these example sizes.
+    """The spec of a number or array that is the one or the other for these example sizes.
 
-    Returns:
-        Its spec, in which a size that differs is None; `Sizes` of whole numbers.
+    In it a size that differs is None; whole numbers are `Sizes`.
     """
     if not hasattr(found[0], "shape"):
         return found[0]

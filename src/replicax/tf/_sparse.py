@@ -201,11 +201,7 @@ class SparseTensor(CompositeTensor):
 
 
 def sparse(value: Any, where: str) -> SparseTensor:
-    """The value.
-
-    Raises:
-        UsageError: If it is no sparse tensor.
-    """
+    """The value, which must be a sparse tensor."""
     if isinstance(value, SparseTensor):
         return value
     raise UsageError(

@@ -34,11 +34,7 @@ def _mapped(fn: Callable[[Any], Any], array: np.ndarray) -> Any:
 
 
 def _parts(fn: Callable[[Any], list[Any]], value: Any, kind: Any = object) -> Any:
-    """The parts of a text; of a vector of texts, a row for each.
-
-    Raises:
-        UsageError: If there are more axes, or the vector is ragged itself.
-    """
+    """The parts of a text; of a vector of texts, a row for each."""
     texts = None if isinstance(value, RaggedTensor) else np.asarray(value, object)
     if texts is None or texts.ndim > 1:
         raise UsageError(

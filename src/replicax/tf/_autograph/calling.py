@@ -51,14 +51,7 @@ def call(
     kwargs: Mapping[str, Any],
     autograph: bool | None = None,
 ) -> Any:
-    """Call a function that is traced.
-
-    Args:
-        fn: The function.
-        args: Its arguments.
-        kwargs: The same, by name.
-        autograph: Whether it is converted; None does as the function around it says.
-    """
+    """Call a function that is traced; `autograph=None` does as the function around it says."""
     wanted = _mode.on if autograph is None else autograph
     with converting(wanted):
         if wanted and is_traced() and needs_converting((fn, args, kwargs)):

@@ -156,11 +156,7 @@ def _noted(method: Callable[..., Any], self: Any, /, *args: Any, **options: Any)
 
 
 def _add_metric(self: Any, value: Any, name: str | None = None, aggregation: Any = None) -> None:
-    """Report the mean of a value, or the metric that the value is a result of.
-
-    Raises:
-        UsageError: If a value has no name, or is aggregated in another way.
-    """
+    """Report the mean of a value, or the metric that the value is a result of."""
     metric = next((one for one, result in _results.items() if result() is value), None)
     if metric is not None:
         _compat.track_metric(self, metric)

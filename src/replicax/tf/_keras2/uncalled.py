@@ -89,11 +89,7 @@ def _check_metrics(model: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def refuse_uncalled(kind: type) -> None:
-    """Refuse a class with a method that nobody calls.
-
-    Raises:
-        UsageError: If it, or a class of a user that it inherits from, has one.
-    """
+    """Refuse a class with a method that nobody calls."""
     if issubclass(kind, _compat.BaseOptimizer):
         _refuse(kind, UNCALLED, "nobody calls")
         _check_rule(kind)
