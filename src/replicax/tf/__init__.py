@@ -4,6 +4,9 @@ The names of TensorFlow that training programs use, each the same object as in R
 JAX where one exists, else a few lines that translate the arguments; `_names.py` has them all.
 Nothing is loaded before it is used, and TensorFlow never is. The error for a name that is not here
 says what to use instead.
+
+Arguments mean what TensorFlow's pages say of them, unless a docstring says otherwise; `name`, and
+what steers graphs, sessions and their memory, has no effect.
 """
 
 from __future__ import annotations

@@ -88,7 +88,6 @@ ABSENT = {
     "tf.autodiff.ForwardAccumulator": "Use `jax.jvp(function, primals, tangents)`.",
     "tf.autograph": "`tf.function` converts control flow; `do_not_convert` and `to_code` are here.",
     "tf.batch_to_space": "It is `tf.nn.batch_to_space`.",
-    "tf.case": "Use `tf.cond`, or `jax.lax.switch`.",
     "tf.compat": "Programs for TensorFlow 1 have to be written for TensorFlow 2 first.",
     "tf.compat.v1": "Programs for TensorFlow 1 have to be written for TensorFlow 2 first: no "
     "sessions, no placeholders.",
@@ -135,9 +134,7 @@ ABSENT = {
     "tf.eigvals": "Use `jax.numpy.linalg.eigvals`, which works on CPUs.",
     "tf.estimator": "Estimators ended with TensorFlow 2.15: use a Keras model and `fit`.",
     "tf.experimental.ExtensionType": "Use a dataclass registered by `jax.tree_util`.",
-    "tf.experimental.Optional": "Use Python's `next(iterator, default)`.",
     "tf.experimental.async_scope": "JAX computes asynchronously always; leave it out.",
-    "tf.experimental.dlpack": "Use `jax.dlpack`.",
     "tf.experimental.dtensor": "Use `rx.ModelParallelStrategy`.",
     "tf.experimental.tensorrt": "Export the model with `jax.export`, or `model.export` to ONNX.",
     "tf.extract_volume_patches": "Use `jax.lax.conv_general_dilated_patches`.",
@@ -167,7 +164,6 @@ ABSENT = {
     "tf.keras.Model.predict_classes": "Use `predict(x).argmax(-1)`.",
     "tf.keras.Model.predict_generator": "`predict` takes generators.",
     "tf.keras.Model.predict_proba": "Use `predict`.",
-    "tf.keras.Model.reset_states": "Call `reset_state()` of its recurrent layers.",
     "tf.keras.Model.state_updates": "Assign in `call`: the assignment is the update.",
     "tf.keras.Model.test_on_batch(reset_metrics)": "Call `model.reset_metrics()` before it for "
     "what was True.",
@@ -276,7 +272,6 @@ ABSENT = {
     "tf.profiler.experimental.client": "Use TensorBoard's profile plugin with "
     "tf.profiler.experimental.server.start.",
     "tf.python": "It is TensorFlow's inside: use the public name.",
-    "tf.python.client.device_lib": "Use `tf.config.list_physical_devices`.",
     "tf.python.keras": "Use `tf.keras`.",
     "tf.quantization": "Use Keras' `model.quantize`.",
     "tf.queue": "Use `tf.data.Dataset`, or Python's queue.",
@@ -286,7 +281,6 @@ ABSENT = {
     "tf.ragged.stack_dynamic_partitions": "Sort by the partitions, and use "
     "`tf.RaggedTensor.from_value_rowids`.",
     "tf.raw_ops": "Use `keras.ops`, or `jax.lax` for what is nearest to the hardware.",
-    "tf.recompute_grad": "Use `jax.checkpoint`, or `keras.RematScope`.",
     "tf.register_tensor_conversion_function": "Give the class a method `__jax_array__`.",
     "tf.saved_model.Asset": "Keep the file beside the model, and open it by its path.",
     "tf.set_random_seed": "It is `tf.random.set_seed`.",

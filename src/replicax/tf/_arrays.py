@@ -155,13 +155,6 @@ def split(
 ) -> list[Any]:
     """An array in parts along an axis.
 
-    Args:
-        value: The array.
-        num_or_size_splits: How many equal parts; or a list of their sizes, of which one may be -1.
-        axis: The axis.
-        num: The number of the parts, where TensorFlow cannot see it; of no consequence.
-        name: Of no consequence.
-
     Raises:
         UsageError: If the parts do not make up the axis.
     """
@@ -206,13 +199,6 @@ def pad(
     name: str | None = None,
 ) -> Any:
     """More elements before and after, on each axis.
-
-    Args:
-        tensor: The array.
-        paddings: For each axis a pair: how many before, how many after.
-        mode: "CONSTANT", "REFLECT" (without the edge) or "SYMMETRIC" (with it).
-        constant_values: What stands there.
-        name: Of no consequence.
 
     Raises:
         UsageError: If there is no such mode.
@@ -338,17 +324,7 @@ def one_hot(
     dtype: Any = None,
     name: str | None = None,
 ) -> Any:
-    """A one at the place that each index names, zeros elsewhere; of no place, zeros.
-
-    Args:
-        indices: Integers of any shape.
-        depth: How many places there are.
-        on_value: Instead of 1.
-        off_value: Instead of 0.
-        axis: Where the new axis stands, at the end by default.
-        dtype: The type of the result: by default that of the values, else float32.
-        name: Of no consequence.
-    """
+    """A one at the place that each index names, zeros elsewhere; of no place, zeros."""
     xp, indices = array(indices)
     if dtype is None:
         values = [value for value in (on_value, off_value) if value is not None]
@@ -369,15 +345,7 @@ def one_hot(
 def sequence_mask(
     lengths: Any, maxlen: Any = None, dtype: Any = bool_, name: str | None = None
 ) -> Any:
-    """For each length that many ones, then zeros.
-
-    Args:
-        lengths: Integers of any shape.
-        maxlen: The size of the new axis, by default the largest length; inside compiled code it
-            must be given.
-        dtype: The type of the result.
-        name: Of no consequence.
-    """
+    """For each length that many ones, then zeros; in compiled code `maxlen` must be given."""
     if maxlen is None:
         maxlen = int(concrete(lengths, "sequence_mask").max(initial=0))
     xp, lengths = array(lengths)

@@ -146,19 +146,7 @@ def combined_non_max_suppression(
     clip_boxes: bool = True,
     name: str | None = None,
 ) -> CombinedNonMaxSuppression:
-    """The best boxes of each class of each image, and of these the best; filled up with zeros.
-
-    Args:
-        boxes: Of shape (images, boxes, classes or 1, 4).
-        scores: Of shape (images, boxes, classes).
-        max_output_size_per_class: How many of a class.
-        max_total_size: How many of an image.
-        iou_threshold: How much two of a class may share.
-        score_threshold: What a score must be above.
-        pad_per_class: Whether an image has no more than those of all classes.
-        clip_boxes: Whether boxes are cut to the image.
-        name: Of no consequence.
-    """
+    """The best boxes of each class of each image, and of these the best; filled up with zeros."""
     boxes, scores = jnp.asarray(boxes), jnp.asarray(scores)
     each, total = static_size(max_output_size_per_class), static_size(max_total_size)
     classes = scores.shape[-1]
@@ -197,17 +185,7 @@ def crop_and_resize(
     extrapolation_value: float = 0.0,
     name: str | None = None,
 ) -> Any:
-    """Boxes of a batch of images, each cut out and resized.
-
-    Args:
-        image: The images.
-        boxes: The boxes; one whose bottom is above its top is turned over.
-        box_indices: The number of the image of each.
-        crop_size: The new height and width.
-        method: `"bilinear"` or `"nearest"`.
-        extrapolation_value: What is outside of an image.
-        name: Of no consequence.
-    """
+    """Boxes of a batch of images, each cut out and resized."""
     images, boxes = jnp.asarray(image).astype("float32"), jnp.asarray(boxes)
     size, old = static_shape(crop_size), images.shape[1:3]
 
@@ -276,17 +254,6 @@ def sample_distorted_bounding_box(
     name: str | None = None,
 ) -> DistortedBox:
     """A random window that covers a part of one of the boxes; the whole image if none is found.
-
-    Args:
-        image_size: Height, width and channels.
-        bounding_boxes: Boxes, in any number of axes.
-        seed: As in `tf.random.uniform`; 0 for none.
-        min_object_covered: The least part of a box that is in the window.
-        aspect_ratio_range: Least and largest width ÷ height.
-        area_range: Least and largest part of the image.
-        max_attempts: How many windows are tried.
-        use_image_if_no_bounding_boxes: Whether no boxes mean the whole image.
-        name: Of no consequence.
 
     Raises:
         UsageError: If there are no boxes.

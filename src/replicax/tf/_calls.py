@@ -37,11 +37,8 @@ def array_function(function: Callable[P, R], *, draws: bool = False) -> Callable
 
     Of NumPy arrays it returns a `HostTensor`; of the inputs of a Keras model, which have no values
     yet, it becomes an operation of the model, by its name. In compiled code it computes at once
-    what does not depend on the inputs of that code, so that `if` and shapes may use its result.
-
-    Args:
-        function: The function.
-        draws: Whether it draws random numbers, which depend on the call and on the replica.
+    what does not depend on the inputs of that code, so that `if` and shapes may use its result;
+    but not what `draws` random numbers, which depend on the call and on the replica.
     """
 
     @functools.wraps(function)
@@ -127,11 +124,7 @@ def _has_open_shapes(values: Any) -> bool:
 
 
 def named(name: str) -> Callable[..., Any]:
-    """The array function of this name.
-
-    Raises:
-        UsageError: If there is none.
-    """
+    """The array function of this name."""
     if name not in _FUNCTIONS:
         for home in _HOMES:  # asking for a name loads the module that has it
             getattr(importlib.import_module(f"replicax.{home}"), name, None)
@@ -301,11 +294,7 @@ def of_python(value: Any) -> np.ndarray:
 
 
 def fitting(value: Any) -> Any:
-    """The value, if JAX can hold it: 64 bits only with `jax_enable_x64`.
-
-    Raises:
-        UsageError: If a number is too large for 32 bits.
-    """
+    """The value, if JAX can hold it: 64 bits only with `jax_enable_x64`."""
     held = np.asarray(value)
     if held.dtype not in _WIDE or jax.config.jax_enable_x64 or not held.size:  # pyright: ignore[reportAttributeAccessIssue]
         return value
@@ -338,11 +327,7 @@ def axes_of(axis: Any) -> Any:
 
 
 def static_shape(shape: Any) -> tuple[Any, ...]:
-    """A shape as a tuple of numbers.
-
-    Raises:
-        UsageError: If it was computed in compiled code.
-    """
+    """A shape as a tuple of numbers."""
     if isinstance(shape, Tracer):
         raise _not_static(shape)
     if isinstance(shape, jax.Array):
@@ -353,11 +338,7 @@ def static_shape(shape: Any) -> tuple[Any, ...]:
 
 
 def static_size(size: Any) -> Any:
-    """A size as a number; one that Keras does not know yet as it is.
-
-    Raises:
-        UsageError: If it was computed in compiled code.
-    """
+    """A size as a number; one that Keras does not know yet as it is."""
     if isinstance(size, Tracer):
         raise _not_static(size)
     if isinstance(size, np.ndarray | np.generic | jax.Array):
@@ -373,11 +354,7 @@ def _not_static(size: Any) -> NeedsValues:
 
 
 def concrete(value: Any, what: str) -> np.ndarray:
-    """The value in host memory, for what has a result whose shape depends on it.
-
-    Raises:
-        UsageError: If it has none yet, in compiled code.
-    """
+    """The value in host memory, for what has a result whose shape depends on it."""
     if isinstance(value, Tracer):
         raise NeedsValues(
             f"`{what}` cannot run in compiled code: the shape of its result depends on values. "

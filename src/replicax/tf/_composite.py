@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 
 
 class CompositeTensor(Composite):
-    """A tensor of several arrays.
-
-    Args:
-        values: Its elements.
-        ndim: How many axes the elements have.
-    """
+    """A tensor of several arrays."""
 
     __array_ufunc__ = None  # so that NumPy leaves operators to us
 
@@ -35,11 +30,7 @@ class CompositeTensor(Composite):
 
     @property
     def values(self) -> Any:
-        """The elements, one after the other.
-
-        Raises:
-            UsageError: If a function such as `jax.vmap` cut them.
-        """
+        """The elements, one after the other."""
         if getattr(self._values, "ndim", self._ndim) != self._ndim:
             raise self.refused("cut into rows")
         return self._values
@@ -59,11 +50,7 @@ class CompositeTensor(Composite):
         return self.shape
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """What an array function gives of arguments among which this is.
-
-        Raises:
-            UsageError: If the function is for arrays only.
-        """
+        """What an array function gives of arguments among which this is."""
         raise self.refused(f"an argument of `tf.{function.__name__}` here")
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:

@@ -1,9 +1,14 @@
-"""`tf.config`: the devices of this process, and how programs run; JAX is not started for it."""
+"""`tf.config`: the devices of this process, and how programs run; JAX is not started for it.
+
+And `tf.DeviceSpec`, the parts of a device's name.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self, final
 
 import jax
 
@@ -49,9 +54,6 @@ def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice
 
     **Differs from TF:** GPUs that JAX has no plugin for are not listed.
 
-    Args:
-        device_type: `CPU`, `GPU` or `TPU`; None for all.
-
     Example:
         >>> import replicax.tf as tf
         >>> tf.config.list_physical_devices("CPU")
@@ -67,11 +69,7 @@ def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice
 
 
 def list_logical_devices(device_type: str | None = None) -> list[LogicalDevice]:
-    """The devices that programs compute on: the visible ones, and what a CPU is divided into.
-
-    Args:
-        device_type: `CPU`, `GPU` or `TPU`; None for all.
-    """
+    """The devices that programs compute on: the visible ones, and what a CPU is divided into."""
     found = []
     for kind in _kinds(device_type):
         is_cpu = kind == "CPU"
@@ -110,10 +108,6 @@ def get_visible_devices(device_type: str | None = None) -> list[PhysicalDevice]:
 def set_visible_devices(devices: Any, device_type: str | None = None) -> None:
     """Let this process use these devices only; the CPU can always be used.
 
-    Args:
-        devices: Of `list_physical_devices`: one, or a list.
-        device_type: The kind that is meant; None for all.
-
     Raises:
         UsageError: If there is no such device, or a TPU is to be hidden.
         BackendAlreadyInitialized: If JAX was used before.
@@ -143,10 +137,6 @@ def set_logical_device_configuration(
     device: PhysicalDevice, logical_devices: Sequence[LogicalDeviceConfiguration]
 ) -> None:
     """Let a CPU be several devices, to try strategies on.
-
-    Args:
-        device: The CPU, of `list_physical_devices`; or a GPU, that stays one device.
-        logical_devices: One configuration for each device.
 
     Raises:
         UsageError: If a GPU or TPU is to be divided, or limited.
@@ -290,3 +280,72 @@ def set_intra_op_parallelism_threads(num_threads: int) -> None:
 def get_intra_op_parallelism_threads() -> int:
     """What was noted; 0 at first."""
     return _settings["intra"]
+
+
+_PART = re.compile(
+    r"job:(?P<job>[\w.-]+)|replica:(?P<replica>\d+)|task:(?P<task>\d+)"
+    r"|(?:device:|(?=(?i:[cgt]pu)\b))(?P<device_type>[A-Za-z_]+)(?::(?P<device_index>\d+|\*))?"
+)
+
+
+@final
+@dataclass(frozen=True)
+class DeviceSpec:
+    """The parts of a device's name; `tf.device` and strategies take it like the name.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> spec = tf.DeviceSpec.from_string("/job:worker/task:1/gpu:0")
+        >>> spec.replace(task=2).to_string(), spec.device_type
+        ('/job:worker/task:2/device:GPU:0', 'GPU')
+    """
+
+    job: str | None = None
+    replica: int | None = None
+    task: int | None = None
+    device_type: str | None = None
+    device_index: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.device_type is not None:
+            object.__setattr__(self, "device_type", self.device_type.upper())
+
+    @classmethod
+    def from_string(cls, spec: str) -> Self:
+        """The parts of a name.
+
+        Raises:
+            UsageError: If it is none.
+        """
+        found: dict[str, str] = {}
+        for part in filter(None, spec.split("/")):
+            match = _PART.fullmatch(part)
+            if match is None:
+                raise UsageError(
+                    f"Cannot read device {spec!r}: {part!r} is not a part of a name such as "
+                    "'/job:worker/task:0/device:GPU:1'."
+                )
+            found |= {name: value for name, value in match.groupdict().items() if value}
+        texts = ("job", "device_type")
+        return cls(**{k: v if k in texts else int(v) for k, v in found.items() if v != "*"})  # pyright: ignore[reportArgumentType]
+
+    parse_from_string = from_string
+
+    def to_string(self) -> str:
+        """The name."""
+        named = (("job", self.job), ("replica", self.replica), ("task", self.task))
+        text = "".join(f"/{name}:{value}" for name, value in named if value is not None)
+        if self.device_type is None:
+            return text
+        index = "*" if self.device_index is None else self.device_index
+        return f"{text}/device:{self.device_type}:{index}"
+
+    __str__ = to_string
+
+    def make_merged_spec(self, dev: DeviceSpec) -> DeviceSpec:
+        """These parts, with those that the other one has in their places."""
+        return replace(self, **{k: v for k, v in vars(dev).items() if v is not None})
+
+    def replace(self, **kwargs: Any) -> DeviceSpec:
+        """These parts, with others in their places."""
+        return replace(self, **kwargs)

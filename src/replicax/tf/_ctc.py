@@ -24,12 +24,6 @@ def ctc_greedy_decoder(
 ) -> tuple[list[SparseTensor], Any]:
     """The likeliest class of each step, without blanks, and the sum of their logits, negated.
 
-    Args:
-        inputs: Logits of shape (steps, examples, classes).
-        sequence_length: How many steps each example has.
-        merge_repeated: Whether classes that follow upon themselves count once.
-        blank_index: The class that stands for none; the last by default.
-
     Returns:
         A list of one sparse matrix, with a row for each example; and an array of a number for each.
 
@@ -50,12 +44,6 @@ def ctc_beam_search_decoder(
     """The likeliest texts, by a search of so many beams, and the logarithms of their probabilities.
 
     The last class stands for none.
-
-    Args:
-        inputs: Logits of shape (steps, examples, classes).
-        sequence_length: How many steps each example has.
-        beam_width: How many beginnings are kept at each step.
-        top_paths: How many texts each example gets.
 
     Returns:
         A list of sparse matrices, the likeliest first, with a row for each example; and an array

@@ -168,16 +168,7 @@ def assert_same_float_dtype(tensors: Any = None, dtype: Any = None) -> Any:
 def assert_shapes(
     shapes: Any, data: Any = None, summarize: Any = None, message: Any = None, name: Any = None
 ) -> None:
-    """Check shapes that have axes in common.
-
-    Args:
-        shapes: Pairs of an array and its axes: numbers, letters that mean the same everywhere, or
-            None for any; `...` for any number of axes in front.
-        data: Not used.
-        summarize: Not used.
-        message: Added to the error.
-        name: Not used.
-    """
+    """Check shapes that have axes in common."""
     known: dict[Any, int] = {}
     for tensor, axes in shapes.items() if isinstance(shapes, dict) else shapes:
         found, wanted = np.shape(tensor), list(axes) if isinstance(axes, str) else axes

@@ -16,12 +16,7 @@ CollectiveCommunication = CommunicationImplementation
 def CollectiveHints(
     bytes_per_pack: int = 0, timeout_seconds: float | None = None
 ) -> CommunicationOptions:
-    """Make `CommunicationOptions`; an older name.
-
-    Args:
-        bytes_per_pack: As there.
-        timeout_seconds: As there.
-    """
+    """Make `CommunicationOptions`; an older name."""
     return CommunicationOptions(bytes_per_pack, timeout_seconds)
 
 
@@ -30,10 +25,6 @@ class XLAOptions(dict[str, Any]):
     """How a TPU's compiler divides a step and pads its shapes; without effect, as XLA does it.
 
     **Differs from TF:** every program has static shapes, and there is nothing to pad.
-
-    Args:
-        use_spmd_for_xla_partitioning: Kept.
-        enable_xla_dynamic_padder: Kept.
 
     Example:
         >>> import replicax.tf as tf
@@ -53,12 +44,7 @@ class XLAOptions(dict[str, Any]):
 
 
 class MultiWorkerMirroredStrategy(strategies.MultiWorkerMirroredStrategy):
-    """A `MultiWorkerMirroredStrategy`; an older spelling of its arguments.
-
-    Args:
-        communication: How the workers communicate.
-        cluster_resolver: Who is in the cluster.
-    """
+    """A `MultiWorkerMirroredStrategy`; an older spelling of its arguments."""
 
     def __init__(
         self,

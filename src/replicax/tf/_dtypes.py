@@ -21,9 +21,6 @@ class DType:
     **Differs from TF:** the `dtype` of an array is NumPy's own class, which equals this one but
     has not its properties: `tf.as_dtype(x.dtype).is_floating`.
 
-    Args:
-        name: One of TensorFlow's names.
-
     Example:
         >>> import numpy as np
         >>> import replicax.tf as tf

@@ -20,13 +20,9 @@ Compute = Callable[..., Any]
 
 
 def _one(name: str, compute: str | Compute = "", *, floating: bool = False) -> Callable[..., Any]:
-    """A function of one array.
+    """A function of one array, which computes by its name in NumPy and JAX, or by a function.
 
-    Args:
-        name: Its name.
-        compute: What computes it: its name in NumPy and JAX if that is another one, or a function
-            of the module and the array.
-        floating: Whether integers become floating-point numbers, of single precision.
+    Where it is `floating`, integers become floating-point numbers, of single precision.
     """
     compute = compute or name
 
@@ -145,7 +141,12 @@ square = _one("square")
 tan = _one("tan", floating=True)
 tanh = _one("tanh", floating=True)
 
+invert = _one("invert")
+
 add = _two("add")
+bitwise_and = _two("bitwise_and")
+bitwise_or = _two("bitwise_or")
+bitwise_xor = _two("bitwise_xor")
 divide = _two("divide", _divided)
 divide_no_nan = _two("divide_no_nan", _divided_or_zero)
 equal = _two("equal")
@@ -153,6 +154,7 @@ floordiv = _two("floordiv", "floor_divide")
 floormod = _two("floormod", "mod")
 greater = _two("greater")
 greater_equal = _two("greater_equal")
+left_shift = _two("left_shift")
 less = _two("less")
 less_equal = _two("less_equal")
 logical_and = _two("logical_and")
@@ -166,6 +168,7 @@ multiply_no_nan = _two("multiply_no_nan", _multiplied_or_zero)
 not_equal = _two("not_equal")
 pow = _two("pow", "power")
 realdiv = _two("realdiv", _divided)
+right_shift = _two("right_shift")
 squared_difference = _two("squared_difference", lambda xp, x, y: xp.square(x - y))
 subtract = _two("subtract")
 truediv = _two("truediv", _divided)
@@ -249,14 +252,7 @@ def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Any:
 def _check_fits(x: Any, dtype: Any, held: Any, *, negative: bool = False) -> None:
     """Refuse known numbers that do not fit in the 32 bits that JAX has instead of 64.
 
-    Args:
-        x: What is cast.
-        dtype: The type that is asked for.
-        held: The one that there is.
-        negative: Whether negative numbers may pass, since they become 0.
-
-    Raises:
-        UsageError: If one does not fit.
+    Negative ones may pass where they become 0.
     """
     asked = as_dtype(dtype).dtype
     narrowed = asked != held and asked.kind in "iu" and not np.can_cast(x.dtype, held)
@@ -295,3 +291,16 @@ def imag(input: Any, name: str | None = None) -> Any:
     """The imaginary part."""
     xp, x = array(input)
     return xp.imag(x)
+
+
+@array_function
+def bitcast(input: Any, type: Any, name: str | None = None) -> Any:
+    """The same bits as another type; of another size, the last axis is made or goes."""
+    xp, x = array(input)
+    kind = np.dtype(numpy_dtype(type, xp))
+    if xp is not np:
+        return jax.lax.bitcast_convert_type(x, kind)
+    x = np.ascontiguousarray(x)
+    if kind.itemsize < x.dtype.itemsize:
+        return x[..., None].view(kind)
+    return x.view(kind) if kind.itemsize == x.dtype.itemsize else x.view(kind)[..., 0]

@@ -1,4 +1,4 @@
-"""`tf.io.parse_…`: records of features as arrays, sparse tensors and ragged ones; on the host."""
+"""`tf.io.parse_…`: records of features, and bytes of tensors, as arrays; on the host."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import CorruptRecord, UsageError
+from replicax._core.wire import TYPES, fields, message, number
 from replicax.data import FixedLenFeature, VarLenFeature
 from replicax.data._formats.example import (
     columns_of,
@@ -21,8 +22,9 @@ from replicax.data._formats.example import (
     values_of,
 )
 from replicax.data._host import HostTensor
-from replicax.tf._calls import hosted
+from replicax.tf._calls import array, hosted, numpy_dtype
 from replicax.tf._composite import filling
+from replicax.tf._dtypes import as_dtype
 from replicax.tf._files import bytes_of
 from replicax.tf._ragged import RaggedTensor
 from replicax.tf._sparse import SparseTensor
@@ -36,13 +38,6 @@ Features = Mapping[str, Any]
 @dataclass(frozen=True)
 class FixedLenSequenceFeature:
     """A feature of any number of steps, each of a known shape; an array, filled up in a batch.
-
-    Args:
-        shape: The shape of a step.
-        dtype: int64, float32 or `tf.string`.
-        allow_missing: Whether examples without the feature have no steps. Of `parse_example` it
-            must be True, as in TensorFlow.
-        default_value: What a batch is filled up with; 0 or no text by default.
 
     Raises:
         UsageError: If the type is none of these, or the shape not known.
@@ -63,12 +58,7 @@ class FixedLenSequenceFeature:
 class RaggedFeature:
     """A feature of any number of values: a vector, in a batch the row of a ragged tensor.
 
-    Args:
-        dtype: int64, float32 or `tf.string`.
-        value_key: The name that the record has for it; that of the feature by default.
-        partitions: Not supported: one axis is ragged.
-        row_splits_dtype: Of no consequence.
-        validate: Of no consequence.
+    **Differs from TF:** partitions are not supported, as one axis is ragged.
 
     Raises:
         UsageError: If the type is none of these, or there are partitions.
@@ -96,12 +86,6 @@ def parse_single_example(
 
     A `FixedLenFeature` and a `FixedLenSequenceFeature` give arrays, a `RaggedFeature` a vector,
     and a `VarLenFeature` a sparse one.
-
-    Args:
-        serialized: The record: the bytes of a `tf.train.Example`.
-        features: What to take, by name.
-        example_names: Of no consequence.
-        name: Of no consequence.
 
     Raises:
         UsageError: If the record does not have what the features say.
@@ -154,14 +138,8 @@ def parse_single_sequence_example(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The features of a `tf.train.SequenceExample`: those of the whole, and those with steps.
 
-    Args:
-        serialized: The record.
-        context_features: What to take of the whole, by name; see `parse_single_example`.
-        sequence_features: What to take of the steps: a `FixedLenSequenceFeature` gives an array, a
-            `VarLenFeature` a sparse matrix, and a `RaggedFeature` a ragged one, of a row for each
-            step.
-        example_name: Of no consequence.
-        name: Of no consequence.
+    Of steps a `FixedLenSequenceFeature` gives an array, a `VarLenFeature` a sparse matrix, and a
+    `RaggedFeature` a ragged one, of a row for each step.
 
     Raises:
         UsageError: If the record does not have what the features say.
@@ -305,3 +283,65 @@ def _variable(values: np.ndarray, counts: np.ndarray, feature: Any) -> Any:
     """Rows of different lengths, as a ragged or a sparse tensor."""
     ragged = RaggedTensor.from_row_lengths(HostTensor.of(values), counts.tolist())
     return ragged if isinstance(feature, RaggedFeature) else ragged.to_sparse()
+
+
+# The numbers of the fields of a `TensorProto`.
+_TYPE, _SHAPE, _CONTENT, _TEXT = 1, 2, 4, 8
+_AXIS, _SIZE = 2, 1
+
+
+def serialize_tensor(tensor: Any, name: str | None = None) -> HostTensor:
+    """An array as bytes, which `parse_tensor` reads, TensorFlow's, too."""
+    found = np.asarray(array(tensor)[1])
+    text = found.dtype.kind in "OSU"
+    kind = TYPES["string" if text else found.dtype.name]
+    axes = b"".join(message(_AXIS, number(_SIZE, size)) for size in found.shape)
+    parts = [number(_TYPE, kind), message(_SHAPE, axes)]
+    if text:
+        texts = found.ravel().tolist()
+        parts += [message(_TEXT, one.encode() if isinstance(one, str) else one) for one in texts]
+    else:
+        parts.append(message(_CONTENT, np.ascontiguousarray(found).tobytes()))
+    return HostTensor.of(b"".join(parts))
+
+
+def parse_tensor(serialized: Any, out_type: Any, name: str | None = None) -> Any:
+    """The array that `serialize_tensor` made bytes of.
+
+    Raises:
+        CorruptRecord: If the bytes are none.
+        UsageError: If it has another type.
+    """
+    data = serialized.item() if hasattr(serialized, "item") else serialized
+    wanted, kind, shape, content, texts = as_dtype(out_type), 0, [], b"", []
+    try:
+        for field, value in fields(data):
+            if field == _TYPE:
+                kind = value
+            elif field == _SHAPE:
+                axes = [dict(fields(axis)) for place, axis in fields(value) if place == _AXIS]
+                shape = [axis.get(_SIZE, 0) for axis in axes]
+            elif field == _CONTENT:
+                content = value
+            elif field == _TEXT:
+                texts.append(value)
+        if kind == TYPES[wanted.name]:
+            text = wanted.name == "string"
+            flat = (
+                np.empty(len(texts), object)
+                if text
+                else np.frombuffer(content, numpy_dtype(wanted))
+            )
+            if text:
+                flat[:] = texts
+            return hosted(flat.reshape(shape).copy())
+    except (IndexError, TypeError, ValueError) as error:
+        raise CorruptRecord(
+            f"Cannot parse these {len(data)} bytes as a tensor: {error}. Pass what "
+            "`tf.io.serialize_tensor` wrote."
+        ) from error
+    held = next((name for name, one in TYPES.items() if one == kind), "unknown")
+    raise UsageError(
+        f"Cannot parse a tensor of {held} as out_type={wanted.name}. Pass `tf.{held}`, and cast "
+        "afterwards."
+    )

@@ -268,13 +268,6 @@ def decode_and_crop_jpeg(
 ) -> Any:
     """A part of the pixels of a JPEG; see `decode_image`.
 
-    Args:
-        contents: The bytes.
-        crop_window: The first row, the first column, the height and the width.
-        channels: How many channels; 0 for those of the image.
-        *args: As for `decode_jpeg`.
-        **kwargs: As for `decode_jpeg`.
-
     Raises:
         UsageError: If the part is not in the picture.
     """
@@ -330,12 +323,6 @@ def decode_wav(
 ) -> DecodeWav:
     """The samples of a WAV file of 16 bits.
 
-    Args:
-        contents: The bytes.
-        desired_channels: How many channels; the last one is repeated, or those after it dropped.
-        desired_samples: To how many samples they are cut, or filled up with zeros.
-        name: Not used.
-
     Raises:
         UsageError: If these are not the bytes of a WAV file of 16 bits.
     """
@@ -377,15 +364,7 @@ def decode_raw(
     fixed_length: int | None = None,
     name: str | None = None,
 ) -> Any:
-    """Bytes as numbers; of several, a row each.
-
-    Args:
-        input_bytes: The bytes, or an array of them.
-        out_type: The type of the numbers.
-        little_endian: Whether the last byte of a number counts most.
-        fixed_length: To how many bytes all are cut, or filled up with zeros.
-        name: Not used.
-    """
+    """Bytes as numbers; of several, a row each."""
     kind = np.dtype(out_type).newbyteorder("<" if little_endian else ">")
     given = np.asarray(input_bytes, object)
     texts = map(bytes_of, given.reshape(-1))
@@ -405,15 +384,6 @@ def decode_csv(
     select_cols: Any = None,
 ) -> list[Any]:
     """The columns of lines, each with the type of its default.
-
-    Args:
-        records: A line, or an array of lines.
-        record_defaults: A value for each column, in a list if it may be missing: `[0.0]`.
-        field_delim: What stands between columns.
-        use_quote_delim: Whether quotation marks hold a column together.
-        na_value: What stands for a missing value, beside nothing.
-        name: Not used.
-        select_cols: Which columns; None for all.
 
     Raises:
         UsageError: If a line has another number of columns.
@@ -446,12 +416,7 @@ def _column(texts: Any, default: np.ndarray, missing: str) -> Any:
 
 
 class TFRecordOptions(str):
-    """How a TFRecord file is compressed: the name of the compression.
-
-    Args:
-        compression_type: `"GZIP"`, `"ZLIB"`, or None.
-        **others: Not used: how hard the compression tries.
-    """
+    """How a TFRecord file is compressed: the name of the compression."""
 
     def __new__(cls, compression_type: str | None = None, **others: Any) -> TFRecordOptions:
         return super().__new__(cls, compression_type or "")

@@ -46,14 +46,6 @@ def resize(
 ) -> Any:
     """Images of another height and width, as float32; nearest neighbours keep their type.
 
-    Args:
-        images: An image (height, width, channels), or a batch of them.
-        size: The new height and width.
-        method: One of `ResizeMethod`.
-        preserve_aspect_ratio: Whether to stay within `size`, and not distort.
-        antialias: Whether to average over what becomes smaller.
-        name: Not used.
-
     Raises:
         UsageError: If there is no such method, or these are no images.
     """

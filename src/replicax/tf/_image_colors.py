@@ -24,14 +24,7 @@ _GRAY = (0.2989, 0.5870, 0.1140)
 def convert_image_dtype(
     image: Any, dtype: Any, saturate: bool = False, name: str | None = None
 ) -> Any:
-    """An image in another type: of numbers from 0 to 1, or of whole ones up to the largest.
-
-    Args:
-        image: The image.
-        dtype: The type.
-        saturate: Whether numbers above 1 become the largest of the type.
-        name: Not used.
-    """
+    """An image in another type: of numbers from 0 to 1, or of whole ones up to the largest."""
     found = image if hasattr(image, "dtype") else np.asarray(image)
     old, new = np.dtype(found.dtype), np.dtype(dtype)
     numpy = numpy_or_jax(found)

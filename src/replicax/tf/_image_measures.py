@@ -141,16 +141,7 @@ def sobel_edges(image: Any) -> Any:
 def extract_patches(
     images: Any, sizes: Any, strides: Any, rates: Any, padding: str, name: str | None = None
 ) -> Any:
-    """Patches of images, each flat along the last axis.
-
-    Args:
-        images: A batch of images.
-        sizes: (1, height, width, 1) of a patch.
-        strides: (1, down, right, 1) from one to the next.
-        rates: (1, down, right, 1) between the pixels of a patch.
-        padding: "SAME" or "VALID".
-        name: Of no consequence.
-    """
+    """Patches of images, each flat along the last axis."""
     x = jnp.asarray(images)
     size = static_shape(sizes)[1:3]
     found = lax.conv_general_dilated_patches(

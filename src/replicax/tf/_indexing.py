@@ -46,14 +46,6 @@ def gather(
     **Differs from TF:** an index that is not there gives NaN, or for integers the smallest number,
     where TensorFlow raises an error or gives 0; compiled code cannot raise one. Of NumPy arrays
     it raises an IndexError.
-
-    Args:
-        params: The array.
-        indices: Integers of any shape.
-        validate_indices: Of no consequence.
-        axis: The axis, by default the first behind the batch.
-        batch_dims: How many leading axes the two have in common.
-        name: Of no consequence.
     """
     xp, (params, indices) = apart(params, indices)
     batch = batch_dims + (indices.ndim if batch_dims < 0 else 0)

@@ -31,22 +31,7 @@ def matmul(
     grad_b: bool = False,
     name: str | None = None,
 ) -> Any:
-    """The product of matrices, the last two axes.
-
-    Args:
-        a: The left ones.
-        b: The right ones.
-        transpose_a: Whether to exchange the axes of `a` before.
-        transpose_b: Whether to exchange the axes of `b` before.
-        adjoint_a: The same, and conjugate.
-        adjoint_b: The same, and conjugate.
-        a_is_sparse: Of no consequence.
-        b_is_sparse: Of no consequence.
-        output_type: The type of the result.
-        grad_a: Of no consequence.
-        grad_b: Of no consequence.
-        name: Of no consequence.
-    """
+    """The product of matrices, the last two axes."""
     xp, (a, b) = arrays(a, b)
     a = xp.conj(a.mT) if adjoint_a else a.mT if transpose_a else a
     b = xp.conj(b.mT) if adjoint_b else b.mT if transpose_b else b
@@ -71,14 +56,7 @@ def matvec(
 
 @array_function
 def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Any:
-    """The sum of products over axes of both arrays.
-
-    Args:
-        a: An array.
-        b: Another one.
-        axes: How many, the last of `a` and the first of `b`; or a pair: which of each.
-        name: Of no consequence.
-    """
+    """The sum of products over axes of both arrays."""
     xp, (a, b) = arrays(a, b)
     if isinstance(axes, list | tuple) or np.ndim(axes):
         return xp.tensordot(a, b, [axes_of(one) for one in axes])
@@ -107,15 +85,7 @@ def norm(
     keepdims: bool | None = None,
     name: str | None = None,
 ) -> Any:
-    """The norm of vectors, or of matrices if two axes are given.
-
-    Args:
-        tensor: The array.
-        ord: "euclidean", which is "fro" for matrices; or a number, or infinity.
-        axis: The axis of the vectors; two for matrices. None for the whole as one vector.
-        keepdims: Whether the axes stay, with size 1.
-        name: Of no consequence.
-    """
+    """The norm of vectors, or of matrices if two axes are given."""
     xp, x = array(tensor)
     axes, keep = axes_of(axis), bool(keepdims)
     if ord in ("euclidean", "fro"):
@@ -164,12 +134,6 @@ def clip_by_global_norm(
     t_list: Any, clip_norm: Any, use_norm: Any = None, name: str | None = None
 ) -> tuple[list[Any], Any]:
     """Arrays, scaled down together if the norm of all of them is larger; None stays None.
-
-    Args:
-        t_list: The arrays, such as gradients.
-        clip_norm: The largest norm.
-        use_norm: Their norm, if it is known.
-        name: Of no consequence.
 
     Returns:
         The arrays, and what their norm was.

@@ -30,15 +30,7 @@ def _plain(values: Any, dtype: Any = None) -> np.ndarray:
 
 
 class KeyValueTensorInitializer:
-    """The keys and values of a table.
-
-    Args:
-        keys: The keys.
-        values: A value for each.
-        key_dtype: The type of the keys.
-        value_dtype: The type of the values.
-        name: Of no consequence.
-    """
+    """The keys and values of a table."""
 
     def __init__(
         self,
@@ -60,19 +52,7 @@ class TextFileIndex:
 
 
 class TextFileInitializer(KeyValueTensorInitializer):
-    """The keys and values of a table, a line of a file each.
-
-    Args:
-        filename: The file.
-        key_dtype: The type of the keys.
-        key_index: The column of the keys, or one of `TextFileIndex`.
-        value_dtype: The type of the values.
-        value_index: The same for the values.
-        vocab_size: How many lines count; None for all.
-        delimiter: What is between columns.
-        name: Of no consequence.
-        value_index_offset: What is added to line numbers that are values.
-    """
+    """The keys and values of a table, a line of a file each."""
 
     def __init__(
         self,
@@ -120,11 +100,7 @@ class _Table:
         return hosted(np.int64(len(self._rows)))
 
     def lookup(self, keys: Any, name: str | None = None) -> Any:
-        """The value of each key.
-
-        Raises:
-            UsageError: If compiled code asks for what may change, or is text.
-        """
+        """The value of each key."""
         if isinstance(keys, jax.Array):
             return self._in_compiled_code(keys)
         keys = _plain(keys)
@@ -167,12 +143,6 @@ class _Table:
 class StaticHashTable(_Table):
     """A table that stays as it is.
 
-    Args:
-        initializer: A `KeyValueTensorInitializer` or `TextFileInitializer`.
-        default_value: The value of what is no key.
-        name: Of no consequence.
-        experimental_is_anonymous: Of no consequence.
-
     Raises:
         UsageError: If a key has two values.
 
@@ -203,13 +173,6 @@ class StaticVocabularyTable(_Table):
     """A table from words to their numbers; a word that is not there has one of the last numbers.
 
     **Differs from TF:** which of the last numbers it is.
-
-    Args:
-        initializer: The words, with the numbers 0, 1, ….
-        num_oov_buckets: How many numbers there are for other words.
-        lookup_key_dtype: Of no consequence.
-        name: Of no consequence.
-        experimental_is_anonymous: Of no consequence.
     """
 
     def __init__(
@@ -245,16 +208,7 @@ class StaticVocabularyTable(_Table):
 
 
 class MutableHashTable(_Table):
-    """A table that takes new keys and values; outside compiled code.
-
-    Args:
-        key_dtype: The type of the keys.
-        value_dtype: The type of the values.
-        default_value: The value of what is no key; its shape is that of all values.
-        name: Of no consequence.
-        checkpoint: Of no consequence.
-        experimental_is_anonymous: Of no consequence.
-    """
+    """A table that takes new keys and values; outside compiled code."""
 
     _changes = True
 
@@ -299,19 +253,7 @@ class MutableHashTable(_Table):
 
 @final
 class DenseHashTable(MutableHashTable):
-    """As `MutableHashTable`; two keys that stand for none are of no consequence.
-
-    Args:
-        key_dtype: The type of the keys.
-        value_dtype: The type of the values.
-        default_value: The value of what is no key.
-        empty_key: Of no consequence.
-        deleted_key: Of no consequence.
-        initial_num_buckets: Of no consequence.
-        name: Of no consequence.
-        checkpoint: Of no consequence.
-        experimental_is_anonymous: Of no consequence.
-    """
+    """As `MutableHashTable`; two keys that stand for none are of no consequence."""
 
     def __init__(
         self,

@@ -17,11 +17,7 @@ from replicax.tf._names import NAMESPACES, SUBMODULES_OF_KERAS
 
 
 class Namespace(ModuleType):
-    """A module whose names are loaded when they are first asked for.
-
-    Args:
-        name: As users write it, such as "tf.keras.losses".
-    """
+    """A module whose names are loaded when they are first asked for."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"replicax.{name}", f"`{name}`: {NAMESPACES[name][0]}.")

@@ -79,11 +79,6 @@ def _packed(structure: Any, values: Iterator[Any]) -> Any:
 def map_structure(func: Callable[..., Any], *structure: Any, **kwargs: Any) -> Any:
     """A function of each value of a nest, or of the values of several at the same place.
 
-    Args:
-        func: The function.
-        *structure: The nests; the result has the form of the first.
-        **kwargs: `check_types`, whether lists and tuples are different.
-
     Raises:
         UsageError: If the nests differ, or there is none.
     """

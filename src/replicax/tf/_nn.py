@@ -167,13 +167,6 @@ def dropout(
 
     **Differs from TF:** the numbers are those of `tf.random`.
 
-    Args:
-        x: The array.
-        rate: The share of the zeros.
-        noise_shape: The shape of what is drawn; where it is 1, elements are dropped together.
-        seed: As in `tf.random.uniform`.
-        name: Of no consequence.
-
     Raises:
         UsageError: If the rate is not a share.
     """
@@ -272,16 +265,6 @@ def ctc_loss(
     """The loss of texts that are not aligned to the sounds, by `keras.ops.ctc_loss`.
 
     **Differs from TF:** labels are dense: `tf.sparse.to_dense` makes them.
-
-    Args:
-        labels: Of shape (examples, most labels).
-        logits: Of shape (steps, examples, classes), or the first two the other way round.
-        label_length: How many labels each has.
-        logit_length: How many steps each has.
-        logits_time_major: Whether the steps come first.
-        unique: Of no consequence.
-        blank_index: The class that stands for none; from the end, if negative; 0 by default.
-        name: Of no consequence.
     """
     import keras
 

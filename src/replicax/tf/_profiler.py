@@ -18,12 +18,7 @@ class ProfilerOptions(NamedTuple):
 
 
 def start(logdir: Any, options: ProfilerOptions | None = None) -> None:
-    """Begin a profile.
-
-    Args:
-        logdir: Where `tensorboard --logdir` finds it.
-        options: How much is noted.
-    """
+    """Begin a profile."""
     given = options or ProfilerOptions()
     chosen = jax.profiler.ProfileOptions()
     chosen.host_tracer_level = given.host_tracer_level

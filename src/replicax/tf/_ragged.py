@@ -33,14 +33,6 @@ Operator = Callable[[Any, Any], Any]
 class RaggedTensorSpec(ArraySpec):
     """The shape and type of a `tf.RaggedTensor`, or of a row of one.
 
-    Args:
-        shape: The axes; None for a ragged one.
-        dtype: The type of the elements.
-        ragged_rank: 1 for a ragged tensor, 0 for a row of one, which is an array. By default
-            one less than there are axes.
-        row_splits_dtype: The type of the bounds of rows.
-        name: Kept, and of no consequence.
-
     Example:
         >>> import replicax.tf as tf
         >>> tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1, 2], []])).element_spec
@@ -119,10 +111,6 @@ class RaggedTensor(CompositeTensor):
     **Differs from TF:** one axis is ragged, the second. In compiled code the lengths of the rows
     are known; for others it is compiled anew. Made by `tf.ragged.constant` and the methods
     `from_…`.
-
-    Args:
-        values: The elements of all rows, one after the other.
-        row_splits: Where each row begins, and the number of elements.
 
     Example:
         >>> import replicax.tf as tf
@@ -309,13 +297,7 @@ class RaggedTensor(CompositeTensor):
     with_flat_values = with_values
 
     def to_tensor(self, default_value: Any = None, name: Any = None, shape: Any = None) -> Any:
-        """An array of the rows, filled up, or cut off at a shape.
-
-        Args:
-            default_value: What rows are filled up with; 0 or an empty text by default.
-            name: Of no consequence.
-            shape: The shape of the result, in which None stands for as much as there is.
-        """
+        """An array of the rows, filled up, or cut off at a shape."""
         xp, values = array(self.values)
         bounds = [int(size) for size in self.bounding_shape()]
         wanted = [None] * len(bounds) if shape is None else static_shape(shape)

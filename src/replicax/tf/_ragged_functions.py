@@ -30,15 +30,11 @@ _OF_ELEMENTS = {
     "dropout", "elu", "gelu", "identity", "leaky_relu", "ones_like", "relu", "relu6", "selu",
     "silu", "softplus", "softsign", "zeros_like",
 }  # fmt: skip
-_NOT_OF_ELEMENTS = {"add_n"}
+_NOT_OF_ELEMENTS = {"add_n", "bitcast"}
 
 
 def called(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """What an array function gives of arguments among which there are ragged tensors.
-
-    Raises:
-        UsageError: If it takes none.
-    """
+    """What an array function gives of arguments among which there are ragged tensors."""
     name = function.__name__
     if name in _FUNCTIONS:
         return _FUNCTIONS[name](*args, **kwargs)
@@ -49,11 +45,7 @@ def called(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 def of_each(function: Callable[..., Any], args: Any, kwargs: Any) -> RaggedTensor:
-    """A function of each element; arrays are broadcast along the rows.
-
-    Raises:
-        UsageError: If rows differ in length.
-    """
+    """A function of each element; arrays are broadcast along the rows."""
     first = next(one for one in (*args, *kwargs.values()) if isinstance(one, RaggedTensor))
 
     def flat(value: Any) -> Any:
@@ -99,12 +91,7 @@ def _spread(rows: RaggedTensor, value: Any) -> Any:
 
 
 def _over_axes(name: str, of_rows: Callable[[RaggedTensor, list[int], bool], Any]) -> Any:
-    """A reduction; behind the ragged axis it is that of arrays, of the elements of rows.
-
-    Args:
-        name: Of the reduction of arrays.
-        of_rows: What it does over other axes.
-    """
+    """A reduction; behind the ragged axis it is that of arrays, of the elements of rows."""
 
     def reduce(input_tensor: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
         gone = axes_within(input_tensor.values.ndim + 1, axis)
@@ -119,10 +106,7 @@ def _over_axes(name: str, of_rows: Callable[[RaggedTensor, list[int], bool], Any
 def _reduced(name: str, fill: Callable[[Any], Any], of_none: Callable[[Any], Any] | None) -> Any:
     """A reduction of rows that are filled up with what does not change it.
 
-    Args:
-        name: Of the reduction of arrays.
-        fill: That value, for a type.
-        of_none: The value where there is no element, for a type, if it is another one.
+    `of_none` is the value of no elements, for a type, if it is another one.
     """
     reduce = getattr(_reductions, name)
 
@@ -281,14 +265,6 @@ def constant(
 ) -> Any:
     """Rows of numbers or of text, of nested lists.
 
-    Args:
-        pylist: A list of rows. Of numbers or texts alone it gives an array.
-        dtype: The type of the elements.
-        ragged_rank: 1, where the elements of rows are lists of one length.
-        inner_shape: The shape of the elements of rows, which says the same.
-        name: Of no consequence.
-        row_splits_dtype: Of no consequence.
-
     Raises:
         UsageError: If lists and numbers, or texts and numbers, stand side by side; or if rows of
             rows differ in length.
@@ -392,16 +368,7 @@ def ragged_range(
     name: str | None = None,
     row_splits_dtype: Any = int64,
 ) -> RaggedTensor:
-    """The numbers from each start up to each limit, as rows; not in compiled code.
-
-    Args:
-        starts: The first number of each row; the limits, if there are no others, and 0 is first.
-        limits: What each row ends before.
-        deltas: How far numbers are apart.
-        dtype: The type of the numbers.
-        name: Of no consequence.
-        row_splits_dtype: Of no consequence.
-    """
+    """The numbers from each start up to each limit, as rows; not in compiled code."""
     first, last = (0, starts) if limits is None else (starts, limits)
     given = [concrete(one, "tf.ragged.range") for one in (first, last, deltas)]
     ends = np.broadcast_arrays(*(np.atleast_1d(one) for one in given))

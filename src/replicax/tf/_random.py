@@ -285,9 +285,6 @@ def set_seed(seed: int) -> None:
     **Differs from TF:** the numbers are others, those of JAX, and in functions of pipelines those
     of NumPy. In compiled code each replica draws its own, and what is compiled begins anew, too.
 
-    Args:
-        seed: An integer.
-
     Example:
         >>> import replicax.tf as tf
         >>> tf.random.set_seed(1)
@@ -325,11 +322,6 @@ class Generator:
 
     **Differs from TF:** the numbers are JAX's, the state has two entries, a seed and a count, and
     there is one algorithm.
-
-    Args:
-        copy_from: A generator to begin like.
-        state: The state of one; instead of `copy_from`.
-        alg: Not used.
 
     Example:
         >>> import replicax.tf as tf

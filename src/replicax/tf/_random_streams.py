@@ -142,11 +142,7 @@ def _resetting(original: Any) -> Any:
 
 
 def as_key(words: Any) -> Any:
-    """A key for `jax.random`, of two numbers.
-
-    Args:
-        words: Two integers, of which 64 bits count; also traced ones.
-    """
+    """A key for `jax.random`, of two integers, of which 64 bits count; also traced ones."""
     if isinstance(words, np.ndarray | list | tuple) and not is_compiling(*words):
         words = (np.asarray(words).astype(np.int64) % _WORDS).astype(np.uint32)
     return jax.random.wrap_key_data(jnp.asarray(words).astype(jnp.uint32), impl="threefry2x32")

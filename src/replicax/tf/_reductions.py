@@ -15,11 +15,7 @@ from replicax.tf._dtypes import as_dtype, int64
 
 
 def _over_axes(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """The array function, with TensorFlow's arguments, that reduces an array over axes.
-
-    Args:
-        compute: What it does with NumPy or JAX, an array, and the axes as both libraries take them.
-    """
+    """The array function, with TensorFlow's arguments, that reduces an array over axes."""
 
     def function(
         input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
@@ -157,15 +153,7 @@ def argmin(input: Any, axis: Any = None, output_type: Any = int64, name: str | N
 def cumsum(
     x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
 ) -> Any:
-    """The sums of the elements up to each, along an axis.
-
-    Args:
-        x: The array.
-        axis: The axis.
-        exclusive: Whether an element is left out of its own sum.
-        reverse: Whether to add up from the end.
-        name: Of no consequence.
-    """
+    """The sums of the elements up to each, along an axis."""
     xp, x = array(x)
     return _along(xp, xp.cumsum, x, int(axis), exclusive, reverse, 0)
 

@@ -137,21 +137,7 @@ def sampled_softmax_loss(
     seed: int | None = None,
     name: str = "sampled_softmax_loss",
 ) -> Any:
-    """The softmax loss over the true classes and some that are drawn, for training.
-
-    Args:
-        weights: A row for each class, as an array, a variable or a list of them.
-        biases: A number for each class.
-        labels: The true classes of each example, of shape (examples, num_true).
-        inputs: What is multiplied by the rows, of shape (examples, columns).
-        num_sampled: How many classes are drawn.
-        num_classes: How many there are.
-        num_true: How many are true of an example.
-        sampled_values: What a sampler of `tf.random` gave; None for the logarithmic one.
-        remove_accidental_hits: Whether drawn classes that are true do not count.
-        seed: As in `tf.random.uniform`.
-        name: Of no consequence.
-    """
+    """The softmax loss over the true classes and some that are drawn, for training."""
     found = _candidates(labels, num_true, num_sampled, num_classes, sampled_values, seed)
     logits, wanted = _logits(weights, biases, labels, inputs, found, remove_accidental_hits)
     return -jnp.sum(wanted * jax.nn.log_softmax(logits), axis=-1)

@@ -40,53 +40,45 @@ def install() -> None:
         around(
             _compat.JAXTrainer,
             f"make_{kind}_function",
-            functools.partial(_of_the_default_strategy, kind=kind),
+            functools.partial(_of_the_default_strategy, kind),
         )
     own_steps.install()
 
 
-def _converting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _converting(
+    name: str, original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any
+) -> Any:
     """A method of Keras that calls a function of the user's, an attribute of this name."""
+    own, attributes = getattr(self, name, None), vars(self)
+    is_users = isinstance(own, types.FunctionType | types.MethodType)
+    if not is_users or hasattr(own, "traced") or own.__module__.startswith("keras."):
+        return original(self, *args, **kwargs)
 
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        own, attributes = getattr(self, name, None), vars(self)
-        is_users = isinstance(own, types.FunctionType | types.MethodType)
-        if not is_users or hasattr(own, "traced") or own.__module__.startswith("keras."):
-            return original(self, *args, **kwargs)
+    @functools.wraps(own)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        return seams.call_traced(own, args, kwargs)
 
-        @functools.wraps(own)
-        def traced(*args: Any, **kwargs: Any) -> Any:
-            return seams.call_traced(own, args, kwargs)
-
-        vars(traced)["traced"], before = True, attributes.get(name)
-        attributes[name] = traced
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            attributes.pop(name)
-            if before is not None:
-                attributes[name] = before
-
-    return method
+    vars(traced)["traced"], before = True, attributes.get(name)
+    attributes[name] = traced
+    try:
+        return original(self, *args, **kwargs)
+    finally:
+        attributes.pop(name)
+        if before is not None:
+            attributes[name] = before
 
 
-def _building_at_once(original: Callable[..., Any]) -> Callable[..., Any]:
+def _building_at_once(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """A layer that is built outside the code that is compiled, so that its values are known."""
-
-    @functools.wraps(original)
-    def call_layer(self: Any, *args: Any, **kwargs: Any) -> Any:
-        attributes = vars(self)
-        build = attributes.get("build")  # Keras wraps the one of the class
-        if build is None or self.built:
-            return original(self, *args, **kwargs)
-        attributes["build"] = functools.wraps(build)(functools.partial(_built_at_once, build))
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            attributes["build"] = build
-
-    return call_layer
+    attributes = vars(self)
+    build = attributes.get("build")  # Keras wraps the one of the class
+    if build is None or self.built:
+        return original(self, *args, **kwargs)
+    attributes["build"] = functools.wraps(build)(functools.partial(_built_at_once, build))
+    try:
+        return original(self, *args, **kwargs)
+    finally:
+        attributes["build"] = build
 
 
 def _built_at_once(build: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -94,20 +86,17 @@ def _built_at_once(build: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return build(*args, **kwargs)
 
 
-def _of_the_default_strategy(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
+def _of_the_default_strategy(
+    kind: str, original: Callable[..., Any], self: Any, /, force: bool = False
+) -> Any:
     """Keras' own function of a model without a strategy, with a step of ours."""
-
-    @functools.wraps(original)
-    def make(self: Any, force: bool = False) -> Any:
-        if _compat.strategy_of(self) is not None or not seams.speaks_tensorflow:
-            return original(self, force)
-        is_made = getattr(self, f"{kind}_function") is not None and not force
-        is_compiled = self.jit_compile and not self.run_eagerly
-        if is_made or not is_compiled or _compat.distribution() is not None:
-            return original(self, force)
-        return _compat.set_loop_function(self, kind, DefaultStep(self, kind))
-
-    return make
+    if _compat.strategy_of(self) is not None or not seams.speaks_tensorflow:
+        return original(self, force)
+    is_made = getattr(self, f"{kind}_function") is not None and not force
+    is_compiled = self.jit_compile and not self.run_eagerly
+    if is_made or not is_compiled or _compat.distribution() is not None:
+        return original(self, force)
+    return _compat.set_loop_function(self, kind, DefaultStep(self, kind))
 
 
 @final
@@ -116,10 +105,6 @@ class DefaultStep:
 
     Control flow is converted and tables keep their rows, as in our own steps. A step that fails
     leaves the model as it was before.
-
-    Args:
-        model: The Keras model.
-        kind: `train`, `test` or `predict`.
     """
 
     def __init__(self, model: Any, kind: str) -> None:

@@ -90,18 +90,7 @@ def bincount(
     axis: Any = None,
     binary_output: bool = False,
 ) -> Any:
-    """How often each integer occurs; inside compiled code only if the two lengths are equal.
-
-    Args:
-        arr: Integers, none of them negative.
-        weights: What each counts, instead of 1.
-        minlength: The least length of the result.
-        maxlength: Its greatest length; larger integers are left out.
-        dtype: The type of the counts; with weights, theirs.
-        name: Of no consequence.
-        axis: None to count all, -1 to count each row of a matrix.
-        binary_output: Whether to say only if there is one: 1 or 0.
-    """
+    """How often each integer occurs; inside compiled code only if the two lengths are equal."""
     if minlength is not None and minlength == maxlength:
         length = int(minlength)
     else:
@@ -130,13 +119,7 @@ def confusion_matrix(
 ) -> Any:
     """How often each class (row) was predicted as each class (column).
 
-    Args:
-        labels: The true classes.
-        predictions: The predicted classes.
-        num_classes: How many there are; inside compiled code it must be given.
-        weights: What each example counts, instead of 1.
-        dtype: The type of the counts.
-        name: Of no consequence.
+    In compiled code `num_classes` must be given.
     """
     if num_classes is None:
         both = (concrete(found, "confusion_matrix") for found in (labels, predictions))

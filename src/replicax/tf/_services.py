@@ -31,6 +31,12 @@ from replicax.tf._config import get_soft_device_placement
 # TensorFlow's, and nothing else: programs compare it number by number.
 VERSION = "2.21.0"
 GIT_VERSION = COMPILER_VERSION = replicax.__version__
+# The kinds of `tf.errors`, by their numbers, which are gRPC's.
+(
+    OK, CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, ALREADY_EXISTS,
+    PERMISSION_DENIED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, ABORTED, OUT_OF_RANGE,
+    UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS, UNAUTHENTICATED,
+) = range(17)  # fmt: skip
 
 logger = logging.getLogger("replicax")
 _missed: set[Any] = set()  # devices of which a warning told
@@ -152,13 +158,6 @@ def numpy_function(
 
     **Differs from TF:** compiled code knows all shapes: there each result must have the shape of
     the first argument; in pipelines and eager code any. `jax.pure_callback` takes other shapes.
-
-    Args:
-        func: The function, of NumPy arrays; None for a decorator of one.
-        inp: Its arguments.
-        Tout: The type of its result, or the types of its results.
-        stateful: False if equal arguments give equal results.
-        name: Not used.
 
     Raises:
         UsageError: If a result does not fit into 32 bits, or in compiled code has another shape.

@@ -214,17 +214,7 @@ def stft(
     pad_end: bool = False,
     name: str | None = None,
 ) -> Any:
-    """The frequencies of windows of a signal, by `rfft` of a power of 2 unless a length is given.
-
-    Args:
-        signals: Signals, along the last axis.
-        frame_length: The size of a window.
-        frame_step: From one window to the next.
-        fft_length: The length of the transform.
-        window_fn: A function of the size and `dtype=` that gives a window.
-        pad_end: Whether zeros follow, so that no number at the end is left out.
-        name: Of no consequence.
-    """
+    """The frequencies of windows of a signal, by `rfft`, of a power of 2 by default."""
     xp, x = array(signals)
     length = static_size(frame_length)
     size = 1 << (length - 1).bit_length() if fft_length is None else static_size(fft_length)
@@ -276,17 +266,7 @@ def linear_to_mel_weight_matrix(
     dtype: Any = float32,
     name: str | None = None,
 ) -> Any:
-    """The matrix by which a spectrogram is multiplied to have mel frequencies.
-
-    Args:
-        num_mel_bins: How many mel frequencies.
-        num_spectrogram_bins: How many frequencies a spectrogram has.
-        sample_rate: Numbers of a second.
-        lower_edge_hertz: The lowest frequency.
-        upper_edge_hertz: The highest one.
-        dtype: The type.
-        name: Of no consequence.
-    """
+    """The matrix by which a spectrogram is multiplied to have mel frequencies."""
     bins, edges = static_size(num_spectrogram_bins), (lower_edge_hertz, upper_edge_hertz)
     low, high = (_MEL_SCALE * np.log1p(float(edge) / _MEL_BREAK) for edge in edges)
     between = np.linspace(low, high, static_size(num_mel_bins) + 2)

@@ -21,6 +21,7 @@ from replicax._keras import _compat
 from replicax._program.explain import raise_explained
 from replicax.data._host import HostTensor
 from replicax.tf._calls import array_function
+from replicax.tf._keras2 import around
 from replicax.tf._tensors import class_of_arrays
 
 # Pairs of examples, with many divisors. Strides of convolutions need large ones; a table of
@@ -40,11 +41,7 @@ _OPERATORS = {
 
 @final
 class Sizes(keras.KerasTensor):
-    """Whole numbers that follow from the sizes of a model's inputs.
-
-    Args:
-        examples: What they are for each example size that could be tried.
-    """
+    """Whole numbers that follow from the sizes of a model's inputs."""
 
     def __init__(self, examples: Mapping[int, np.ndarray]) -> None:
         one = next(iter(examples.values()))
@@ -113,11 +110,7 @@ def _element_of(values: Any, key: Any) -> Any:
 
 
 def spec_of(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """The specs of what a function gives of inputs of a model and of their sizes.
-
-    Raises:
-        Exception: What the function raises, if it does for every pair of examples.
-    """
+    """The specs of what a function gives of inputs of a model and of their sizes."""
     found, errors = {}, []
     for size in np.ravel(_TRIED).tolist():
         try:
@@ -154,10 +147,9 @@ def _filled(tensor: Any, size: int) -> tuple[int, ...]:
 
 
 def _common(sizes: Sequence[int], *found: Any) -> Any:
-    """A number or array that is the one or the other for these example sizes.
+    """The spec of a number or array that is the one or the other for these example sizes.
 
-    Returns:
-        Its spec, in which a size that differs is None; `Sizes` of whole numbers.
+    In it a size that differs is None; whole numbers are `Sizes`.
     """
     if not hasattr(found[0], "shape"):
         return found[0]
@@ -174,32 +166,28 @@ def _are_sizes(value: Any) -> bool:
     return is_known and value.ndim <= 1
 
 
-def trying_sizes(original: Callable[..., Any]) -> Callable[..., Any]:
+def trying_sizes(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Keras' `compute_output_spec`, with example sizes where its symbols for sizes do not do."""
 
     def spec(self: Any, args: Any, kwargs: Any, size: int) -> Any:
         return original(self, *_closed(args, size), **_closed(kwargs, size))
 
-    @functools.wraps(original)
-    def compute_output_spec(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(self, *args, **kwargs)
-        except Exception as error:
-            inputs = [x for x in keras.tree.flatten((args, kwargs)) if _is_open(x)]
-            last, before = error, error.__context__
-            for pair in _TRIED if inputs else ():
-                try:
-                    found = [spec(self, args, kwargs, size) for size in pair]
-                    return keras.tree.map_structure(functools.partial(_common, pair), *found)
-                except Exception as other:
-                    last = other
-            if not isinstance(before, _OF_TRACES):
-                raise
-            if not isinstance(last.__context__, _OF_TRACES):  # known sizes leave another mistake
-                raise last from None
-            raise_explained(before)  # Keras makes another of its class, without a text
-
-    return compute_output_spec
+    try:
+        return original(self, *args, **kwargs)
+    except Exception as error:
+        inputs = [x for x in keras.tree.flatten((args, kwargs)) if _is_open(x)]
+        last, before = error, error.__context__
+        for pair in _TRIED if inputs else ():
+            try:
+                found = [spec(self, args, kwargs, size) for size in pair]
+                return keras.tree.map_structure(functools.partial(_common, pair), *found)
+            except Exception as other:
+                last = other
+        if not isinstance(before, _OF_TRACES):
+            raise
+        if not isinstance(last.__context__, _OF_TRACES):  # known sizes leave another mistake
+            raise last from None
+        raise_explained(before)  # Keras makes another of its class, without a text
 
 
 def _is_open(value: Any) -> bool:
@@ -217,19 +205,15 @@ def _closed(arguments: Any, size: int) -> Any:
 def _let_arrays_be_sliced_by_sizes() -> None:
     """In a program that asks for open sizes, arrays take them as ends of slices."""
     for kind in (class_of_arrays(), HostTensor, keras.KerasTensor, _compat.KerasVariable):
-        setattr(kind, "__getitem__", _sliced_by_sizes(kind.__getitem__))  # noqa: B010
+        around(kind, "__getitem__", _sliced_by_sizes)
 
 
-def _sliced_by_sizes(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def getitem(self: Any, key: Any) -> Any:
-        parts = key if type(key) is tuple else (key,)
-        ends = (e for p in parts for e in ((p.start, p.stop) if type(p) is slice else (p,)))
-        if any(type(end) is Sizes for end in ends):
-            return _element_of(self, key)
-        return original(self, key)
-
-    return getitem
+def _sliced_by_sizes(original: Callable[..., Any], self: Any, /, key: Any) -> Any:
+    parts = key if type(key) is tuple else (key,)
+    ends = (e for p in parts for e in ((p.start, p.stop) if type(p) is slice else (p,)))
+    if any(type(end) is Sizes for end in ends):
+        return _element_of(self, key)
+    return original(self, key)
 
 
 def _operation(function: str) -> Any:

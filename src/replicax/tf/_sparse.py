@@ -50,11 +50,6 @@ class SparseTensor(CompositeTensor):
 
     **Differs from TF:** places outside of the shape are refused at once.
 
-    Args:
-        indices: The place of each element, a matrix with a row for each.
-        values: The elements.
-        dense_shape: The shape of the whole.
-
     Raises:
         UsageError: If they do not fit together.
 
@@ -206,11 +201,7 @@ class SparseTensor(CompositeTensor):
 
 
 def sparse(value: Any, where: str) -> SparseTensor:
-    """The value.
-
-    Raises:
-        UsageError: If it is no sparse tensor.
-    """
+    """The value, which must be a sparse tensor."""
     if isinstance(value, SparseTensor):
         return value
     raise UsageError(

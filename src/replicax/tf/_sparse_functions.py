@@ -55,13 +55,6 @@ def to_dense(
 ) -> Any:
     """The whole tensor as an array.
 
-    Args:
-        sp_input: The sparse tensor.
-        default_value: What stands where nothing is held; 0 or an empty text by default.
-        validate_indices: Whether to check, in compiled code whenever it runs, that no place is
-            held twice and that they are in order.
-        name: Of no consequence.
-
     Raises:
         UsageError: If places are held twice, or not in order.
     """
@@ -111,11 +104,6 @@ def map_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> SparseTenso
 def add(a: Any, b: Any, threshold: Any = 0) -> Any:
     """The sum of two sparse tensors, outside of compiled code; or of one and an array, an array.
 
-    Args:
-        a: The first.
-        b: The second.
-        threshold: Sums of two elements are left out of a sparse result if they are smaller.
-
     Raises:
         UsageError: If neither is sparse, or the shapes differ.
     """
@@ -150,13 +138,6 @@ def sparse_dense_matmul(
     sp_a: Any, b: Any, adjoint_a: bool = False, adjoint_b: bool = False, name: Any = None
 ) -> Any:
     """The product of a sparse matrix and an array, or the other way round; an array.
-
-    Args:
-        sp_a: The first matrix.
-        b: The second matrix.
-        adjoint_a: Whether the first is transposed, and its complex numbers conjugated.
-        adjoint_b: Whether the second is.
-        name: Of no consequence.
 
     Raises:
         UsageError: If not exactly one is sparse, or the shapes do not fit.
@@ -269,12 +250,6 @@ def concat(
 ) -> SparseTensor:
     """Several tensors one after the other along an axis.
 
-    Args:
-        axis: The axis.
-        sp_inputs: The tensors.
-        expand_nonconcat_dims: Whether other axes may differ, and have room for the largest.
-        name: Of no consequence.
-
     Raises:
         UsageError: If other axes differ.
     """
@@ -312,11 +287,6 @@ def fill_empty_rows(
     """The tensor with an element in each row that had none, and which rows those are.
 
     It is not computed in compiled code.
-
-    Args:
-        sp_input: The tensor.
-        default_value: What is put at the beginning of rows without an element.
-        name: Of no consequence.
     """
     tensor = sparse(sp_input, "tf.sparse.fill_empty_rows")
     where = concrete(tensor.indices, "tf.sparse.fill_empty_rows")

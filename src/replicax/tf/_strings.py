@@ -34,11 +34,7 @@ def _mapped(fn: Callable[[Any], Any], array: np.ndarray) -> Any:
 
 
 def _parts(fn: Callable[[Any], list[Any]], value: Any, kind: Any = object) -> Any:
-    """The parts of a text; of a vector of texts, a row for each.
-
-    Raises:
-        UsageError: If there are more axes, or the vector is ragged itself.
-    """
+    """The parts of a text; of a vector of texts, a row for each."""
     texts = None if isinstance(value, RaggedTensor) else np.asarray(value, object)
     if texts is None or texts.ndim > 1:
         raise UsageError(
@@ -139,17 +135,7 @@ def ngrams(
     preserve_short_sequences: bool = False,
     name: str | None = None,
 ) -> Any:
-    """The words along the last axis in runs of this many, each joined to one text.
-
-    Args:
-        data: The words.
-        ngram_width: How many, or several such numbers.
-        separator: What is put between words.
-        pad_values: What stands before the first word and behind the last: a text, or a pair.
-        padding_width: How often, at most one less than a run has words; that, by default.
-        preserve_short_sequences: Whether too few words give one text of all of them.
-        name: Of no consequence.
-    """
+    """The words along the last axis in runs of this many, each joined to one text."""
     is_ragged = isinstance(data, RaggedTensor)
     texts = np.asarray(data.values if is_ragged else data, object)
     widths = [ngram_width] if isinstance(ngram_width, int) else list(ngram_width)

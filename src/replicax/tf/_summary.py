@@ -30,13 +30,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class _State:
-    """Where summaries go.
-
-    Args:
-        writer: The writer; None for nowhere.
-        step: The step that is meant where none is given.
-        record: Whether they are recorded; also a function that says it.
-    """
+    """Where summaries go."""
 
     writer: SummaryWriter | None = None
     step: Any = None
@@ -69,24 +63,13 @@ def get_step() -> Any:
 
 @contextlib.contextmanager
 def record_if(condition: bool | Callable[[], Any] | Any) -> Generator[None, None, None]:
-    """Record summaries of a `with` block if the condition holds.
-
-    Args:
-        condition: A bool, an array of compiled code, or a function that gives one.
-    """
+    """Record summaries of a `with` block if a condition holds, also one of compiled code."""
     with _changed(record=condition):
         yield
 
 
 class SummaryWriter:
-    """Writes summaries to the event file of a run.
-
-    Args:
-        logdir: The folder.
-        max_queue: How many may wait to be written.
-        flush_millis: After how many milliseconds they are.
-        filename_suffix: The end of the file's name.
-    """
+    """Writes summaries to the event file of a run."""
 
     file: event_files.EventFile | None
 
@@ -141,16 +124,7 @@ def create_file_writer(
     experimental_trackable: bool = False,
     experimental_mesh: Any = None,
 ) -> SummaryWriter:
-    """A writer of summaries, which `tensorboard --logdir` shows.
-
-    Args:
-        logdir: The folder; a new run wants a new one.
-        max_queue: How many summaries may wait to be written; 10.
-        flush_millis: After how many milliseconds they are; two minutes.
-        filename_suffix: The end of the file's name.
-        name: Not used, as the two that follow.
-        experimental_trackable: Not used.
-        experimental_mesh: Not used.
+    """A writer of summaries, which `tensorboard --logdir` shows; a new run wants a new folder.
 
     Raises:
         UsageError: If the `tensorboard` package is missing.
@@ -184,12 +158,6 @@ def scalar(name: str, data: Any, step: Any = None, description: str | None = Non
 
     In compiled code it is recorded whenever that runs, under `run` by the first replica of each
     worker; the writer is the one that was current when the code was traced.
-
-    Args:
-        name: What it is called.
-        data: The number.
-        step: Of which step; None for the current one.
-        description: Shown beside it.
 
     Returns:
         Whether it was recorded; of compiled code, whether it may be.
@@ -287,25 +255,14 @@ _profile: list[tuple[tempfile.TemporaryDirectory[str], Any]] = []
 
 
 def trace_on(graph: bool = True, profiler: bool = False, profiler_outdir: Any = None) -> None:
-    """Begin a profile, if one is asked for; graphs are not recorded.
-
-    Args:
-        graph: Not used: there is no graph to show.
-        profiler: Whether to profile.
-        profiler_outdir: Where to; `trace_export` may say it, too.
-    """
+    """Begin a profile, if one is asked for; graphs are not recorded."""
     if profiler:
         _profile[:] = [(tempfile.TemporaryDirectory(), profiler_outdir)]
         jax.profiler.start_trace(_profile[0][0].name)
 
 
 def trace_export(name: str, step: Any = None, profiler_outdir: Any = None) -> None:
-    """End the profile, and write it where `tensorboard --logdir` finds it.
-
-    Args:
-        name: Not used.
-        step: Not used.
-        profiler_outdir: The folder, if `trace_on` did not say it.
+    """End the profile, and write it to this folder, or to the one that `trace_on` was given.
 
     Raises:
         UsageError: If neither said it.

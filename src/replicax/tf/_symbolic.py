@@ -15,12 +15,7 @@ from replicax.tf._sizes import Sizes, spec_of
 @final
 @keras.saving.register_keras_serializable("replicax")
 class ArrayFunction(keras.Operation):
-    """An array function of `replicax.tf` in a functional model.
-
-    Args:
-        function: Its name.
-        name: The operation's own name in the model.
-    """
+    """An array function of `replicax.tf` in a functional model."""
 
     def __init__(self, function: str, name: str | None = None) -> None:
         super().__init__(name=name)
@@ -70,11 +65,7 @@ class ArrayFunction(keras.Operation):
 
 @final
 class _Traced(keras.Operation):
-    """A function whose result Keras traces.
-
-    Args:
-        function: The function.
-    """
+    """A function whose result Keras traces."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()

@@ -47,11 +47,6 @@ class IndexedSlices:
 
     **Differs from TF:** no gradient is one, since JAX's are whole arrays; `convert_to_tensor`
     makes a whole array of it.
-
-    Args:
-        values: The rows.
-        indices: Which rows they are; those of one index are added.
-        dense_shape: The shape of the whole array.
     """
 
     values: Any
@@ -71,12 +66,6 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
 
     **Differs from TF:** 64-bit types are 32 bits wide on JAX unless `jax_enable_x64` is set; text
     is a NumPy array.
-
-    Args:
-        value: A number, text, a list of them, or an array.
-        dtype: The type.
-        shape: The shape; a single number is repeated.
-        name: Of no consequence.
 
     Raises:
         UsageError: If a number does not fit, or the shape.
@@ -104,12 +93,6 @@ def convert_to_tensor(
     value: Any, dtype: Any = None, dtype_hint: Any = None, name: str | None = None
 ) -> Any:
     """An array of a number, a list, a NumPy array or a variable; arrays stay what they are.
-
-    Args:
-        value: What it is made of.
-        dtype: The type.
-        dtype_hint: The type, if the value can be it.
-        name: Of no consequence.
 
     Raises:
         UsageError: If a number does not fit.
@@ -243,6 +226,16 @@ def _give_methods() -> None:
     for kind, method in ((jax.Array, _numpy), (Tracer, _no_numpy)):
         setattr(kind, "numpy", method)  # noqa: B010
     setattr(class_of_arrays(), "backing_device", property(_backing_device))  # noqa: B010
+
+
+def to_dlpack(tensor: Any) -> Any:
+    """What other libraries read an array through."""
+    return tensor.__dlpack__()
+
+
+def from_dlpack(dlcapsule: Any) -> Any:
+    """An array of another library, which has `__dlpack__`."""
+    return jax.dlpack.from_dlpack(dlcapsule)
 
 
 _give_methods()

@@ -162,13 +162,6 @@ class TestRefusals:
         with pytest.raises(UsageError, match=message):
             call(np.ones(4, np.float32))
 
-    @pytest.mark.parametrize("name", ["OptionalSpec", "math.igamma", "sparse.split"])
-    def test_what_is_not_there_names_something_else(self, name):
-        found = tf
-        with pytest.raises(AttributeError, match="Use|Leave"):
-            for part in name.split("."):
-                found = getattr(found, part)
-
 
 class TestResults:
     """What TensorFlow cannot be asked, or answers otherwise: see also tests/parity."""

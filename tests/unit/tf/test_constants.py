@@ -31,7 +31,7 @@ def decided_by_a_size(x):
         (lambda x: tf.split(x, tf.repeat(1, 2), axis=1)[1], ROWS[:, 1:]),
         (lambda x: x * int(tf.math.ceil(4 / 3)), ROWS * 2),
         (lambda x: tf.reshape(x, [-1, tf.constant(5) // 2]), ROWS),
-        (lambda x: tf.reshape(x, [tf.constant(3) - 1, -1]), ROWS),
+        (lambda x: tf.reshape(x, tf.constant([2, -1])), ROWS),
         (lambda x: tf.reshape(x, [tf.reduce_prod(tf.shape(x))]), ROWS.ravel()),
         (lambda x: tf.zeros([tf.shape(x)[0], 3]), np.zeros((2, 3))),
         (lambda x: x[:, : tf.shape(x)[1] - 1], ROWS[:, :1]),

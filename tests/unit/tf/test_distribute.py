@@ -93,9 +93,7 @@ def test_methods_of_tensorflow_1_say_what_to_use():
     assert not hasattr(strategy, "no_such_method")
 
 
-def test_what_is_missing_says_what_to_use():
-    with pytest.raises(AttributeError, match="experimental.rpc.*ClusterCoordinator"):
-        _ = tf.distribute.experimental.rpc
+def test_what_is_missing_cannot_be_imported():
     with pytest.raises(ImportError, match="NoSuchStrategy"):
         from replicax.tf.distribute import NoSuchStrategy  # noqa: F401
 

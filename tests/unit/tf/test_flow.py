@@ -137,7 +137,7 @@ def test_a_loop_writes_variables(way):
 @pytest.mark.parametrize("most", [2, jnp.int32(2), 10])
 @ways
 def test_a_loop_has_a_last_round(way, most):
-    fn = way(lambda n, most: while_loop(lambda i: i < n, lambda i: i + 1, (n * 0,), **most))
+    fn = way(lambda n, most: while_loop(lambda i: i < n, lambda i: [i + 1], (n * 0,), **most))
     (i,) = fn(jnp.int32(5), {"maximum_iterations": most})
     assert int(i) == min(5, int(most))
 
@@ -197,7 +197,7 @@ def test_map_scan_and_fold(way):
         return x * v
 
     x = jnp.float32([1.0, 2.0, 3.0])
-    assert way(lambda x: map_fn(f, x))(x).tolist() == [1.0, 4.0, 9.0]
+    assert way(lambda x: map_fn(f, x, fn_output_signature="float32"))(x).tolist() == [1, 4, 9]
     assert float(v.value) == 3.0
     add = jnp.add
     assert way(lambda x: scan(add, x))(x).tolist() == [1.0, 3.0, 6.0]
@@ -359,14 +359,6 @@ def test_cases():
     assert int(tf.case([(False, lambda: 1), (False, lambda: 2)])) == 2
     with pytest.raises(rx.errors.UsageError, match="no branches"):
         tf.case([])
-
-
-def test_what_loops_take_and_give():
-    x = jnp.float32([1, 2, 3])
-    assert [int(v) for v in tf.while_loop(lambda i: i < 3, lambda i: [i + 1], [0])] == [3]
-    assert tf.map_fn(lambda x: x * 2, x, fn_output_signature="float32").tolist() == [2, 4, 6]
-    assert float(tf.foldl(lambda a, b: a - b, x)) == 1 - 2 - 3
-    assert float(tf.foldr(lambda a, b: a - b, x)) == 3 - 2 - 1
 
 
 def test_a_function_that_asks_for_values_is_called_for_each_element():

@@ -13,6 +13,7 @@ import cloudpickle
 import pytest
 
 import replicax.tf as tf
+from replicax.tf._absent import ABSENT
 from replicax.tf._names import NAMESPACES
 from replicax.tf._namespace import children
 
@@ -107,3 +108,24 @@ def test_namespaces_are_reached_by_attributes():
         for part in module.__name__.split(".")[2:]:
             found = getattr(found, part)
         assert isinstance(found, ModuleType)
+
+
+# Without methods and arguments, which `replicax migrate` reads.
+IN_NAMESPACES = [name for name in ABSENT if name.rpartition(".")[0] in NAMESPACES]
+
+
+@pytest.mark.parametrize("name", IN_NAMESPACES)
+def test_a_name_that_is_not_there_says_what_to_use(name):
+    inner = f"{name}.nothing" if name in NAMESPACES else name
+    found = tf
+    with pytest.raises(AttributeError) as raised:
+        for part in inner.split(".")[1:]:
+            found = getattr(found, part)
+    assert ABSENT[name] in str(raised.value)
+
+
+@pytest.mark.parametrize("namespace", ["tf", "tf.config", "tf.distribute", "tf.errors"])
+def test_a_name_that_nobody_has_is_named(namespace):
+    module = importlib.import_module(f"replicax.{namespace}")
+    with pytest.raises(AttributeError, match=f"{namespace}.NoSuchName"):
+        _ = module.NoSuchName

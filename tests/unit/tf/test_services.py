@@ -6,11 +6,13 @@ import socket
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
 
 import replicax as rx
 import replicax.tf as tf
+from replicax._tape.custom_gradient import recompute_grad
 
 
 def test_profiles(tmp_path):
@@ -87,11 +89,6 @@ def test_what_jax_is_built_with():
 def test_the_names_of_tpus():
     assert tf.tpu.experimental.initialize_tpu_system is rx.tpu.experimental.initialize_tpu_system
     assert tf.tpu.experimental.DeviceAssignment is rx.tpu.experimental.DeviceAssignment
-
-
-def test_names_that_have_gone_say_what_to_use():
-    with pytest.raises(AttributeError, match="rx.ModelParallelStrategy"):
-        _ = tf.experimental.dtensor
 
 
 def test_arrays_of_other_libraries():
@@ -172,3 +169,20 @@ def test_a_function_of_python_by_a_decorator():
 
 def test_what_a_data_set_is_reduced_to_has_numpy():
     assert tf.data.Dataset.range(4).reduce(0, lambda state, x: state + x).numpy() == 6
+
+
+def test_the_tape_and_its_companions_are_replicax_own():
+    assert tf.GradientTape is rx.GradientTape
+    assert tf.custom_gradient is rx.custom_gradient
+    assert tf.recompute_grad is recompute_grad
+    assert tf.UnconnectedGradients.ZERO.value == "zero"
+
+
+def test_stop_gradient():
+    w, two = keras.Variable(3.0), jnp.float32(2.0)
+    with tf.GradientTape() as tape:
+        tape.watch(two)
+        x, y = tf.stop_gradient((two, w), name="held")
+        z = x * y * w + two
+    # x·y by w, and 1
+    assert [float(g) for g in tape.gradient(z, [w, two])] == [6.0, 1.0]

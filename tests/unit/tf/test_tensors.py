@@ -56,12 +56,6 @@ def test_a_constant_takes_a_type_and_a_shape():
         tf.constant([1, 2, 3], shape=[2])
 
 
-def test_a_constant_is_known_in_compiled_code():
-    """So it can be a shape."""
-    found = jax.jit(lambda x: tf.reshape(x, tf.constant([2, -1])))(jnp.zeros(6))
-    assert found.shape == (2, 3)
-
-
 @pytest.mark.parametrize("value", [2**40, [2**40], np.array([2**40]), np.uint64(2**40), [1e300]])
 def test_what_does_not_fit_in_32_bits_is_refused(value):
     with pytest.raises(UsageError, match="jax_enable_x64"):

@@ -285,9 +285,10 @@ def uncalled(base: type, names: set[str], *, is_older: bool) -> Iterator[tuple[s
     `names` are what it defines; if it `is_older`, its `update_step` does not take three arguments.
     """
     module = importlib.import_module("replicax.tf._keras2.uncalled")
-    for known in module.hooks():
-        if issubclass(base, known.base) and not names & set(known.enough):
-            hooks = {**known.in_fit, **known.instead}
-            yield from ((name, hooks[name]) for name in sorted(names & set(hooks)))
-    if is_older and issubclass(base, find("keras.optimizers.Optimizer")):
+    if not issubclass(base, find("keras.optimizers.Optimizer")):
+        return
+    if not names & module.ENOUGH:
+        instead = module.UNCALLED | module.UNCALLED_IN_FIT
+        yield from ((name, instead[name]) for name in sorted(names & set(instead)))
+    if is_older:
         yield "update_step", module.RULE

@@ -80,11 +80,7 @@ _lock = threading.RLock()
 
 
 def tree_of(fn: Any) -> tuple[Any, str]:
-    """The rewritten syntax tree of a function, and the name that it defines.
-
-    Raises:
-        Exception: Whatever malt says of a function that it does not convert.
-    """
+    """The rewritten syntax tree of a function, and the name that it defines."""
     if hasattr(fn, "__wrapped__"):  # `inspect` would look at what a decorator was given
         fn = types.FunctionType(fn.__code__, fn.__globals__, fn.__name__, None, fn.__closure__)
     options = converter.ProgramContext(options=converter.STANDARD_OPTIONS)
@@ -103,11 +99,7 @@ def tree_of(fn: Any) -> tuple[Any, str]:
 
 
 def converted(fn: Any) -> Callable[..., Any]:
-    """The function with our operators for its control flow: rewritten once for all of its code.
-
-    Raises:
-        Exception: Whatever malt says of a function that it does not convert.
-    """
+    """The function with our operators for its control flow: rewritten once for all of its code."""
     with _lock:
         factory = _known.get(fn.__code__)
         if factory is None:

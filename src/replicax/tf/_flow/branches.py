@@ -26,13 +26,8 @@ def cond(
 ) -> Any:
     """One of two branches, by a predicate that compiled code may have computed.
 
-    Variables that a branch writes are written if it is taken.
-
-    Args:
-        pred: A scalar; if its value is known now, only that branch is looked at.
-        true_fn: A function without arguments.
-        false_fn: Another, which returns the same structure.
-        name: Not used.
+    Variables that a branch writes are written if it is taken. If the value of the predicate is
+    known now, only that branch is looked at.
 
     Returns:
         What the branch returned.
@@ -70,12 +65,6 @@ def switch_case(
     name: str = "switch_case",
 ) -> Any:
     """One of several branches, by its number.
-
-    Args:
-        branch_index: An integer scalar.
-        branch_fns: Functions without arguments: a list, a dict by number, or pairs.
-        default: For numbers that have none; without it, the one of the largest number.
-        name: Not used.
 
     Returns:
         What the branch returned.

@@ -32,15 +32,8 @@ def while_loop(
 ) -> Any:
     """A loop in compiled code; in Python, where nothing is traced.
 
-    **Differs from TF:** shapes stay the same in all rounds. The arguments that are not listed here
-    are not used.
-
-    Args:
-        cond: Called with the loop's variables: whether to go on.
-        body: Called with them, returns their next values.
-        loop_vars: A list or tuple of nests.
-        maximum_iterations: How many rounds there are at most. With it, gradients flow through
-            the loop; JAX has none of a loop without a known end.
+    **Differs from TF:** shapes stay the same in all rounds. Gradients flow through a loop with
+    `maximum_iterations` only; JAX has none of a loop without a known end.
 
     Returns:
         The last values, in the structure of `loop_vars`.
@@ -130,12 +123,6 @@ def scan(
 ) -> Any:
     """`fn(state, element)` along the first axis; all the states.
 
-    Args:
-        fn: Returns the next state.
-        elems: A nest of arrays.
-        initializer: The first state; None takes the first element for it.
-        reverse: Whether to begin at the end.
-
     Returns:
         The states, stacked along a new first axis.
     """
@@ -166,13 +153,7 @@ def foldl(
     swap_memory: bool = False,
     name: str | None = None,
 ) -> Any:
-    """`fn(state, element)` from the first element to the last; the last state.
-
-    Args:
-        fn: Returns the next state.
-        elems: A nest of arrays.
-        initializer: The first state; None takes the first element for it.
-    """
+    """`fn(state, element)` from the first element to the last; the last state."""
     return _folded(fn, elems, initializer, reverse=False)
 
 
@@ -207,12 +188,7 @@ def map_fn(
     name: str | None = None,
     fn_output_signature: Any = None,
 ) -> Any:
-    """`fn(element)` along the first axis, one after the other; the results, stacked.
-
-    Args:
-        fn: The function.
-        elems: A nest of arrays.
-    """
+    """`fn(element)` along the first axis, one after the other; the results, stacked."""
     return _scanned(lambda state, element: (state, fn(element)), (), arrays_of(elems))[1]
 
 
@@ -220,12 +196,6 @@ def vectorized_map(
     fn: Callable[[Any], Any], elems: Any, fallback_to_while_loop: bool = True, warn: bool = True
 ) -> Any:
     """`fn(element)` along the first axis, all at once (`jax.vmap`); the results, stacked.
-
-    Args:
-        fn: The function; it writes no variable.
-        elems: A nest of arrays.
-        fallback_to_while_loop: Not used.
-        warn: Not used.
 
     Raises:
         UsageError: If it writes one.

@@ -30,13 +30,6 @@ def range(
     **Differs from TF:** a loop over up to 16 of them is written out; one that takes elements of an
     iterator makes the `tf.function` around it a host loop.
 
-    Args:
-        start: The first; the limit, if there is no other.
-        limit: Where they end.
-        delta: The difference between two.
-        dtype: Their type; 32 bits, unless an argument has another.
-        name: Not used.
-
     Returns:
         An array that can be looped over; if an argument is an array of compiled code, something
         that can only be looped over.
@@ -84,13 +77,7 @@ class Range(Unchanging):
 
 @final
 class TracedRange:
-    """A range whose end is an array of compiled code: it can be looped over in a host loop.
-
-    Args:
-        start: The first number.
-        limit: Where they end.
-        delta: The difference between two.
-    """
+    """A range whose end is an array of compiled code: it can be looped over in a host loop."""
 
     def __init__(self, start: Any, limit: Any, delta: Any) -> None:
         self.start, self.limit, self.delta = start, limit, delta

@@ -45,14 +45,7 @@ class TensorArray:
     """An array that is written element by element; it may be a variable of a `tf.while_loop`.
 
     **Differs from TF:** writing returns a new one and leaves this one as it is; all elements have
-    one shape. In compiled code it has a fixed size.
-
-    Args:
-        dtype: The type of its elements.
-        size: How many there are.
-        dynamic_size: Whether it grows, outside compiled code, when it is written behind its end.
-        clear_after_read: Ignored, as are the arguments that are not listed here.
-        element_shape: Their shape; None takes that of the first one that is written.
+    one shape. In compiled code it has a fixed size; elsewhere one of a dynamic size grows.
 
     Example:
         >>> import jax.numpy as jnp
@@ -198,12 +191,7 @@ def _filled(like: TensorArray, buffer: Any) -> TensorArray:
 
 
 def materialised(start: Any, after: Callable[[], Any]) -> Any:
-    """A loop's variables, where each TensorArray has its memory before the loop begins.
-
-    Args:
-        start: The variables.
-        after: What they look like after a round.
-    """
+    """A loop's variables, where each TensorArray has its memory before the loop begins."""
 
     def is_array(leaf: Any) -> bool:
         return isinstance(leaf, TensorArray)

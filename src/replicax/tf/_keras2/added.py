@@ -32,23 +32,18 @@ def install() -> None:
     keras.Layer.add_metric = _add_metric  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _of_every_kind(method: Callable[..., None]) -> Callable[..., None]:
+def _of_every_kind(method: Callable[..., Any], self: Any, /, loss: Any) -> None:
     """An `add_loss` that takes also functions, numbers and symbolic tensors."""
-
-    @functools.wraps(method)
-    def add_loss(self: Any, loss: Any) -> None:
-        known = []
-        for one in keras.tree.flatten(loss):
-            if isinstance(one, keras.KerasTensor):
-                _add_symbolic(self, one)
-            elif callable(one):
-                vars(self).setdefault(_FUNCTIONS, []).append(one)
-            elif one is not None:
-                known.append(keras.ops.convert_to_tensor(one))
-        if known:
-            method(self, known)
-
-    return add_loss
+    known = []
+    for one in keras.tree.flatten(loss):
+        if isinstance(one, keras.KerasTensor):
+            _add_symbolic(self, one)
+        elif callable(one):
+            vars(self).setdefault(_FUNCTIONS, []).append(one)
+        elif one is not None:
+            known.append(keras.ops.convert_to_tensor(one))
+    if known:
+        method(self, known)
 
 
 def _add_symbolic(model: Any, loss: Any) -> None:
@@ -72,12 +67,8 @@ def _add_layer(model: Any, layer: Any, value: Any) -> None:
     _compat.set_outputs(model, outputs)
 
 
-def _with_functions(method: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    @functools.wraps(method)
-    def own_losses(self: Any) -> list[Any]:
-        return [*method(self), *(function() for function in vars(self).get(_FUNCTIONS, ()))]
-
-    return own_losses
+def _with_functions(method: Callable[..., Any], self: Any, /) -> list[Any]:
+    return [*method(self), *(function() for function in vars(self).get(_FUNCTIONS, ()))]
 
 
 class _Beside(keras.layers.Layer):
@@ -105,12 +96,7 @@ class AddLoss(_Beside):
 @final
 @keras.saving.register_keras_serializable("replicax")
 class AddMetric(_Beside):
-    """Adds to a mean and returns what it is given beside the value.
-
-    Args:
-        metric: What the mean is called.
-        **options: Those of every layer.
-    """
+    """Adds to a mean and returns what it is given beside the value."""
 
     def __init__(self, metric: str, **options: Any) -> None:
         super().__init__(**options)
@@ -125,64 +111,52 @@ class AddMetric(_Beside):
         return {**super().get_config(), "metric": self.mean.name}
 
 
-def _with_metrics_of_layers(method: Callable[..., Any]) -> Callable[..., Any]:
+def _with_metrics_of_layers(
+    method: Callable[..., Any],
+    self: Any,
+    /,
+    trainable: Any,
+    others: Any,
+    metrics: Any,
+    *args: Any,
+    **options: Any,
+) -> Any:
     """The forward pass of `fit` and `evaluate`, in which a `call` may update metrics."""
+    if not any(_compat.own_metrics(layer) for layer in [self, *_compat.layers_in(self)]):
+        return method(self, trainable, others, metrics, *args, **options)
+    variables, values = self.metrics_variables, list(metrics)
+    call, compute_loss = self.call, self.stateless_compute_loss
 
-    @functools.wraps(method)
-    def compute(
-        self: Any, trainable: Any, others: Any, metrics: Any, *args: Any, **options: Any
-    ) -> Any:
-        if not any(_compat.own_metrics(layer) for layer in [self, *_compat.layers_in(self)]):
-            return method(self, trainable, others, metrics, *args, **options)
-        variables, values = self.metrics_variables, list(metrics)
-        call, compute_loss = self.call, self.stateless_compute_loss
-
-        @functools.wraps(call)
-        def updating(*args: Any, **options: Any) -> Any:
-            scope: Any = _compat.get_stateless_scope()
-            for variable, value in zip(variables, values, strict=True):
-                scope.add_update((variable, value))
-            result = call(*args, **options)
-            values[:] = [scope.get_current_value(variable) for variable in variables]
-            return result
-
-        def after(trainable: Any, others: Any, _metrics: Any, **options: Any) -> Any:
-            return compute_loss(trainable, others, values, **options)
-
-        attributes = vars(self)
-        attributes |= {"call": updating, "stateless_compute_loss": after}
-        try:
-            return method(self, trainable, others, metrics, *args, **options)
-        finally:
-            del attributes["call"], attributes["stateless_compute_loss"]
-
-    return compute
-
-
-def _noted(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The `__call__` of metrics, whose last result is known as theirs."""
-
-    @functools.wraps(method)
-    def call(self: Any, *args: Any, **options: Any) -> Any:
-        result = method(self, *args, **options)
-        if isinstance(result, jax.Array):
-            _results[self] = weakref.ref(result)
+    @functools.wraps(call)
+    def updating(*args: Any, **options: Any) -> Any:
+        scope: Any = _compat.get_stateless_scope()
+        for variable, value in zip(variables, values, strict=True):
+            scope.add_update((variable, value))
+        result = call(*args, **options)
+        values[:] = [scope.get_current_value(variable) for variable in variables]
         return result
 
-    return call
+    def after(trainable: Any, others: Any, _metrics: Any, **options: Any) -> Any:
+        return compute_loss(trainable, others, values, **options)
+
+    attributes = vars(self)
+    attributes |= {"call": updating, "stateless_compute_loss": after}
+    try:
+        return method(self, trainable, others, metrics, *args, **options)
+    finally:
+        del attributes["call"], attributes["stateless_compute_loss"]
+
+
+def _noted(method: Callable[..., Any], self: Any, /, *args: Any, **options: Any) -> Any:
+    """The `__call__` of metrics, whose last result is known as theirs."""
+    result = method(self, *args, **options)
+    if isinstance(result, jax.Array):
+        _results[self] = weakref.ref(result)
+    return result
 
 
 def _add_metric(self: Any, value: Any, name: str | None = None, aggregation: Any = None) -> None:
-    """Report the mean of a value, or the metric that the value is a result of.
-
-    Args:
-        value: A tensor; a result of a metric was added to it already.
-        name: What it is reported as; of a metric its own name counts.
-        aggregation: "mean", or None.
-
-    Raises:
-        UsageError: If a value has no name, or is aggregated in another way.
-    """
+    """Report the mean of a value, or the metric that the value is a result of."""
     metric = next((one for one, result in _results.items() if result() is value), None)
     if metric is not None:
         _compat.track_metric(self, metric)

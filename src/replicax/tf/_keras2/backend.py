@@ -197,12 +197,6 @@ def batch_flatten(x: Any) -> Any:
 def batch_dot(x: Any, y: Any, axes: Any = None) -> Any:
     """Products of each row of a batch with that of another.
 
-    Args:
-        x: A batch.
-        y: Another.
-        axes: The axis of each that is summed over; by default the last of `x`, and the last but
-            one of `y`, or its only one.
-
     Example:
         >>> import replicax.tf as tf
         >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
@@ -248,13 +242,7 @@ def one_hot(indices: Any, num_classes: int) -> Any:
 
 
 def switch(condition: Any, then_expression: Any, else_expression: Any) -> Any:
-    """One of two, by a condition; of a condition with axes, element by element or row by row.
-
-    Args:
-        condition: A number, or a tensor.
-        then_expression: A tensor, or a function that makes it.
-        else_expression: The same.
-    """
+    """One of two, by a condition; of a condition with axes, element by element or row by row."""
     if ndim(ops.convert_to_tensor(condition)) == 0:
         then, otherwise = (
             one if callable(one) else lambda one=one: one

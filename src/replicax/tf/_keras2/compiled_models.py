@@ -9,7 +9,6 @@ reads `trainable` at a model's first step, and an optimizer refuses the variable
 from __future__ import annotations
 
 import contextlib
-import functools
 import weakref
 from collections.abc import Callable, Generator
 from typing import Any
@@ -32,25 +31,17 @@ def install() -> None:
         around(_compat.JAXTrainer, method, _as_compiled)
 
 
-def _noting(method: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(method)
-    def compile(self: Any, *args: Any, **options: Any) -> None:
-        method(self, *args, **options)
-        layers = [self, *_compat.layers_in(self)]
-        _when_compiled[self] = _Map({layer: layer.trainable for layer in layers})
-        if isinstance(getattr(self, "optimizer", None), _compat.BaseOptimizer):
-            self.optimizer = _for_model(self.optimizer, self)
-
-    return compile
+def _noting(method: Callable[..., Any], self: Any, /, *args: Any, **options: Any) -> None:
+    method(self, *args, **options)
+    layers = [self, *_compat.layers_in(self)]
+    _when_compiled[self] = _Map({layer: layer.trainable for layer in layers})
+    if isinstance(getattr(self, "optimizer", None), _compat.BaseOptimizer):
+        self.optimizer = _for_model(self.optimizer, self)
 
 
-def _as_compiled(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def train(self: Any, *args: Any, **options: Any) -> Any:
-        with _trainable_as(_when_compiled.get(self, {})):
-            return method(self, *args, **options)
-
-    return train
+def _as_compiled(method: Callable[..., Any], self: Any, /, *args: Any, **options: Any) -> Any:
+    with _trainable_as(_when_compiled.get(self, {})):
+        return method(self, *args, **options)
 
 
 @contextlib.contextmanager
@@ -88,17 +79,13 @@ def _for_model(optimizer: Any, model: Any) -> Any:
     return made
 
 
-def _of_other_variables(method: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(method)
-    def build(self: Any, variables: Any) -> None:
-        for other in _alike.get(self, ()):
-            known = set(map(id, _compat.trainable_variables(other))) if other is not self else set()
-            for variable in variables:
-                if id(variable) in known:
-                    raise UsageError(
-                        f"One optimizer cannot train {variable.path!r} in two models. Compile "
-                        "each model with an optimizer of its own."
-                    )
-        method(self, variables)
-
-    return build
+def _of_other_variables(method: Callable[..., Any], self: Any, /, variables: Any) -> None:
+    for other in _alike.get(self, ()):
+        known = set(map(id, _compat.trainable_variables(other))) if other is not self else set()
+        for variable in variables:
+            if id(variable) in known:
+                raise UsageError(
+                    f"One optimizer cannot train {variable.path!r} in two models. Compile "
+                    "each model with an optimizer of its own."
+                )
+    method(self, variables)

@@ -39,36 +39,28 @@ def install() -> None:
     around(keras.Layer, "add_variable", _as_a_weight)
     around(keras.Sequential, "add", _with_batch_shape)
     for owner, order in ((keras.Layer, ADD_WEIGHT), (keras.metrics.Metric, ADD_WEIGHT_OF_A_METRIC)):
-        around(owner, "add_weight", functools.partial(_name_first, order=order))
+        around(owner, "add_weight", functools.partial(_name_first, order))
 
 
-def _with_any_name(method: Callable[..., None]) -> Callable[..., None]:
+def _with_any_name(
+    method: Callable[..., Any], self: Any, /, name: Any = None, *args: Any, **options: Any
+) -> None:
     """An `__init__` that takes a name with slashes, which Keras 3 keeps for paths."""
-
-    @functools.wraps(method)
-    def init(self: Any, name: Any = None, *args: Any, **options: Any) -> None:
-        has_slashes = isinstance(name, str) and "/" in name
-        method(self, name.replace("/", "_") if has_slashes else name, *args, **options)
-        if has_slashes:
-            self.name = name
-
-    return init
+    has_slashes = isinstance(name, str) and "/" in name
+    method(self, name.replace("/", "_") if has_slashes else name, *args, **options)
+    if has_slashes:
+        self.name = name
 
 
-def _with_first_weights(method: Callable[..., None]) -> Callable[..., None]:
+def _with_first_weights(method: Callable[..., Any], self: Any, /, **options: Any) -> None:
     """The `__init__` of layers, with `weights` and `batch_input_shape`."""
-
-    @functools.wraps(method)
-    def init(self: Any, **options: Any) -> None:
-        weights = options.pop("weights", None)
-        batch_shape = options.pop("batch_input_shape", None)
-        method(self, **options)
-        if batch_shape is not None:
-            self._batch_input_shape = tuple(batch_shape)
-        if weights is not None:
-            _compat.after_build(self, lambda: _set_first(self, weights))
-
-    return init
+    weights = options.pop("weights", None)
+    batch_shape = options.pop("batch_input_shape", None)
+    method(self, **options)
+    if batch_shape is not None:
+        self._batch_input_shape = tuple(batch_shape)
+    if weights is not None:
+        _compat.after_build(self, lambda: _set_first(self, weights))
 
 
 def _set_first(layer: Any, weights: Any) -> None:
@@ -80,118 +72,92 @@ def _set_first(layer: Any, weights: Any) -> None:
                 variable.assign(value)
 
 
-def _with_batch_shape(method: Callable[..., None]) -> Callable[..., None]:
+def _with_batch_shape(
+    method: Callable[..., Any], self: Any, /, layer: Any, *args: Any, **options: Any
+) -> None:
     """The `add` of sequential models, which begin with an `Input` of what the first layer says."""
-
-    @functools.wraps(method)
-    def add(self: Any, layer: Any, *args: Any, **options: Any) -> None:
-        shape = getattr(layer, "_batch_input_shape", None)
-        if shape is not None and not self.layers:
-            method(self, keras.Input(batch_shape=shape), *args, **options)
-        method(self, layer, *args, **options)
-
-    return add
+    shape = getattr(layer, "_batch_input_shape", None)
+    if shape is not None and not self.layers:
+        method(self, keras.Input(batch_shape=shape), *args, **options)
+    method(self, layer, *args, **options)
 
 
-def _flags_by_name(method: Callable[..., Any]) -> Callable[..., Any]:
+def _flags_by_name(method: Callable[..., Any], self: Any, /, *args: Any, **options: Any) -> Any:
     """The `__call__` of layers: `layer(x, True)` and `layer(x, None, True)` by names."""
-
-    @functools.wraps(method)
-    def call(self: Any, *args: Any, **options: Any) -> Any:
-        if any(isinstance(each, bool) for each in args[1:]):
-            first = next(
-                i for i in range(1, len(args)) if args[i] is None or isinstance(args[i], bool)
-            )
-            named = dict(zip(self.call_signature_parameters[first:], args[first:], strict=False))
-            if len(named) == len(args) - first:
-                return method(self, *args[:first], **named, **options)
-        return method(self, *args, **options)
-
-    return call
+    if any(isinstance(each, bool) for each in args[1:]):
+        first = next(i for i in range(1, len(args)) if args[i] is None or isinstance(args[i], bool))
+        named = dict(zip(self.call_signature_parameters[first:], args[first:], strict=False))
+        if len(named) == len(args) - first:
+            return method(self, *args[:first], **named, **options)
+    return method(self, *args, **options)
 
 
-def _training_from_around(method: Callable[..., Any]) -> Callable[..., Any]:
+def _training_from_around(
+    method: Callable[..., Any], self: Any, /, *args: Any, **options: Any
+) -> Any:
     """The `__call__` of layers whose `call` asks for `training`: what it is around, or None."""
-
-    @functools.wraps(method)
-    def call(self: Any, *args: Any, **options: Any) -> Any:
-        is_given = "training" in options or not _compat.needs_training(self)
-        if not is_given and len(args) <= self.call_signature_parameters.index("training"):
-            options["training"] = _compat.training_around()
-        return method(self, *args, **options)
-
-    return call
+    is_given = "training" in options or not _compat.needs_training(self)
+    if not is_given and len(args) <= self.call_signature_parameters.index("training"):
+        options["training"] = _compat.training_around()
+    return method(self, *args, **options)
 
 
-def _mask_of_the_first(method: Callable[..., Any]) -> Callable[..., Any]:
+def _mask_of_the_first(method: Callable[..., Any], self: Any, /, *args: Any, **options: Any) -> Any:
     """The `__call__` of a program's own layers with several inputs: `mask` is the first one's.
 
     Keras 3 gives it to layers with one input only; with several it looks for `inputs_mask`.
     """
-
-    @functools.wraps(method)
-    def call(self: Any, *args: Any, **options: Any) -> Any:
-        names = self.call_signature_parameters
-        is_open = "mask" in names[len(args) :] and "mask" not in options
-        is_own = not type(self).call.__module__.startswith("keras.")
-        if is_open and is_own and len(args) + len(options) > 1:
-            first = args[0] if args else options.get(names[0])
-            masks = keras.tree.map_structure(_compat.keras_mask, first)
-            if any(mask is not None for mask in keras.tree.flatten(masks)):
-                options["mask"] = masks
-        return method(self, *args, **options)
-
-    return call
+    names = self.call_signature_parameters
+    is_open = "mask" in names[len(args) :] and "mask" not in options
+    is_own = not type(self).call.__module__.startswith("keras.")
+    if is_open and is_own and len(args) + len(options) > 1:
+        first = args[0] if args else options.get(names[0])
+        masks = keras.tree.map_structure(_compat.keras_mask, first)
+        if any(mask is not None for mask in keras.tree.flatten(masks)):
+            options["mask"] = masks
+    return method(self, *args, **options)
 
 
-def _with_plain_integers(method: Callable[..., None]) -> Callable[..., None]:
+def _with_plain_integers(
+    method: Callable[..., Any], self: Any, /, *args: Any, **options: Any
+) -> None:
     """An `__init__` that takes NumPy's integers, such as `labels.max() + 1`."""
 
     def plain(value: Any) -> Any:
         return int(value) if isinstance(value, np.integer) else value
 
-    @functools.wraps(method)
-    def init(self: Any, *args: Any, **options: Any) -> None:
-        method(self, *map(plain, args), **{name: plain(one) for name, one in options.items()})
-
-    return init
+    method(self, *map(plain, args), **{name: plain(one) for name, one in options.items()})
 
 
-def _with_a_length(method: Callable[..., None]) -> Callable[..., None]:
+def _with_a_length(
+    method: Callable[..., Any], self: Any, /, shape: Any = None, *args: Any, **options: Any
+) -> None:
     """The `__init__` of inputs, of which a shape may be one number."""
-
-    @functools.wraps(method)
-    def init(self: Any, shape: Any = None, *args: Any, **options: Any) -> None:
-        method(self, (shape,) if isinstance(shape, int) else shape, *args, **options)
-
-    return init
+    method(self, (shape,) if isinstance(shape, int) else shape, *args, **options)
 
 
-def _as_a_weight(method: Callable[..., Any]) -> Callable[..., Any]:
+def _as_a_weight(method: Callable[..., Any], self: Any, /, *args: Any, **options: Any) -> Any:
     """The older name of `add_weight`."""
-    return functools.wraps(method)(lambda self, *args, **options: self.add_weight(*args, **options))
+    return self.add_weight(*args, **options)
 
 
-def _name_first(method: Callable[..., Any], order: tuple[str, ...]) -> Callable[..., Any]:
+def _name_first(
+    order: tuple[str, ...], method: Callable[..., Any], self: Any, /, *args: Any, **options: Any
+) -> Any:
     """An `add_weight` whose positional arguments are Keras 2's if they begin with a name."""
-
-    @functools.wraps(method)
-    def add_weight(self: Any, *args: Any, **options: Any) -> Any:
-        if args and isinstance(args[0], str):
-            options |= dict(zip(order, args, strict=False))
-            args = ()
-        if isinstance(options.get("shape"), int):
-            options["shape"] = (options["shape"],)
-        if isinstance(options.get("name"), str):
-            options["name"] = options["name"].replace("/", "_")
-        synchronization = options.pop("synchronization", None)
-        if isinstance(self, keras.metrics.Metric):
-            options.pop("aggregation", None)  # a metric's are sums over replicas always
-        elif synchronization == VariableSynchronization.ON_READ:
-            return _of_each_replica(self, *args, **options)
-        return method(self, *args, **options)
-
-    return add_weight
+    if args and isinstance(args[0], str):
+        options |= dict(zip(order, args, strict=False))
+        args = ()
+    if isinstance(options.get("shape"), int):
+        options["shape"] = (options["shape"],)
+    if isinstance(options.get("name"), str):
+        options["name"] = options["name"].replace("/", "_")
+    synchronization = options.pop("synchronization", None)
+    if isinstance(self, keras.metrics.Metric):
+        options.pop("aggregation", None)  # a metric's are sums over replicas always
+    elif synchronization == VariableSynchronization.ON_READ:
+        return _of_each_replica(self, *args, **options)
+    return method(self, *args, **options)
 
 
 def _of_each_replica(

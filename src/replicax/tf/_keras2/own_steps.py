@@ -33,10 +33,10 @@ def install() -> None:
     """Put them into Keras; it is called once."""
     trainer = _compat.JAXTrainer
     for method, kind in _METHODS.items():
-        around(trainer, method, functools.partial(_known_as, kind=kind))
+        around(trainer, method, functools.partial(_known_as, kind))
     for kind in ("train", "test", "predict"):
-        around(trainer, f"{kind}_step", functools.partial(_of_a_batch, kind=kind))
-        around(trainer, f"make_{kind}_function", functools.partial(_made, kind=kind))
+        around(trainer, f"{kind}_step", functools.partial(_of_a_batch, kind))
+        around(trainer, f"make_{kind}_function", functools.partial(_made, kind))
     around(trainer, _compat.LOOP_STATE, _left_in_variables)
     around(_compat.Trainer, _compat.DATA_LOOK, _left_to_the_step)
     around(_compat.Trainer, _compat.EPOCH_LOGS, _of_all_replicas)
@@ -48,12 +48,7 @@ def install() -> None:
 
 @final
 class BatchSteps:
-    """A model's train, test or predict function whose step takes a batch.
-
-    Args:
-        model: The Keras model.
-        kind: `train`, `test` or `predict`.
-    """
+    """A model's train, test or predict function whose step takes a batch."""
 
     def __init__(self, model: Any, kind: str) -> None:
         self._model, self._kind = model, kind
@@ -131,107 +126,79 @@ def _flat(logs: Any) -> Any:
     return found
 
 
-def _known_as(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        attributes = vars(self)
-        before = attributes.get(_DOING, "predict")
-        attributes[_DOING] = kind
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            attributes[_DOING] = before
-
-    return method
-
-
-def _of_a_batch(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
-    """Keras' own step, which a step of a batch may call with its batch."""
-
-    @functools.wraps(original)  # also what it takes, which is asked for
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if len(args) + len(kwargs) == 1:
-            return default_step(self, kind)(*args, *kwargs.values())
+def _known_as(
+    kind: str, original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any
+) -> Any:
+    attributes = vars(self)
+    before = attributes.get(_DOING, "predict")
+    attributes[_DOING] = kind
+    try:
         return original(self, *args, **kwargs)
+    finally:
+        attributes[_DOING] = before
 
-    return step
+
+def _of_a_batch(
+    kind: str, original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any
+) -> Any:
+    """Keras' own step, which a step of a batch may call with its batch."""
+    if len(args) + len(kwargs) == 1:
+        return default_step(self, kind)(*args, *kwargs.values())
+    return original(self, *args, **kwargs)
 
 
-def _made(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
+def _made(kind: str, original: Callable[..., Any], self: Any, /, force: bool = False) -> Any:
     attribute = f"{kind}_function"
-
-    @functools.wraps(original)
-    def make(self: Any, force: bool = False) -> Any:
-        owner = _compat.strategy_of(self)
-        by_closures = owner is not None and owner.extended.distribution.engine.closures is not None
-        if by_closures or not takes_batch(self, kind):
-            return original(self, force)
-        if force or not isinstance(getattr(self, attribute), BatchSteps):
-            setattr(self, attribute, BatchSteps(self, kind))
-        return getattr(self, attribute)
-
-    return make
+    owner = _compat.strategy_of(self)
+    by_closures = owner is not None and owner.extended.distribution.engine.closures is not None
+    if by_closures or not takes_batch(self, kind):
+        return original(self, force)
+    if force or not isinstance(getattr(self, attribute), BatchSteps):
+        setattr(self, attribute, BatchSteps(self, kind))
+    return getattr(self, attribute)
 
 
-def _tracked(original: Callable[..., Any]) -> Callable[..., Any]:
+def _tracked(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """`compute_loss`, of which the metric `loss` hears in a step of a batch, as in Keras 2."""
-
-    @functools.wraps(original)
-    def compute_loss(self: Any, *args: Any, **kwargs: Any) -> Any:
-        loss = original(self, *args, **kwargs)
-        losses = vars(self).get(_LOSSES)
-        if losses is not None and loss is not None:
-            losses.append(loss)
-            named = inspect.signature(original).bind(self, *args, **kwargs).arguments
-            rows = [named.get(name) for name in ("y", "y_pred", "x")]
-            _compat.track_loss(self, loss, next(one for one in rows if one is not None))
-        return loss
-
-    return compute_loss
+    loss = original(self, *args, **kwargs)
+    losses = vars(self).get(_LOSSES)
+    if losses is not None and loss is not None:
+        losses.append(loss)
+        named = inspect.signature(original).bind(self, *args, **kwargs).arguments
+        rows = [named.get(name) for name in ("y", "y_pred", "x")]
+        _compat.track_loss(self, loss, next(one for one in rows if one is not None))
+    return loss
 
 
-def _left_in_variables(original: Callable[..., Any]) -> Callable[..., Any]:
+def _left_in_variables(original: Callable[..., Any], self: Any, /, **wanted: bool) -> Any:
     """The values of all variables for a loop: none, if its step reads and writes variables."""
-
-    @functools.wraps(original)
-    def state(self: Any, **wanted: bool) -> Any:
-        kind = "predict"
-        if wanted.get("metrics_variables"):
-            kind = "train" if wanted.get("optimizer_variables") else "test"
-        if not takes_batch(self, kind):
-            return original(self, **wanted)
-        return tuple([] for name, wish in wanted.items() if wish and name != _compat.PURGES)
-
-    return state
+    kind = "predict"
+    if wanted.get("metrics_variables"):
+        kind = "train" if wanted.get("optimizer_variables") else "test"
+    if not takes_batch(self, kind):
+        return original(self, **wanted)
+    return tuple([] for name, wish in wanted.items() if wish and name != _compat.PURGES)
 
 
-def _left_to_the_step(original: Callable[..., Any]) -> Callable[..., Any]:
+def _left_to_the_step(
+    original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any
+) -> None:
     """What Keras builds from the shapes of a batch; a step of a batch builds what it calls."""
-
-    @functools.wraps(original)
-    def look(self: Any, *args: Any, **kwargs: Any) -> None:
-        if not takes_batch(self, vars(self).get(_DOING, "predict")):
-            original(self, *args, **kwargs)
-
-    return look
+    if not takes_batch(self, vars(self).get(_DOING, "predict")):
+        original(self, *args, **kwargs)
 
 
-def _of_all_replicas(original: Callable[..., Any]) -> Callable[..., Any]:
+def _of_all_replicas(original: Callable[..., Any], self: Any, /, logs: Any) -> Any:
     """The logs of an epoch: of metrics what they say now, of the rest what a step has said.
 
     Keras' own metric `loss` says nothing if a step makes its loss itself.
     """
-
-    @functools.wraps(original)
-    def logs_of_epoch(self: Any, logs: Any) -> Any:
-        if not isinstance(logs, dict) or not takes_batch(self, vars(self).get(_DOING, "predict")):
-            return original(self, logs)
-        results = self.get_metrics_result()
-        if not _compat.has_tracked_loss(self):
-            results.pop("loss", None)
-        return {name: results.get(name, value) for name, value in logs.items()}
-
-    return logs_of_epoch
+    if not isinstance(logs, dict) or not takes_batch(self, vars(self).get(_DOING, "predict")):
+        return original(self, logs)
+    results = self.get_metrics_result()
+    if not _compat.has_tracked_loss(self):
+        results.pop("loss", None)
+    return {name: results.get(name, value) for name, value in logs.items()}
 
 
 def _loss_of(

@@ -23,32 +23,33 @@ logger = logging.getLogger("replicax")
 _WRITTEN = {"config.json", exporting.MANIFEST}
 
 
-def saved_also_to_folders(original: Callable[..., Any]) -> Callable[..., Any]:
+def saved_also_to_folders(
+    original: Callable[..., Any],
+    self: Any,
+    /,
+    filepath: Any,
+    overwrite: bool = True,
+    zipped: Any = None,
+    **kwargs: Any,
+) -> Any:
     """The `save` of models, with paths that have no ending."""
-
-    @functools.wraps(original)
-    def save(
-        self: Any, filepath: Any, overwrite: bool = True, zipped: Any = None, **kwargs: Any
-    ) -> Any:
-        kwargs.pop("options", None)  # which device writes
-        kind = kwargs.pop("save_format", None)
-        path = os.fspath(filepath)
-        if not _is_file(path):
-            # The format decides where the path does not; without one it becomes a folder.
-            path += {"h5": ".h5", "keras": ".keras"}.get(kind, "")
-        kwargs.pop("save_traces", None)  # what a model computes is always in a folder
-        signatures = kwargs.pop("signatures", None)
-        if zipped is not None or _is_file(path):
-            if signatures is not None:
-                raise UsageError(
-                    f"Cannot save signatures to {path!r}: a file of a Keras model has none. Pass "
-                    "a folder's path, without an ending, or use `tf.saved_model.save`."
-                )
-            return original(self, path, overwrite=overwrite, zipped=zipped, **kwargs)
-        save_config = functools.partial(original, self, **kwargs)
-        return _save_to_folder(self, save_config, path.rstrip("/"), signatures)
-
-    return save
+    kwargs.pop("options", None)  # which device writes
+    kind = kwargs.pop("save_format", None)
+    path = os.fspath(filepath)
+    if not _is_file(path):
+        # The format decides where the path does not; without one it becomes a folder.
+        path += {"h5": ".h5", "keras": ".keras"}.get(kind, "")
+    kwargs.pop("save_traces", None)  # what a model computes is always in a folder
+    signatures = kwargs.pop("signatures", None)
+    if zipped is not None or _is_file(path):
+        if signatures is not None:
+            raise UsageError(
+                f"Cannot save signatures to {path!r}: a file of a Keras model has none. Pass "
+                "a folder's path, without an ending, or use `tf.saved_model.save`."
+            )
+        return original(self, path, overwrite=overwrite, zipped=zipped, **kwargs)
+    save_config = functools.partial(original, self, **kwargs)
+    return _save_to_folder(self, save_config, path.rstrip("/"), signatures)
 
 
 def _is_file(path: str) -> bool:
@@ -87,14 +88,8 @@ def load_model(
 ) -> Any:
     """Load a model that `model.save` wrote: a `.keras` file, a `.h5` file or a folder.
 
-    **Differs from TF:** it does not read what TensorFlow wrote (`saved_model.pb`).
-
-    Args:
-        filepath: Where it is.
-        custom_objects: Classes and functions by their names.
-        compile: Whether to compile it as it was compiled.
-        safe_mode: Whether to refuse code in the file.
-        options: Accepted for TensorFlow programs: which device reads makes no difference.
+    **Differs from TF:** it does not read what TensorFlow wrote (`saved_model.pb`). `options` have
+    no effect.
 
     Example:
         >>> import tempfile
@@ -114,13 +109,7 @@ def load_model(
 
 
 def save_model(model: Any, filepath: str | os.PathLike[str], **kwargs: Any) -> None:
-    """`model.save(filepath, **kwargs)`.
-
-    Args:
-        model: A Keras model.
-        filepath: See `model.save`: a `.keras` file, a `.h5` file, or a folder.
-        **kwargs: As of `model.save`.
-    """
+    """`model.save(filepath, **kwargs)`."""
     model.save(filepath, **kwargs)
 
 

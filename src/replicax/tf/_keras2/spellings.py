@@ -13,16 +13,19 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, final
 
 import keras
 import numpy as np
 
 from replicax._control import Alone
+from replicax._core import seams
 from replicax._core.context import gradients_reduced
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.gradients import value_and_grad
+from replicax._ps.variables.server_variable import ShardedVariable
 from replicax.tf._keras2 import added, around, compiled_models, layers
 from replicax.tf._keras2.arguments import ARGUMENTS, Change, Given, LeftOut, Renamed, Rounded
 from replicax.tf._keras2.saving import (
@@ -31,7 +34,6 @@ from replicax.tf._keras2.saving import (
     save_spec,
     saved_also_to_folders,
 )
-from replicax.tf._keras2.shards import whole, whole_property, with_shards
 
 # Losses that compare number with number, so that a row of outputs needs a row of targets.
 _ELEMENTWISE = (
@@ -70,11 +72,12 @@ def install() -> None:
     around(optimizer, "__init__", _older_optimizer)
     around(_compat.Trainer, "compute_loss", _flat_targets)
     around(_compat.Trainer, "compile", _metrics_of_each_output)
-    around(keras.Layer, "weights", with_shards)
+    layer: Any = keras.Layer
+    layer.weights = _with_shards(layer.weights)
     for name in ("trainable_weights", "non_trainable_weights"):
-        around(keras.Layer, name, whole_property)
+        setattr(layer, name, _whole_property(getattr(layer, name)))
     for method in ("get_weights", "set_weights", "count_params"):
-        around(keras.Layer, method, whole)
+        around(keras.Layer, method, _of_whole)
     _add(keras.Model, "save_spec", save_spec)
     around(keras.Model, "save", saved_also_to_folders)
     around(keras.Model, "save_weights", _weights_by_prefix)
@@ -85,8 +88,8 @@ def install() -> None:
     compiled_models.install()
     for place, table in ARGUMENTS.items():
         kind, _, method = place.partition(".")
-        wrapper = functools.partial(_with_older_arguments, table=table)
-        around(_owner(kind, method), method or "__init__", wrapper)
+        taking = functools.partial(_with_older_arguments, table)
+        around(_owner(kind, method), method or "__init__", taking)
 
 
 def _owner(kind: str, method: str) -> Any:
@@ -107,22 +110,19 @@ def _add(owner: Any, name: str, what: Any) -> None:
         setattr(owner, name, what)
 
 
-def _metrics_of_each_output(method: Callable[..., None]) -> Callable[..., None]:
+def _metrics_of_each_output(
+    method: Callable[..., Any], self: Any, /, *args: Any, **options: Any
+) -> None:
     """A `compile` that takes metrics without saying of which output: they are of each."""
-
-    @functools.wraps(method)
-    def compile(self: Any, *args: Any, **options: Any) -> None:
-        outputs = keras.tree.flatten(self.outputs) if _compat.has_graph(self) else []
-        for name in ("metrics", "weighted_metrics"):
-            metrics = options.get(name)
-            is_flat = isinstance(metrics, list) and not any(
-                isinstance(one, list | tuple | dict) for one in metrics
-            )
-            if metrics and is_flat and len(outputs) > 1 and len(outputs) != len(metrics):
-                options[name] = [list(map(_another, metrics)) for _ in outputs]
-        method(self, *args, **options)
-
-    return compile
+    outputs = keras.tree.flatten(self.outputs) if _compat.has_graph(self) else []
+    for name in ("metrics", "weighted_metrics"):
+        metrics = options.get(name)
+        is_flat = isinstance(metrics, list) and not any(
+            isinstance(one, list | tuple | dict) for one in metrics
+        )
+        if metrics and is_flat and len(outputs) > 1 and len(outputs) != len(metrics):
+            options[name] = [list(map(_another, metrics)) for _ in outputs]
+    method(self, *args, **options)
 
 
 def _another(metric: Any) -> Any:
@@ -257,49 +257,45 @@ def _scale_of(optimizer: Any) -> Any:
     return optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale
 
 
-def _older_optimizer(method: Callable[..., None]) -> Callable[..., None]:
+def _older_optimizer(
+    method: Callable[..., Any], self: Any, /, learning_rate: Any, *args: Any, **options: Any
+) -> None:
     """The `__init__` of optimizers, with `decay`: the rate is divided by 1 + decay · updates."""
-
-    @functools.wraps(method)
-    def init(self: Any, learning_rate: Any, *args: Any, **options: Any) -> None:
-        decay = options.pop("decay", None)
-        if decay:
-            learning_rate = keras.optimizers.schedules.InverseTimeDecay(learning_rate, 1, decay)
-        method(self, learning_rate, *args, **options)
-
-    return init
+    decay = options.pop("decay", None)
+    if decay:
+        learning_rate = keras.optimizers.schedules.InverseTimeDecay(learning_rate, 1, decay)
+    method(self, learning_rate, *args, **options)
 
 
-def _summed_already(method: Callable[..., Any]) -> Callable[..., Any]:
+def _summed_already(
+    method: Callable[..., Any],
+    self: Any,
+    /,
+    grads_and_vars: Any,
+    name: Any = None,
+    experimental_aggregate_gradients: bool = True,
+    skip_gradients_aggregation: bool = False,
+) -> Any:
     """The `apply_gradients` of optimizers, also with gradients that replicas have summed."""
-
-    @functools.wraps(method)
-    def apply_gradients(
-        self: Any,
-        grads_and_vars: Any,
-        name: Any = None,
-        experimental_aggregate_gradients: bool = True,
-        skip_gradients_aggregation: bool = False,
-    ) -> Any:
-        summed = skip_gradients_aggregation or not experimental_aggregate_gradients
-        with gradients_reduced() if summed else contextlib.nullcontext():
-            return method(self, grads_and_vars)
-
-    return apply_gradients
+    summed = skip_gradients_aggregation or not experimental_aggregate_gradients
+    with gradients_reduced() if summed else contextlib.nullcontext():
+        return method(self, grads_and_vars)
 
 
-def _flat_targets(method: Callable[..., Any]) -> Callable[..., Any]:
+def _flat_targets(
+    method: Callable[..., Any],
+    self: Any,
+    /,
+    x: Any = None,
+    y: Any = None,
+    y_pred: Any = None,
+    *args: Any,
+    **options: Any,
+) -> Any:
     """The `compute_loss` of models: one target for a row of outputs is that of all of them."""
-
-    @functools.wraps(method)
-    def compute_loss(
-        self: Any, x: Any = None, y: Any = None, y_pred: Any = None, *args: Any, **options: Any
-    ) -> Any:
-        if _is_flat(y, y_pred) and _is_elementwise(self.loss):
-            y = keras.ops.expand_dims(y, 1)
-        return method(self, x, y, y_pred, *args, **options)
-
-    return compute_loss
+    if _is_flat(y, y_pred) and _is_elementwise(self.loss):
+        y = keras.ops.expand_dims(y, 1)
+    return method(self, x, y, y_pred, *args, **options)
 
 
 def _is_flat(targets: Any, outputs: Any) -> bool:
@@ -315,58 +311,51 @@ def _is_elementwise(loss: Any) -> bool:
     return getattr(found, "fn", found) in _ELEMENTWISE
 
 
-def _with_older_arguments(method: Callable[..., Any], table: dict[str, Change]) -> Any:
+def _with_older_arguments(
+    table: dict[str, Change], method: Callable[..., Any], self: Any, /, *args: Any, **options: Any
+) -> Any:
     """A method that takes these arguments of Keras 2, too."""
     given = {name: change.value for name, change in table.items() if isinstance(change, Given)}
-
-    @functools.wraps(method)
-    def taking(self: Any, *args: Any, **options: Any) -> Any:
-        for name in table.keys() & options.keys():
-            change, value = table[name], options.pop(name)
-            if isinstance(change, Renamed):
-                options[change.name] = value
-            elif isinstance(change, Rounded):
-                options[name] = math.ceil(value) if isinstance(value, float) else value
-            elif not isinstance(change, LeftOut) or (change.values and value not in change.values):
-                options[name] = value
-        return method(self, *args, **(given | options if given and not args else options))
-
-    return taking
+    for name in table.keys() & options.keys():
+        change, value = table[name], options.pop(name)
+        if isinstance(change, Renamed):
+            options[change.name] = value
+        elif isinstance(change, Rounded):
+            options[name] = math.ceil(value) if isinstance(value, float) else value
+        elif not isinstance(change, LeftOut) or (change.values and value not in change.values):
+            options[name] = value
+    return method(self, *args, **(given | options if given and not args else options))
 
 
-def _weights_by_prefix(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def save_weights(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
-        path = os.fspath(filepath)
-        if is_older_weights_file(path):
-            return save_older_weights(self, path, *args, **kwargs)
-        if not path.endswith((".h5", ".json")):
-            path += ".weights.h5"
-            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        return original(self, path, *args, **kwargs)
-
-    return save_weights
+def _weights_by_prefix(
+    original: Callable[..., Any], self: Any, /, filepath: Any, *args: Any, **kwargs: Any
+) -> Any:
+    path = os.fspath(filepath)
+    if is_older_weights_file(path):
+        return save_older_weights(self, path, *args, **kwargs)
+    if not path.endswith((".h5", ".json")):
+        path += ".weights.h5"
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    return original(self, path, *args, **kwargs)
 
 
-def _loaded_by_prefix(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def load_weights(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
-        if filepath is None:
-            raise UsageError(
-                "`load_weights` got None as its path. `latest_checkpoint` returns None for a "
-                "folder without checkpoints: check the folder."
-            )
-        path = os.fspath(filepath)
-        if os.path.exists(path + ".weights.h5"):
-            path += ".weights.h5"
-        if os.path.exists(path + ".index"):
-            from replicax.train import Checkpoint
+def _loaded_by_prefix(
+    original: Callable[..., Any], self: Any, /, filepath: Any, *args: Any, **kwargs: Any
+) -> Any:
+    if filepath is None:
+        raise UsageError(
+            "`load_weights` got None as its path. `latest_checkpoint` returns None for a "
+            "folder without checkpoints: check the folder."
+        )
+    path = os.fspath(filepath)
+    if os.path.exists(path + ".weights.h5"):
+        path += ".weights.h5"
+    if os.path.exists(path + ".index"):
+        from replicax.train import Checkpoint
 
-            return Checkpoint(self).among(Alone()).read(path)
-        original(self, path, *args, **kwargs)
-        return _Loaded()
-
-    return load_weights
+        return Checkpoint(self).among(Alone()).read(path)
+    original(self, path, *args, **kwargs)
+    return _Loaded()
 
 
 @final
@@ -380,31 +369,29 @@ class _Loaded:
     expect_partial = assert_existing_objects_matched = assert_consumed
 
 
-def _checkpoint_by_prefix(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def init(
-        self: Any,
-        filepath: Any,
-        monitor: str = "val_loss",
-        verbose: Any = 0,
-        save_best_only: bool = False,
-        save_weights_only: bool = False,
-        *args: Any,
-        **kwargs: Any,
-    ) -> None:
-        period = kwargs.pop("period", None) or 1
-        path = os.fspath(filepath)
-        if not path.endswith((".keras", ".h5", ".hdf5")):
-            path += ".weights.h5" if save_weights_only else ".keras"
-        named = path
-        if save_weights_only and is_older_weights_file(path):
-            path += ".weights.h5"  # Keras takes no other ending
-        original(self, path, monitor, verbose, save_best_only, save_weights_only, *args, **kwargs)
-        self.filepath = named
-        if period > 1:
-            self.on_epoch_end = _every(period, self.on_epoch_end)
-
-    return init
+def _checkpoint_by_prefix(
+    original: Callable[..., Any],
+    self: Any,
+    /,
+    filepath: Any,
+    monitor: str = "val_loss",
+    verbose: Any = 0,
+    save_best_only: bool = False,
+    save_weights_only: bool = False,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    period = kwargs.pop("period", None) or 1
+    path = os.fspath(filepath)
+    if not path.endswith((".keras", ".h5", ".hdf5")):
+        path += ".weights.h5" if save_weights_only else ".keras"
+    named = path
+    if save_weights_only and is_older_weights_file(path):
+        path += ".weights.h5"  # Keras takes no other ending
+    original(self, path, monitor, verbose, save_best_only, save_weights_only, *args, **kwargs)
+    self.filepath = named
+    if period > 1:
+        self.on_epoch_end = _every(period, self.on_epoch_end)
 
 
 def _every(period: int, save: Callable[..., None]) -> Callable[..., None]:
@@ -416,3 +403,38 @@ def _every(period: int, save: Callable[..., None]) -> Callable[..., None]:
             save(epoch, logs)
 
     return on_epoch_end
+
+
+# `layer.weights` has the shards of variables that parameter servers divide, as in TensorFlow. What
+# reads or writes values still sees whole variables.
+_whole = ContextVar("whole", default=False)
+
+
+def _with_shards(weights: property) -> property:
+    """The property `weights`: in place of a sharded variable, its shards."""
+
+    def found(self: Any) -> list[Any]:
+        """The variables of a layer or model; of a divided one, its shards."""
+        wants_whole = _whole.get() or not seams.speaks_tensorflow
+        variables = _of_whole(weights.__get__, self)
+        return variables if wants_whole else [part for v in variables for part in _parts(v)]
+
+    return property(found)
+
+
+def _of_whole(method: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
+    """Call a method that works on whole variables."""
+    token = _whole.set(True)
+    try:
+        return method(*args, **options)
+    finally:
+        _whole.reset(token)
+
+
+def _whole_property(found: property) -> property:
+    """A property that is a list of whole variables."""
+    return property(functools.partial(_of_whole, found.__get__))
+
+
+def _parts(variable: Any) -> list[Any]:
+    return list(variable.variables) if isinstance(variable, ShardedVariable) else [variable]

@@ -10,8 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import keras
 
@@ -23,69 +22,29 @@ from replicax.tf._keras2 import around
 RULE = "update_step(self, gradient, variable, learning_rate)"
 _GRADIENTS = "apply(self, grads, trainable_variables=None)"
 _SLOTS = "build(self, variables), which calls add_variable_from_reference"
-
-
-@final
-@dataclass(frozen=True)
-class Kind:
-    """Hooks of a kind of class.
-
-    Args:
-        base: The class of Keras.
-        instead: For each hook that nobody calls, the method to override.
-        enough: With one of these of its own, a class is for Keras 3, and may hold hooks besides.
-        in_fit: Hooks that only a program itself calls: `fit` does not. What to override.
-    """
-
-    base: Any
-    instead: Mapping[str, str]
-    enough: tuple[str, ...]
-    in_fit: Mapping[str, str]
-
-
-@functools.cache
-def hooks() -> tuple[Kind, ...]:
-    """The hooks of optimizers."""
-    rules = (
-        "_resource_apply_dense",
-        "_resource_apply_sparse",
-        "_resource_apply_sparse_duplicate_indices",
-        "_apply_dense",
-        "_apply_sparse",
-        "_apply_sparse_duplicate_indices",
-        "_apply_sparse_shared",
-        "_prepare",
-        "_prepare_local",
-        "_fallback_apply_state",
-        "_finish",
-        "_update_step_xla",
-        "get_updates",
-    )
-    gradients = (
-        "_compute_gradients",
-        "compute_gradients",
-        "get_gradients",
-        "_get_gradients",
-        "_aggregate_gradients",
-        "aggregate_gradients",
-        "_transform_gradients",
-        "_transform_unaggregated_gradients",
-        "_distributed_apply",
-        "_distributed_apply_gradients_fn",
-        "_internal_apply_gradients",
-    )
-    optimizer = Kind(
-        _compat.BaseOptimizer,
-        {
-            **dict.fromkeys(rules, RULE),
-            **dict.fromkeys(gradients, _GRADIENTS),
-            **dict.fromkeys(("_create_slots", "_create_vars", "_create_all_weights"), _SLOTS),
-            "_transform_loss": "scale_loss(self, loss)",
-        },
-        ("update_step", "apply", "_backend_update_step"),
-        dict.fromkeys(("apply_gradients", "minimize"), _GRADIENTS),
-    )
-    return (optimizer,)
+_RULES = (
+    "_resource_apply_dense", "_resource_apply_sparse", "_resource_apply_sparse_duplicate_indices",
+    "_apply_dense", "_apply_sparse", "_apply_sparse_duplicate_indices", "_apply_sparse_shared",
+    "_prepare", "_prepare_local", "_fallback_apply_state", "_finish", "_update_step_xla",
+    "get_updates",
+)  # fmt: skip
+_OF_GRADIENTS = (
+    "_compute_gradients", "compute_gradients", "get_gradients", "_get_gradients",
+    "_aggregate_gradients", "aggregate_gradients", "_transform_gradients",
+    "_transform_unaggregated_gradients", "_distributed_apply", "_distributed_apply_gradients_fn",
+    "_internal_apply_gradients",
+)  # fmt: skip
+# Methods of an optimizer that nobody calls, and the one to override instead.
+UNCALLED = {
+    **dict.fromkeys(_RULES, RULE),
+    **dict.fromkeys(_OF_GRADIENTS, _GRADIENTS),
+    **dict.fromkeys(("_create_slots", "_create_vars", "_create_all_weights"), _SLOTS),
+    "_transform_loss": "scale_loss(self, loss)",
+}
+# Those that only a program itself calls: `fit` does not.
+UNCALLED_IN_FIT: dict[str, str] = dict.fromkeys(("apply_gradients", "minimize"), _GRADIENTS)
+# With one of these of its own, an optimizer is for Keras 3, and may hold the others besides.
+ENOUGH = {"update_step", "apply", "_backend_update_step"}
 
 
 def install() -> None:
@@ -107,17 +66,13 @@ def _check_subclasses(owner: Any) -> None:
 
 
 def _behind(check: Callable[..., None]) -> Callable[..., Any]:
-    """Wrap a method so that a check is called with its arguments before it."""
+    """What is called in place of a method: a check with its arguments, then the method."""
 
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
-            check(self, *args, **kwargs)
-            return original(self, *args, **kwargs)
+    def checked(method: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        check(self, *args, **kwargs)
+        return method(self, *args, **kwargs)
 
-        return checked
-
-    return wrapper
+    return checked
 
 
 def _check_applied(optimizer: Any, *args: Any, **kwargs: Any) -> None:
@@ -126,46 +81,29 @@ def _check_applied(optimizer: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def _check_compiled(model: Any, *args: Any, **kwargs: Any) -> None:
-    refuse_uncalled_in_fit(keras.tree.flatten((args, kwargs)))
+    _refuse_uncalled_in_fit(keras.tree.flatten((args, kwargs)))
 
 
 def _check_metrics(model: Any, *args: Any, **kwargs: Any) -> None:
-    refuse_uncalled_in_fit(model.metrics)
+    _refuse_uncalled_in_fit(model.metrics)
 
 
 def refuse_uncalled(kind: type) -> None:
-    """Refuse a class with a hook that nobody calls.
-
-    Args:
-        kind: A class of a user; of another kind it is let be.
-
-    Raises:
-        UsageError: If it, or a class of a user that it inherits from, has one.
-    """
-    for known in hooks():
-        if issubclass(kind, known.base):
-            _refuse(kind, known.instead, known.enough, "nobody calls")
+    """Refuse a class with a method that nobody calls."""
     if issubclass(kind, _compat.BaseOptimizer):
+        _refuse(kind, UNCALLED, "nobody calls")
         _check_rule(kind)
     if issubclass(kind, keras.metrics.Metric):
         _call_older_reset(kind)
         _say_values(kind)
 
 
-def refuse_uncalled_in_fit(objects: Iterable[Any]) -> None:
-    """Refuse optimizers and metrics of a model whose hooks `fit` does not call.
-
-    Args:
-        objects: Optimizers and metrics; anything else is let be.
-
-    Raises:
-        UsageError: If one has such a hook.
-    """
+def _refuse_uncalled_in_fit(objects: Iterable[Any]) -> None:
+    """Refuse optimizers and metrics of a model with methods that `fit` does not call."""
     for one in objects:
-        for known in hooks():
-            refuse_uncalled(type(one))
-            if isinstance(one, known.base):
-                _refuse(type(one), known.in_fit, known.enough, "`fit` does not call")
+        refuse_uncalled(type(one))
+        if isinstance(one, _compat.BaseOptimizer):
+            _refuse(type(one), UNCALLED_IN_FIT, "`fit` does not call")
 
 
 def _own(kind: type) -> list[type]:
@@ -176,10 +114,10 @@ def _own(kind: type) -> list[type]:
 _LIBRARIES = ("builtins", "keras", "replicax")
 
 
-def _refuse(kind: type, hooks: Mapping[str, str], enough: tuple[str, ...], who: str) -> None:
+def _refuse(kind: type, hooks: Mapping[str, str], who: str) -> None:
     names = {name for one in _own(kind) for name in vars(one)}
     found = sorted(names & set(hooks))
-    if found and not names & set(enough):
+    if found and not names & ENOUGH:
         raise UsageError(
             f"{kind.__name__}.{found[0]} has no effect: {who} it. Override `{hooks[found[0]]}`. "
             "See docs/tf.md#methods-that-keras-3-never-calls."

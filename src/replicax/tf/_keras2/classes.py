@@ -1,12 +1,65 @@
-"""`tf.keras.layers.experimental.SyncBatchNormalization`, for loops with `strategy.run`."""
+"""Classes of `tf.keras` that Keras 3 does not have, or has with another meaning."""
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import keras
 
+import replicax as rx
 from replicax._core.context import current_frame
+
+if TYPE_CHECKING:
+    import os
+
+
+@final
+class Reduction:
+    """How a loss combines what it is per example; the values are Keras 3's.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> loss = tf.keras.losses.MeanSquaredError(reduction=tf.keras.losses.Reduction.NONE)
+        >>> loss([[0.0], [0.0]], [[1.0], [2.0]]).tolist()
+        [1.0, 4.0]
+    """
+
+    AUTO = SUM_OVER_BATCH_SIZE = "sum_over_batch_size"
+    NONE = "none"
+    SUM = "sum"
+
+    @classmethod
+    def all(cls) -> tuple[str, ...]:
+        """All values."""
+        return cls.AUTO, cls.NONE, cls.SUM
+
+
+@final
+class BackupAndRestore(rx.callbacks.BackupAndRestore):
+    """`rx.callbacks.BackupAndRestore`, with Keras' arguments.
+
+    **Differs from Keras:** `fit` goes on in the middle of an epoch, with the numbers of a run
+    that was never ended. `double_checkpoint` has no effect: a backup is replaced as a whole.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> callback = tf.keras.callbacks.BackupAndRestore(backup_dir="backup")
+    """
+
+    def __init__(
+        self,
+        backup_dir: str | os.PathLike[str],
+        save_freq: str | int = "epoch",
+        double_checkpoint: bool = False,
+        delete_checkpoint: bool = True,
+        save_before_preemption: bool = False,
+    ) -> None:
+        super().__init__(
+            backup_dir,
+            None if isinstance(save_freq, str) else save_freq,
+            delete_checkpoint=delete_checkpoint,
+            save_before_preemption=save_before_preemption,
+        )
 
 
 @final
