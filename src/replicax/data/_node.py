@@ -11,12 +11,45 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, final
 
 import numpy as np
 
 from replicax.data._spec import stack
+
+INFINITE_CARDINALITY = -1
+UNKNOWN_CARDINALITY = -2
+
+
+@final
+class Cardinality(int):
+    """A number of elements, which programs for tf.data read with `numpy()`."""
+
+    def numpy(self) -> np.int64:
+        """The number, as NumPy has it."""
+        return np.int64(self)
+
+
+def grouped(cardinality: int, size: int, *, drop_remainder: bool) -> int:
+    """The number of groups of `size` elements."""
+    if cardinality < 0:
+        return cardinality
+    return cardinality // size if drop_remainder else -(-cardinality // size)
+
+
+def added(cardinalities: Iterable[int]) -> int:
+    """The number of elements of several data sets in a row."""
+    known = list(cardinalities)
+    if INFINITE_CARDINALITY in known:
+        return INFINITE_CARDINALITY
+    return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in known else sum(known)
+
+
+def filtered(cardinality: int) -> int:
+    """The number of elements that a function chooses."""
+    return 0 if cardinality == 0 else UNKNOWN_CARDINALITY
+
 
 # Which pass this is: the epoch, then the turn of each `repeat` on the way to the source.
 Path = tuple[int, ...]
@@ -121,6 +154,23 @@ class Node(ABC):
             if any(a is not b for a, b in zip(new, _parts(value), strict=True)):
                 changes[field.name] = new if isinstance(value, tuple) else new[0]
         return dataclasses.replace(self, **changes) if changes else self  # type: ignore[type-var]
+
+    def rewritten(self, change: Callable[[Node], Node]) -> Node:
+        """This description with `change` applied to every node in it, sources first."""
+        return change(self.rebuilt(lambda inner: inner.rewritten(change)))
+
+    def reseeded(self, seeds: Mapping[int, int]) -> Node:
+        """This node with another seed, if its own was drawn."""
+        node: Any = self
+        return (
+            dataclasses.replace(node, seed=seeds.get(node.seed, node.seed))
+            if _has_drawn(self)
+            else self
+        )
+
+    def apart(self, *part: int | str) -> Node:
+        """This node for a part of the data, of which a cache keeps the elements by themselves."""
+        return self
 
 
 def _parts(value: Any) -> tuple[Any, ...]:
@@ -240,3 +290,24 @@ class ElementCursor(Cursor):
 def open_elements(node: Node, path: Path) -> Cursor:
     """Start a pass over a node whose handles are elements."""
     return node.open(path) if node.table is None else ElementCursor(node, path)
+
+
+def drawn_seeds(node: Any) -> list[int]:
+    """The drawn seeds in a pipeline, each once, sources first."""
+    found = [seed for inner in node.inputs for seed in drawn_seeds(inner)]
+    if _has_drawn(node):
+        found.append(node.seed)
+    return list(dict.fromkeys(found))
+
+
+def with_seeds(node: Node, seeds: Mapping[int, int]) -> Node:
+    """`node` with drawn seeds replaced: by those of a position, or of the chief.
+
+    `seeds` maps each drawn seed to the new one. A data set that is used twice has one seed, and
+    stays in step with itself.
+    """
+    return node.rewritten(lambda inner: inner.reseeded(seeds)) if seeds else node
+
+
+def _has_drawn(node: Any) -> bool:
+    return not getattr(node, "seeded", True)

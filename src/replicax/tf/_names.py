@@ -410,7 +410,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
     ),
     "tf.experimental": (
         "dlpack; what else was there has other places",
-        {"Optional": "replicax.data._next", "dlpack": "._dlpack:"},
+        {"Optional": "replicax.data._iterators", "dlpack": "._dlpack:"},
     ),
     "tf.experimental.numpy": (
         "functions of NumPy: those of `jax.numpy`, with its types",

@@ -13,9 +13,7 @@ from replicax._core.errors import UsageError
 from replicax._program.state_watch import StateWatch
 from replicax.train import _files
 from replicax.train._bundle import Bundle, is_bundle
-from replicax.train._deferred import Restored, follow_modules, followed
 from replicax.train._objects import names_of
-from replicax.train._options import CheckpointOptions
 from replicax.train._parts import (
     LeftOvers,
     Part,
@@ -27,8 +25,8 @@ from replicax.train._parts import (
     sources_of,
 )
 from replicax.train._plain import encoded
-from replicax.train._restoring import seen_by_all
-from replicax.train._status import LoadStatus
+from replicax.train._restored import Restored, follow_modules, followed, seen_by_all
+from replicax.train._status import CheckpointOptions, LoadStatus
 from replicax.train._theirs import RestoredGraph
 from replicax.train._workers import (
     Collected,

@@ -13,7 +13,7 @@ from replicax.train import _files
 from replicax.train._bundle import Bundle, is_bundle
 from replicax.train._manager import latest_checkpoint
 from replicax.train._objects import VALUE
-from replicax.train._saved import all_saved
+from replicax.train._restored import all_saved
 
 _COUNTER = f"save_counter{VALUE}"
 

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from replicax.data._cardinality import UNKNOWN_CARDINALITY
-from replicax.data._node import Cursor, Handles, Node, Path
-from replicax.data._nodes.sources import NumbersCursor, first_spec
-from replicax.data._nodes.tables import ArrayTable
+from replicax.data._node import UNKNOWN_CARDINALITY, Cursor, Handles, Node, Path
+from replicax.data._nodes.sources import ArrayTable, NumbersCursor, first_spec
 from replicax.data._spec import ArraySpec
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from replicax.data._node import Cursor, Feed, Node, OneByOne, Path
 from replicax.data._nodes.ahead import Prefetch
 from replicax.data._nodes.batch import Batch
 from replicax.data._nodes.select import SelectionOfElements, Skip, Take
-from replicax.data._nodes.tables import lent, numbers_of
+from replicax.data._nodes.sources import lent, numbers_of
 from replicax.data._spec import rows_of
 
 if TYPE_CHECKING:
