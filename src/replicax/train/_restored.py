@@ -13,7 +13,6 @@ from replicax._input.iterator import DistributedIterator
 from replicax._keras import _compat
 from replicax._keras.attributes import finish, names_below
 from replicax._keras.module import Module
-from replicax.train._objects import full_name
 from replicax.train._parts import (
     LeftOvers,
     Part,
@@ -22,6 +21,7 @@ from replicax.train._parts import (
     assign,
     check,
     check_fits,
+    full_name,
     is_optional,
     matched,
     put,
