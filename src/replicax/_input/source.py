@@ -81,7 +81,7 @@ class Foreign(Node):
 
 
 @final
-class ForeignCursor(OneByOne, Cursor):
+class ForeignCursor(OneByOne):
     """The position in an iterator: its own state if it has one, as in Grain, else a count."""
 
     def __init__(self, node: Foreign) -> None:

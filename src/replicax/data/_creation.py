@@ -15,12 +15,11 @@ from replicax.data._derive import chosen_seed, dataset_node, whole
 from replicax.data._element import as_element
 from replicax.data._load import Contents
 from replicax.data._node import INFINITE_CARDINALITY
-from replicax.data._nodes.batch import Elements
 from replicax.data._nodes.cache import Saved
 from replicax.data._nodes.files import FileList
 from replicax.data._nodes.mix import Chosen, Sampled, Zip
 from replicax.data._nodes.select import Shuffle
-from replicax.data._nodes.sources import Fetched, Generated, Range, Slices, rows_like
+from replicax.data._nodes.sources import Elements, Fetched, Generated, Range, Slices, rows_like
 from replicax.data._save import Writer
 from replicax.data._spec import ArraySpec, read_only
 

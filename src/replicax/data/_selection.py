@@ -225,7 +225,7 @@ class Batching:
             [[1.0, -1.0, -1.0], [1.0, 1.0, 1.0]]
         """
         size = whole("batch_size", batch_size, least=1)
-        node = PaddedBatch(self.node, size, padded_shapes, padding_values, bool(drop_remainder))
+        node = PaddedBatch(self.node, size, bool(drop_remainder), padded_shapes, padding_values)
         return derived(self, node)
 
     def unbatch(self) -> Dataset:

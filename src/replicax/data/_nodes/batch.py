@@ -13,37 +13,31 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax.data._node import (
     INFINITE_CARDINALITY,
-    Cursor,
-    Feed,
     Handles,
     Node,
     OneByOne,
+    OverElements,
     Path,
     filtered,
     grouped,
 )
-from replicax.data._nodes.sources import first_spec
+from replicax.data._nodes.sources import Elements
 from replicax.data._spec import (
     ArraySpec,
     RowBuffer,
     batched,
     columns,
     own_copy,
-    spec_of,
     split_rows,
 )
 
 
 @final
-class BatchCursor(OneByOne, Cursor):
+class BatchCursor(OneByOne, OverElements):
     """Groups of elements, stacked."""
 
-    def __init__(self, node: Batch, path: Path) -> None:
-        self._node = node
-        self._feed = Feed(node.input, path)
-
     def make(self) -> Any:
-        batch, rows = self._feed.stacked(self._node.size)
+        batch, rows = self._input.stacked(self._node.size)
         if not rows or (self._node.drop_remainder and rows < self._node.size):
             raise StopIteration
         return batch
@@ -53,18 +47,12 @@ class BatchCursor(OneByOne, Cursor):
         if self._node.input.table is None:
             super().skip(count)
         else:
-            self._feed.skip(count * self._node.size)
-
-    def get_state(self) -> Any:
-        return self._feed.get_state()
-
-    def set_state(self, state: Any) -> None:
-        self._feed.set_state(state)
+            self._input.skip(count * self._node.size)
 
 
 @dataclass(frozen=True, eq=False)
-class Batch(Node):
-    """`size` elements at a time; the last batch may be smaller."""
+class Grouped(Node):
+    """`size` elements at a time; the last group may be smaller."""
 
     input: Node
     size: int
@@ -77,27 +65,32 @@ class Batch(Node):
 
     @property
     def spec(self) -> Any:
-        return batched(self.input.spec, self.size if self.drop_remainder else None)
+        return batched(self.row_spec, self.size if self.drop_remainder else None)
+
+    @property
+    def row_spec(self) -> Any:
+        """The spec of a row of a group."""
+        return self.input.spec
 
     @property
     def batch_size(self) -> int:
         return self.size
 
-    def open(self, path: Path) -> Cursor:
-        return BatchCursor(self, path)
+
+@dataclass(frozen=True, eq=False)
+class Batch(Grouped):
+    """Elements stacked."""
+
+    cursor = BatchCursor
 
 
 @final
-class PaddedBatchCursor(OneByOne, Cursor):
+class PaddedBatchCursor(OneByOne, OverElements):
     """Groups of elements, padded to one shape."""
-
-    def __init__(self, node: PaddedBatch, path: Path) -> None:
-        self._node = node
-        self._feed = Feed(node.input, path)
 
     def make(self) -> Any:
         node = self._node
-        elements = self._feed.elements(node.size)
+        elements = self._input.elements(node.size)
         if not elements or (node.drop_remainder and len(elements) < node.size):
             raise StopIteration
         tree, found = columns(elements)
@@ -105,12 +98,6 @@ class PaddedBatchCursor(OneByOne, Cursor):
         return tree.unflatten(
             [_padded(c, s, v) for c, s, v in zip(found, shapes, fills, strict=True)]
         )
-
-    def get_state(self) -> Any:
-        return self._feed.get_state()
-
-    def set_state(self, state: Any) -> None:
-        self._feed.set_state(state)
 
 
 def _per_leaf(given: Any, tree: Any) -> list[Any]:
@@ -169,36 +156,20 @@ def _filling(arrays: Sequence[np.ndarray], dtype: np.dtype) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class PaddedBatch(Node):
-    """`size` elements at a time, padded to `shapes` or to the longest of the batch."""
+class PaddedBatch(Grouped):
+    """Elements padded to `shapes` or to the longest of the batch, and stacked."""
 
-    input: Node
-    size: int
-    shapes: Any
-    values: Any
-    drop_remainder: bool
+    cursor = PaddedBatchCursor
+    shapes: Any = None
+    values: Any = None
 
     @property
-    def cardinality(self) -> int:
-        size = self.input.cardinality
-        return grouped(size, self.size, drop_remainder=self.drop_remainder)
-
-    @property
-    def spec(self) -> Any:
+    def row_spec(self) -> Any:
         leaves, tree = jax.tree.flatten(self.input.spec)
-        shapes = _per_leaf(self.shapes, tree)
-        specs = [
-            ArraySpec(_filled_up(leaf.shape, shape), leaf.dtype)
-            for leaf, shape in zip(leaves, shapes, strict=True)
-        ]
-        return batched(tree.unflatten(specs), self.size if self.drop_remainder else None)
-
-    @property
-    def batch_size(self) -> int:
-        return self.size
-
-    def open(self, path: Path) -> Cursor:
-        return PaddedBatchCursor(self, path)
+        pairs = zip(leaves, _per_leaf(self.shapes, tree), strict=True)
+        return tree.unflatten(
+            [ArraySpec(_filled_up(leaf.shape, shape), leaf.dtype) for leaf, shape in pairs]
+        )
 
 
 def _filled_up(shape: Any, wanted: Any) -> tuple[int | None, ...] | None:
@@ -208,17 +179,17 @@ def _filled_up(shape: Any, wanted: Any) -> tuple[int | None, ...] | None:
 
 
 @final
-class UnbatchCursor(Cursor):
+class UnbatchCursor(OverElements):
     """The rows of batches."""
 
     def __init__(self, node: Unbatch, path: Path) -> None:
-        self._feed = Feed(node.input, path)
+        super().__init__(node, path)
         self._left: deque[Any] = deque()
         self._is_noted = False  # whether a position holds waiting rows, which must not change
 
     def read(self, count: int) -> Handles:
         while len(self._left) < count:
-            batches = self._feed.elements(1)
+            batches = self._input.elements(1)
             if not batches:
                 break
             self._left += split_rows(batches[0])
@@ -227,17 +198,19 @@ class UnbatchCursor(Cursor):
 
     def get_state(self) -> Any:
         self._is_noted = True
-        return {"left": list(self._left), "input": self._feed.get_state()}
+        return {"left": list(self._left), "input": self._input.get_state()}
 
     def set_state(self, state: Any) -> None:
         self._is_noted = True
         self._left = deque(state["left"])
-        self._feed.set_state(state["input"])
+        self._input.set_state(state["input"])
 
 
 @dataclass(frozen=True, eq=False)
 class Unbatch(Node):
     """The rows of batches, one by one."""
+
+    cursor = UnbatchCursor
 
     input: Node
 
@@ -250,24 +223,20 @@ class Unbatch(Node):
     def spec(self) -> Any:
         return jax.tree.map(lambda leaf: leaf.unbatched(), self.input.spec)
 
-    def open(self, path: Path) -> Cursor:
-        return UnbatchCursor(self, path)
-
 
 @final
-class RebatchCursor(OneByOne, Cursor):
+class RebatchCursor(OneByOne, OverElements):
     """Rows of batches in groups of other sizes, taken in turn."""
 
     def __init__(self, node: Rebatch, path: Path) -> None:
-        self._node = node
-        self._feed = Feed(node.input, path)
+        super().__init__(node, path)
         self._buffer = RowBuffer()
         self._turn = 0
 
     def make(self) -> Any:
         size = self._node.sizes[self._turn % len(self._node.sizes)]
         while self._buffer.rows < size:
-            batches = self._feed.elements(1)
+            batches = self._input.elements(1)
             if not batches:
                 break
             self._buffer.push(batches[0])
@@ -279,16 +248,18 @@ class RebatchCursor(OneByOne, Cursor):
 
     def get_state(self) -> Any:
         left = self._buffer.contents()
-        return {"turn": self._turn, "left": left, "input": self._feed.get_state()}
+        return {"turn": self._turn, "left": left, "input": self._input.get_state()}
 
     def set_state(self, state: Any) -> None:
         self._turn, self._buffer = state["turn"], RowBuffer(state["left"])
-        self._feed.set_state(state["input"])
+        self._input.set_state(state["input"])
 
 
 @dataclass(frozen=True, eq=False)
 class Rebatch(Node):
     """The rows of batches in batches of other sizes."""
+
+    cursor = RebatchCursor
 
     input: Node
     sizes: tuple[int, ...]
@@ -307,46 +278,33 @@ class Rebatch(Node):
     def batch_size(self) -> int | None:
         return self.sizes[0] if len(self.sizes) == 1 else None
 
-    def open(self, path: Path) -> Cursor:
-        return RebatchCursor(self, path)
-
-
-@dataclass(frozen=True, eq=False)
-class Elements(Node):
-    """A list of elements."""
-
-    elements: list[Any]
-
-    @property
-    def cardinality(self) -> int:
-        return len(self.elements)
-
-    @property
-    def spec(self) -> Any:
-        return spec_of(self.elements[0])
-
-    def open(self, path: Path) -> Cursor:
-        return ElementsCursor(self.elements)
-
 
 @final
-class ElementsCursor(Cursor):
-    """The elements of a list from a position on."""
+class WindowCursor(OneByOne, OverElements):
+    """Keeps the elements that the next window may need."""
 
-    def __init__(self, elements: list[Any]) -> None:
-        self._elements = elements
-        self._next = 0
+    keeps = ("kept",)
 
-    def read(self, count: int) -> Handles:
-        found = self._elements[self._next : self._next + count]
-        self._next += len(found)
-        return found
+    def __init__(self, node: Window, path: Path) -> None:
+        super().__init__(node, path)
+        self._kept: list[Any] = []
 
-    def get_state(self) -> Any:
-        return self._next
+    def make(self) -> Any:
+        node = self._node
+        reach = (node.size - 1) * node.stride + 1
+        if len(self._kept) < reach:
+            self._kept += self._input.elements(reach - len(self._kept))
+        members = self._kept[: reach : node.stride]
+        if not members or (node.drop_remainder and len(members) < node.size):
+            raise StopIteration
+        self._kept, missing = self._kept[node.shift :], node.shift - len(self._kept)
+        if missing > 0:
+            self._input.skip(missing)
+        return self._as_data_sets(members)
 
-    def set_state(self, state: Any) -> None:
-        self._next = state
+    def _as_data_sets(self, members: list[Any]) -> Any:
+        tree, found = columns(members)
+        return tree.unflatten([self._node.wrap(Elements(list(column))) for column in found])
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,6 +313,8 @@ class Window(Node):
 
     `wrap` makes a data set of a node: the elements of a window are one, or a nest of them.
     """
+
+    cursor = WindowCursor
 
     input: Node
     size: int
@@ -372,44 +332,3 @@ class Window(Node):
             return grouped(total, self.shift, drop_remainder=False)
         reach = (self.size - 1) * self.stride + 1
         return max(0, (total - reach) // self.shift + 1)
-
-    @property
-    def spec(self) -> Any:
-        return first_spec(self)
-
-    def open(self, path: Path) -> Cursor:
-        return WindowCursor(self, path)
-
-
-@final
-class WindowCursor(OneByOne, Cursor):
-    """Keeps the elements that the next window may need."""
-
-    def __init__(self, node: Window, path: Path) -> None:
-        self._node = node
-        self._feed = Feed(node.input, path)
-        self._kept: list[Any] = []
-
-    def make(self) -> Any:
-        node = self._node
-        reach = (node.size - 1) * node.stride + 1
-        if len(self._kept) < reach:
-            self._kept += self._feed.elements(reach - len(self._kept))
-        members = self._kept[: reach : node.stride]
-        if not members or (node.drop_remainder and len(members) < node.size):
-            raise StopIteration
-        self._kept, missing = self._kept[node.shift :], node.shift - len(self._kept)
-        if missing > 0:
-            self._feed.skip(missing)
-        return self._as_data_sets(members)
-
-    def _as_data_sets(self, members: list[Any]) -> Any:
-        tree, found = columns(members)
-        return tree.unflatten([self._node.wrap(Elements(list(column))) for column in found])
-
-    def get_state(self) -> Any:
-        return {"kept": list(self._kept), "input": self._feed.get_state()}
-
-    def set_state(self, state: Any) -> None:
-        self._kept = list(state["kept"])
-        self._feed.set_state(state["input"])

@@ -9,10 +9,19 @@ from typing import TYPE_CHECKING, Any, final
 import jax
 
 from replicax.data._load import Contents
-from replicax.data._node import Cursor, Handles, Node, Path, Table, open_elements
-from replicax.data._nodes.batch import ElementsCursor
-from replicax.data._nodes.select import Selection, SelectionOfElements
-from replicax.data._nodes.sources import NumbersCursor, first_spec
+from replicax.data._node import (
+    CountCursor,
+    Cursor,
+    Handles,
+    Node,
+    Path,
+    Selection,
+    SelectionOfElements,
+    Table,
+    first_spec,
+    open_elements,
+)
+from replicax.data._nodes.sources import ElementsCursor, NumbersCursor
 from replicax.data._save import Writer, is_saved
 from replicax.data._spec import read_only
 
@@ -35,10 +44,9 @@ class Memory:
 
 
 @dataclass(frozen=True, eq=False)
-class Cache(Selection, Node):
+class Cache(Selection):
     """The elements of the first complete pass, kept in memory; later passes read them."""
 
-    input: Node
     memory: Memory = field(default_factory=Memory)
 
     def reseeded(self, seeds: Mapping[int, int]) -> Node:
@@ -91,43 +99,30 @@ class Saved(Node):
 
 
 @final
-class SavedCursor(Cursor):
-    """Saved elements in order; the position is a number."""
+class SavedCursor(CountCursor):
+    """Saved elements in order."""
 
     def __init__(self, contents: Contents) -> None:
+        super().__init__(contents.manifest.rows)
         self._contents = contents
         self._columns: Sequence[Column] | None = None
-        self._next = 0
 
-    def read(self, count: int) -> Handles:
-        if self._columns is None:
-            self._columns = self._contents.columns()
-        begin = self._next
-        self.skip(count)
-        if begin == self._next:
+    def between(self, begin: int, end: int) -> Handles:
+        if begin == end:
             return []
-        found = [column.between(begin, self._next) for column in self._columns]
+        self._columns = self._columns or self._contents.columns()
+        found = [column.between(begin, end) for column in self._columns]
         return [self._contents.tree.unflatten(row) for row in zip(*found, strict=True)]
-
-    def skip(self, count: int) -> None:
-        self._next = min(self._next + count, self._contents.manifest.rows)
-
-    def get_state(self) -> Any:
-        return self._next
-
-    def set_state(self, state: Any) -> None:
-        self._next = state
 
 
 @dataclass(frozen=True, eq=False)
-class FileCache(SelectionOfElements, Node):
+class FileCache(SelectionOfElements):
     """The elements of the first complete pass, kept in a folder; later passes read them.
 
     `part` names the part of the data that the folder belongs to. Handles are the same in all
     passes, so that a position of one pass is valid in another.
     """
 
-    input: Node
     filename: str
     part: tuple[int | str, ...] = ()
 

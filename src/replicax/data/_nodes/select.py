@@ -13,75 +13,40 @@ from replicax.data._node import (
     Cursor,
     Handles,
     Node,
+    OverInput,
     Path,
-    Table,
+    Selection,
     joined_handles,
     like,
 )
 from replicax.data._spec import own_copy
 
 
-class Selection:
-    """A node that hands on elements of its one input as they are: all, unless it says otherwise."""
-
-    input: Node
-
-    @property
-    def cardinality(self) -> int:
-        return self.input.cardinality
-
-    @property
-    def spec(self) -> Any:
-        return self.input.spec
-
-    @property
-    def table(self) -> Table | None:
-        return self.input.table
-
-    @property
-    def batch_size(self) -> int | None:
-        return self.input.batch_size
-
-
-class SelectionOfElements(Selection):
-    """A selection whose handles are the elements, also where those of its input are row numbers."""
-
-    @property
-    def table(self) -> None:
-        return None
-
-
 @final
-class TakeCursor(Cursor):
+class TakeCursor(OverInput):
     """The first `left` handles."""
 
+    keeps = ("left",)
+
     def __init__(self, source: Cursor, left: int) -> None:
-        self._source = source
+        self._input = source
         self._left = left
 
     def read(self, count: int) -> Handles:
-        handles = self._source.read(min(count, self._left))
+        handles = self._input.read(min(count, self._left))
         self._left -= len(handles)
         return handles
 
     def skip(self, count: int) -> None:
         count = min(count, self._left)
-        self._source.skip(count)
+        self._input.skip(count)
         self._left -= count
-
-    def get_state(self) -> Any:
-        return {"left": self._left, "input": self._source.get_state()}
-
-    def set_state(self, state: Any) -> None:
-        self._left = state["left"]
-        self._source.set_state(state["input"])
 
 
 @dataclass(frozen=True, eq=False)
-class Take(Selection, Node):
+class Take(Selection):
     """The first `count` elements; all if it is negative."""
 
-    input: Node
     count: int
 
     @property
@@ -97,34 +62,28 @@ class Take(Selection, Node):
 
 
 @final
-class SkipCursor(Cursor):
+class SkipCursor(OverInput):
     """The handles after the first `ahead`."""
 
+    keeps = ("ahead",)
+
     def __init__(self, source: Cursor, ahead: int) -> None:
-        self._source = source
+        self._input = source
         self._ahead = ahead
 
     def read(self, count: int) -> Handles:
         self.skip(0)
-        return self._source.read(count)
+        return self._input.read(count)
 
     def skip(self, count: int) -> None:
-        self._source.skip(self._ahead + count)
+        self._input.skip(self._ahead + count)
         self._ahead = 0
-
-    def get_state(self) -> Any:
-        return {"ahead": self._ahead, "input": self._source.get_state()}
-
-    def set_state(self, state: Any) -> None:
-        self._ahead = state["ahead"]
-        self._source.set_state(state["input"])
 
 
 @dataclass(frozen=True, eq=False)
-class Skip(Selection, Node):
+class Skip(Selection):
     """The elements after the first `count`; none if it is negative."""
 
-    input: Node
     count: int
 
     @property
@@ -138,25 +97,27 @@ class Skip(Selection, Node):
 
 
 @final
-class ShardCursor(Cursor):
+class ShardCursor(OverInput):
     """Of every `num` blocks of `block` handles the one numbered `index`."""
+
+    keeps = ("within", "begun")
 
     def __init__(self, node: Shard, path: Path) -> None:
         self._node = node
-        self._source = node.input.open(path)
+        self._input = node.input.open(path)
         self._num, self._index, self._block = node.num, node.index, node.block
         self._within = 0  # handles read of the present block
         self._begun = False
 
     def read(self, count: int) -> Handles:
         if self._block == 1:
-            handles = self._source.read(count * self._num)
+            handles = self._input.read(count * self._num)
             return handles[self._index :: self._num]
         parts: list[Handles] = []
         missing = count
         while missing or not parts:
             self._advance()
-            part = self._source.read(min(missing, self._block - self._within))
+            part = self._input.read(min(missing, self._block - self._within))
             parts.append(part)
             self._within += len(part)
             missing -= len(part)
@@ -166,25 +127,19 @@ class ShardCursor(Cursor):
 
     def _advance(self) -> None:
         if not self._begun:
-            self._source.skip(self._index * self._block)
+            self._input.skip(self._index * self._block)
             self._begun = True
         elif self._within == self._block:
-            self._source.skip((self._num - 1) * self._block)
+            self._input.skip((self._num - 1) * self._block)
             self._within = 0
-
-    def get_state(self) -> Any:
-        return {"within": self._within, "begun": self._begun, "input": self._source.get_state()}
-
-    def set_state(self, state: Any) -> None:
-        self._within, self._begun = state["within"], state["begun"]
-        self._source.set_state(state["input"])
 
 
 @dataclass(frozen=True, eq=False)
-class Shard(Selection, Node):
+class Shard(Selection):
     """Every `num`-th block of `block` elements, from the one numbered `index`."""
 
-    input: Node
+    cursor = ShardCursor
+
     num: int
     index: int
     block: int = 1
@@ -197,15 +152,10 @@ class Shard(Selection, Node):
         whole, rest = divmod(size, self.num * self.block)
         return whole * self.block + min(max(rest - self.index * self.block, 0), self.block)
 
-    def open(self, path: Path) -> Cursor:
-        return ShardCursor(self, path)
-
 
 @dataclass(frozen=True, eq=False)
-class ShardHint(Selection, Node):
+class ShardHint(Selection):
     """The place where a strategy may put a shard; until then, all elements."""
-
-    input: Node
 
     def open(self, path: Path) -> Cursor:
         return self.input.open(path)
@@ -263,10 +213,11 @@ class RepeatCursor(Cursor):
 
 
 @dataclass(frozen=True, eq=False)
-class Repeat(Selection, Node):
+class Repeat(Selection):
     """The input `count` times; without end if it is negative."""
 
-    input: Node
+    cursor = RepeatCursor
+
     count: int
 
     @property
@@ -275,9 +226,6 @@ class Repeat(Selection, Node):
         if size == 0 or self.count < 0:
             return size and INFINITE_CARDINALITY
         return size if size < 0 and self.count else size * self.count
-
-    def open(self, path: Path) -> Cursor:
-        return RepeatCursor(self, path)
 
 
 @final
@@ -363,10 +311,11 @@ def _listed(handles: Handles) -> list[Any]:
 
 
 @dataclass(frozen=True, eq=False)
-class Shuffle(Selection, Node):
+class Shuffle(Selection):
     """The elements in an order given by the seed and, if reshuffled, the pass."""
 
-    input: Node
+    cursor = ShuffleCursor
+
     buffer_size: int
     seed: int
     seeded: bool  # by the user; otherwise the seed may be replaced
@@ -375,6 +324,3 @@ class Shuffle(Selection, Node):
     @property
     def sample(self) -> Node:
         return self.input.sample
-
-    def open(self, path: Path) -> Cursor:
-        return ShuffleCursor(self, path)

@@ -12,7 +12,7 @@ import numpy as np
 
 from replicax.data._node import Feed
 from replicax.data._nodes.ahead import Prefetch
-from replicax.data._nodes.batch import Batch, PaddedBatch
+from replicax.data._nodes.batch import Grouped
 from replicax.data._nodes.files import FileList, FileRecords
 from replicax.data._nodes.map import Map, call
 from replicax.data._nodes.mix import Interleave, Zip
@@ -64,7 +64,7 @@ def shared(node: Node, share: Share) -> Node:
             numbers, elements = share.of(_NUMBERS), shared(node.input, share)
             numbered = Zip((numbers, elements), _PAIR)
             return dataclasses.replace(node, input=numbered, fn=Numbered(node.fn))
-        case Batch() | PaddedBatch():
+        case Grouped():
             rows = shared(node.input, share.of_groups(node.size))
             return dataclasses.replace(node, input=rows)
         case Prefetch() | ShardHint():
@@ -89,7 +89,7 @@ def run_of(node: Node, start: int, stop: int | None) -> Node | None:
         case Map():
             runs: list[Any] = [run_of(inner, start, stop) for inner in (_NUMBERS, node.input)]
             changes = {"input": runs[1] and Zip((runs[0], runs[1]), _PAIR), "fn": Numbered(node.fn)}
-        case Batch() | PaddedBatch():
+        case Grouped():
             end = None if stop is None else stop * node.size
             changes = {"input": run_of(node.input, start * node.size, end)}
         case Prefetch() | ShardHint():

@@ -11,21 +11,20 @@ import jax
 import numpy as np
 
 from replicax._core.errors import UsageError
-from replicax._core.tracing import may_read
 from replicax.data._element import as_element
 from replicax.data._formatted import formatted_rows, has_formats
 from replicax.data._node import (
     UNKNOWN_CARDINALITY,
+    CountCursor,
     Cursor,
     Handles,
     Node,
     OneByOne,
     Path,
-    open_elements,
+    first_spec,
 )
 from replicax.data._spec import (
     ArraySpec,
-    common_spec,
     is_composite,
     joined,
     num_rows,
@@ -228,29 +227,23 @@ def tagged(number: int, handles: np.ndarray, whole: UnionTable) -> np.ndarray:
 
 
 @final
-class NumbersCursor(Cursor):
-    """The handles 0 to `size` in order; without end if `size` is None."""
+class NumbersCursor(CountCursor):
+    """The handles 0 to `size` in order."""
 
-    def __init__(self, size: int | None) -> None:
-        self._size = size
-        self._next = 0
+    def between(self, begin: int, end: int) -> Handles:
+        return np.arange(begin, end)
 
-    def read(self, count: int) -> Handles:
-        stop = self._next + count
-        if self._size is not None:
-            stop = min(stop, self._size)
-        handles = np.arange(self._next, stop)
-        self._next = stop
-        return handles
 
-    def skip(self, count: int) -> None:
-        self._next += count if self._size is None else min(count, self._size - self._next)
+@final
+class ElementsCursor(CountCursor):
+    """The elements of a list."""
 
-    def get_state(self) -> Any:
-        return self._next
+    def __init__(self, elements: list[Any]) -> None:
+        super().__init__(len(elements))
+        self._elements = elements
 
-    def set_state(self, state: Any) -> None:
-        self._next = state
+    def between(self, begin: int, end: int) -> Handles:
+        return self._elements[begin:end]
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,6 +284,24 @@ def _row_spec(array: Any) -> ArraySpec:
     return ArraySpec(array.shape[1:], array.dtype)
 
 
+@dataclass(frozen=True, eq=False)
+class Elements(Node):
+    """A list of elements."""
+
+    elements: list[Any]
+
+    @property
+    def cardinality(self) -> int:
+        return len(self.elements)
+
+    @property
+    def spec(self) -> Any:
+        return spec_of(self.elements[0])
+
+    def open(self, path: Path) -> Cursor:
+        return ElementsCursor(self.elements)
+
+
 @dataclass(frozen=True)
 class Range(Node):
     """Numbers at equal distances; `size` None for all of them."""
@@ -327,10 +338,6 @@ class Fetched(Node):
         return len(self.source)
 
     @property
-    def spec(self) -> Any:
-        return first_spec(self)
-
-    @property
     def table(self) -> FetchTable:
         return FetchTable(self.source)
 
@@ -339,7 +346,7 @@ class Fetched(Node):
 
 
 @final
-class IteratorCursor(OneByOne, Cursor):
+class IteratorCursor(OneByOne):
     """The elements of an iterator; a position is a count, reached again by reading."""
 
     def __init__(self, restart: Callable[[], Iterator[Any]]) -> None:
@@ -423,36 +430,6 @@ def _conform(spec: ArraySpec, leaf: Any) -> Any:
     ):
         raise ValueError(f"shape {array.shape} where {expected} is expected")
     return array if array.ndim else array[()]
-
-
-def first_spec(node: Node) -> Any:
-    """The spec of a node's first element, which is read for this."""
-    if not may_read():
-        raise UsageError(
-            f"The shapes of {type(node).__name__.lower()} are known only from its elements, and "
-            "reading one now would take it from the data. Give a generator an `output_signature`; "
-            "behind a `map`, leave out the warm-up."
-        )
-    for element in open_elements(node.sample, (0,)).read(1):
-        return spec_of(element)
-    raise UsageError(
-        "The data set is empty, so the shapes of its elements are unknown. Check its files, "
-        "arrays and filters."
-    )
-
-
-def spec_of_all(nodes: Sequence[Node]) -> Any:
-    """The spec of elements of any of these nodes; nodes without elements do not count."""
-    known: list[Any] = []
-    unknown: list[UsageError] = []
-    for node in nodes:
-        try:
-            known.append(node.spec)
-        except UsageError as error:
-            unknown.append(error)
-    if not known:
-        raise unknown[0]
-    return common_spec(known)
 
 
 def rows_like(value: Any) -> Any:
