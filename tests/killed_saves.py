@@ -27,10 +27,10 @@ _PROGRAM = textwrap.dedent("""
     spec.loader.exec_module(_files)
     place, first = sys.argv[1], int(sys.argv[2])
     for number in itertools.count(first):
-        arrays = {"value": np.full(200_000, number)}
+        pieces = [_files.whole("value", np.full(200_000, number))]
         # Of two kinds: under a new name, and in the place of the one before.
-        _files.write(f"{place}/ckpt-{number}", _files.Content({"number": number}, arrays))
-        _files.write(f"{place}/same", _files.Content({"number": number}, arrays))
+        _files.write(f"{place}/ckpt-{number}", {"number": number}, pieces)
+        _files.write(f"{place}/same", {"number": number}, pieces)
         _files.folder.remove(f"{place}/ckpt-{number - 1}")
         print(number, flush=True)
 """)
@@ -53,7 +53,7 @@ def kill_while_saving(place: Path, times: int) -> Iterator[tuple[int, int]]:
 
 def is_whole_and_written_again(path: Path, numbers: range) -> bool:
     """Whether a checkpoint is that of one of these numbers, and a later write replaces it."""
-    content = _files.read(str(path))
-    number = content.body["number"]
-    _files.write(str(path), content)
-    return number in numbers and set(content.arrays["value"]) == {number}
+    content = _files.opened(str(path))
+    number, value = content.body["number"], content.arrays["value"]
+    _files.write(str(path), content.body, [_files.whole("value", value)])
+    return number in numbers and set(value) == {number}

@@ -9,8 +9,7 @@ import jax
 import numpy as np
 
 from replicax._core.values import ReplicaNests
-from replicax.data._composite import is_composite
-from replicax.data._spec import composite_in
+from replicax.data._spec import composite_in, is_composite
 
 
 @final

@@ -20,8 +20,8 @@ from replicax._input.policy import plan_shards
 from replicax._input.sharing import PerReplicaSource, ShardedSource
 from replicax._input.source import as_dataset
 from replicax.data import AutoShardPolicy
-from replicax.data._seeds import drawn_seeds
-from replicax.data._yielded import yielded
+from replicax.data._element import yielded
+from replicax.data._node import drawn_seeds
 
 if TYPE_CHECKING:
     from replicax._input.in_step import Offer, Pending

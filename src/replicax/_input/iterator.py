@@ -14,11 +14,18 @@ from replicax._core.events import INPUT, timed
 from replicax._core.tracing import current_reader, refuse_inside_a_trace, refuse_to_loop
 from replicax._core.values import PerReplica
 from replicax._input.sharing import ShardedSource
-from replicax.data._next import Optional, next_as_optional, next_or_error
+from replicax.data._iterators import (
+    Optional,
+    before,
+    next_as_optional,
+    next_or_error,
+    noted,
+    refuse_if_read,
+    resumed,
+)
 from replicax.data._node import Feed
 from replicax.data._nodes.ahead import Ahead
 from replicax.data._nodes.unfetched import bytes_in_memory
-from replicax.data._position import before, noted, refuse_if_read, resumed
 
 if TYPE_CHECKING:
     from replicax._input.dataset import DistributedDataset

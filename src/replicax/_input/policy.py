@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from replicax._core.errors import UsageError
 from replicax.data import AutoShardPolicy
-from replicax.data._rewrite import files_of, has_hint
+from replicax.data._nodes.share import files_of, has_hint
 
 if TYPE_CHECKING:
     from replicax.data._node import Node

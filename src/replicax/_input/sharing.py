@@ -16,9 +16,9 @@ from replicax._core.errors import UnbatchedInput, UsageError
 from replicax._input.policy import split_batch, worker_batch_sizes
 from replicax._input.source import check_batch, check_structure, has_scalars
 from replicax.data import AutoShardPolicy
-from replicax.data._node import Cursor, Feed, Node, OneByOne, Path
+from replicax.data._node import Feed, Node, OneByOne, Path
+from replicax.data._nodes.share import with_file_shard, with_hinted_shard
 from replicax.data._nodes.unfetched import Unfetched, ends_of, in_parts
-from replicax.data._rewrite import with_file_shard, with_hinted_shard
 from replicax.data._spec import ArraySpec, RowBuffer, joined, parts_of, rows_of
 
 
@@ -62,67 +62,8 @@ def cut(batch: Any, sizes: Sequence[int], **checks: Any) -> WorkerBatch:
     return WorkerBatch(tuple(pieces), batch, **checks)
 
 
-@dataclass(frozen=True, eq=False)
-class ShardedSource(Node):
-    """The batches of one of `workers` workers, each with `replicas` replicas.
-
-    `input` yields global batches; the policy is not AUTO.
-    """
-
-    input: Node
-    policy: AutoShardPolicy
-    workers: int
-    worker: int
-    replicas: int
-
-    @property
-    def cardinality(self) -> int:
-        size, one_by_one = self.input.cardinality, self.policy is AutoShardPolicy.DATA
-        return size if one_by_one or size <= 0 else -2
-
-    @property
-    def spec(self) -> Any:
-        return self.input.spec
-
-    def over(self, nodes: Sequence[Node]) -> ShardedSource:
-        """A copy that reads another node."""
-        (node,) = nodes
-        return replace(self, input=node)
-
-    @property
-    def full(self) -> tuple[Sequence[int], Sequence[int]] | None:
-        """The rows of this worker's and of all replicas in a full step; None if unknown."""
-        size, count = self.input.batch_size, self.workers * self.replicas
-        if size is None:
-            return None
-        is_cut = self.policy is AutoShardPolicy.DATA
-        sizes = split_batch(size, count) if is_cut else worker_batch_sizes(size, count, 1, 0)
-        first = self.worker * self.replicas
-        return sizes[first : first + self.replicas], sizes
-
-    @property
-    def is_divided(self) -> bool:
-        """Whether each worker reads its own part of the data; else all workers read all data."""
-        return self.policy in (AutoShardPolicy.FILE, AutoShardPolicy.HINT)
-
-    @property
-    def streams(self) -> tuple[tuple[int, int], ...]:
-        """The parts that this worker reads in an epoch, as pairs (number of parts, part)."""
-        return ((self.workers, self.worker),) if self.is_divided else ((1, 0),)
-
-    def stream(self, by: AutoShardPolicy, of: int, index: int) -> Node:
-        """The pipeline over part `index` of `of` parts, divided by the policy `by`."""
-        if of == 1:
-            return in_parts(self.input) if self.policy is AutoShardPolicy.DATA else self.input
-        shard = with_file_shard if by is AutoShardPolicy.FILE else with_hinted_shard
-        return shard(self.input, of, index)
-
-    def open(self, path: Path) -> Cursor:
-        return ShardedCursor(self, path)
-
-
 @final
-class ShardedCursor(OneByOne, Cursor):
+class ShardedCursor(OneByOne):
     """Reads global batches and yields worker batches; left-over rows wait for the next one."""
 
     def __init__(self, node: ShardedSource, path: Path) -> None:
@@ -250,6 +191,63 @@ class ShardedCursor(OneByOne, Cursor):
         self._rows, self._turn = RowBuffer(state["left"]), state["turn"]
 
 
+@dataclass(frozen=True, eq=False)
+class ShardedSource(Node):
+    """The batches of one of `workers` workers, each with `replicas` replicas.
+
+    `input` yields global batches; the policy is not AUTO.
+    """
+
+    cursor = ShardedCursor
+    input: Node
+    policy: AutoShardPolicy
+    workers: int
+    worker: int
+    replicas: int
+
+    @property
+    def cardinality(self) -> int:
+        size, one_by_one = self.input.cardinality, self.policy is AutoShardPolicy.DATA
+        return size if one_by_one or size <= 0 else -2
+
+    @property
+    def spec(self) -> Any:
+        return self.input.spec
+
+    def over(self, nodes: Sequence[Node]) -> ShardedSource:
+        """A copy that reads another node."""
+        (node,) = nodes
+        return replace(self, input=node)
+
+    @property
+    def full(self) -> tuple[Sequence[int], Sequence[int]] | None:
+        """The rows of this worker's and of all replicas in a full step; None if unknown."""
+        size, count = self.input.batch_size, self.workers * self.replicas
+        if size is None:
+            return None
+        is_cut = self.policy is AutoShardPolicy.DATA
+        sizes = split_batch(size, count) if is_cut else worker_batch_sizes(size, count, 1, 0)
+        first = self.worker * self.replicas
+        return sizes[first : first + self.replicas], sizes
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether each worker reads its own part of the data; else all workers read all data."""
+        return self.policy in (AutoShardPolicy.FILE, AutoShardPolicy.HINT)
+
+    @property
+    def streams(self) -> tuple[tuple[int, int], ...]:
+        """The parts that this worker reads in an epoch, as pairs (number of parts, part)."""
+        return ((self.workers, self.worker),) if self.is_divided else ((1, 0),)
+
+    def stream(self, by: AutoShardPolicy, of: int, index: int) -> Node:
+        """The pipeline over part `index` of `of` parts, divided by the policy `by`."""
+        if of == 1:
+            return in_parts(self.input) if self.policy is AutoShardPolicy.DATA else self.input
+        shard = with_file_shard if by is AutoShardPolicy.FILE else with_hinted_shard
+        return shard(self.input, of, index)
+
+
 def _rows(batch: Any) -> int:
     if isinstance(batch, Unfetched):
         return len(batch)
@@ -288,42 +286,8 @@ def redistributed(states: Sequence[Any], now: ShardedSource) -> Any:
     return {**states[0], "streams": streams, "left": left, "turn": 0}
 
 
-@dataclass(frozen=True, eq=False)
-class PerReplicaSource(Node):
-    """Per-replica batches of `distribute_datasets_from_function`.
-
-    There is one node for each replica, or one node whose batches go to the replicas in turn.
-    """
-
-    nodes: tuple[Node, ...]
-    replicas: int
-
-    def over(self, nodes: Sequence[Node]) -> PerReplicaSource:
-        """A copy that reads other nodes."""
-        return replace(self, nodes=tuple(nodes))
-
-    @property
-    def cardinality(self) -> int:
-        return -2
-
-    @property
-    def spec(self) -> Any:
-        return self.nodes[0].spec
-
-    @property
-    def full(self) -> tuple[Sequence[int], Sequence[int]] | None:
-        """The rows of the replicas in a full step, twice as in `ShardedSource.full`; None if they
-        may differ."""
-        sizes = [self.nodes[i % len(self.nodes)].batch_size for i in range(self.replicas)]
-        known = [size for size in sizes if size == sizes[0] and size is not None]
-        return (known, known) if len(known) == self.replicas else None
-
-    def open(self, path: Path) -> Cursor:
-        return PerReplicaCursor(self, path)
-
-
 @final
-class PerReplicaCursor(OneByOne, Cursor):
+class PerReplicaCursor(OneByOne):
     """One batch per replica; a replica whose data has ended gets batches without rows."""
 
     def __init__(self, node: PerReplicaSource, path: Path) -> None:
@@ -357,6 +321,38 @@ class PerReplicaCursor(OneByOne, Cursor):
     def set_state(self, state: Any) -> None:
         for feed, inner in zip(self._feeds, state, strict=True):
             feed.set_state(inner)
+
+
+@dataclass(frozen=True, eq=False)
+class PerReplicaSource(Node):
+    """Per-replica batches of `distribute_datasets_from_function`.
+
+    There is one node for each replica, or one node whose batches go to the replicas in turn.
+    """
+
+    cursor = PerReplicaCursor
+    nodes: tuple[Node, ...]
+    replicas: int
+
+    def over(self, nodes: Sequence[Node]) -> PerReplicaSource:
+        """A copy that reads other nodes."""
+        return replace(self, nodes=tuple(nodes))
+
+    @property
+    def cardinality(self) -> int:
+        return -2
+
+    @property
+    def spec(self) -> Any:
+        return self.nodes[0].spec
+
+    @property
+    def full(self) -> tuple[Sequence[int], Sequence[int]] | None:
+        """The rows of the replicas in a full step, twice as in `ShardedSource.full`; None if they
+        may differ."""
+        sizes = [self.nodes[i % len(self.nodes)].batch_size for i in range(self.replicas)]
+        known = [size for size in sizes if size == sizes[0] and size is not None]
+        return (known, known) if len(known) == self.replicas else None
 
 
 def _without_rows(batch: Any, given: int, replicas: int) -> Any:

@@ -15,10 +15,9 @@ import numpy as np
 
 from replicax._core.errors import BatchStructureChanged, ExhaustedInput, UnbatchedInput, UsageError
 from replicax.data import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Dataset
-from replicax.data._composite import is_composite
 from replicax.data._formatted import formatted_iterator, has_formats
 from replicax.data._node import Cursor, Node, OneByOne, Path
-from replicax.data._spec import parts_of, spec_of
+from replicax.data._spec import is_composite, parts_of, spec_of
 
 
 def as_dataset(value: Any) -> Dataset:
@@ -82,7 +81,7 @@ class Foreign(Node):
 
 
 @final
-class ForeignCursor(OneByOne, Cursor):
+class ForeignCursor(OneByOne):
     """The position in an iterator: its own state if it has one, as in Grain, else a count."""
 
     def __init__(self, node: Foreign) -> None:

@@ -1,18 +1,21 @@
 """`replicax.data`: input pipelines with the names and meanings of tf.data, on NumPy and Grain."""
 
 from replicax.data import experimental as experimental
-from replicax.data._cardinality import INFINITE_CARDINALITY as INFINITE_CARDINALITY
-from replicax.data._cardinality import UNKNOWN_CARDINALITY as UNKNOWN_CARDINALITY
-from replicax.data._csv import make_csv_dataset as make_csv_dataset
 from replicax.data._dataset import Dataset as Dataset
 from replicax.data._dataset import DatasetIterator as DatasetIterator
+from replicax.data._directories import image_dataset_from_directory as image_dataset_from_directory
+from replicax.data._directories import text_dataset_from_directory as text_dataset_from_directory
+from replicax.data._directories import (
+    timeseries_dataset_from_array as timeseries_dataset_from_array,
+)
 from replicax.data._formats.example import FixedLenFeature as FixedLenFeature
 from replicax.data._formats.example import VarLenFeature as VarLenFeature
 from replicax.data._formats.example import make_example as make_example
 from replicax.data._formats.example import parse_example as parse_example
 from replicax.data._formats.example import parse_single_example as parse_single_example
 from replicax.data._formats.tfrecord import TFRecordWriter as TFRecordWriter
-from replicax.data._images import image_dataset_from_directory as image_dataset_from_directory
+from replicax.data._node import INFINITE_CARDINALITY as INFINITE_CARDINALITY
+from replicax.data._node import UNKNOWN_CARDINALITY as UNKNOWN_CARDINALITY
 from replicax.data._options import AUTOTUNE as AUTOTUNE
 from replicax.data._options import AutoShardPolicy as AutoShardPolicy
 from replicax.data._options import DistributeOptions as DistributeOptions
@@ -22,8 +25,5 @@ from replicax.data._readers import CsvDataset as CsvDataset
 from replicax.data._readers import ParquetDataset as ParquetDataset
 from replicax.data._readers import TextLineDataset as TextLineDataset
 from replicax.data._readers import TFRecordDataset as TFRecordDataset
+from replicax.data._readers import make_csv_dataset as make_csv_dataset
 from replicax.data._spec import ArraySpec as ArraySpec
-from replicax.data._text_files import text_dataset_from_directory as text_dataset_from_directory
-from replicax.data._time_series import (
-    timeseries_dataset_from_array as timeseries_dataset_from_array,
-)

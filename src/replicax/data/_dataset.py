@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Iterator
 from typing import Any, final
 
@@ -12,21 +13,25 @@ from replicax._core.errors import UsageError
 from replicax._core.events import INPUT, timed
 from replicax._core.seams import put_in_if_keras_is_there
 from replicax._core.tracing import current_reader, refuse_inside_a_trace, refuse_to_loop
-from replicax.data._batching import Batching
-from replicax.data._cardinality import INFINITE_CARDINALITY, Cardinality
-from replicax.data._creation import Creation
+from replicax.data._creation import Creation, Storage
 from replicax.data._derive import Epochs
+from replicax.data._element import plain, yielded
+from replicax.data._iterators import (
+    Optional,
+    before,
+    next_as_optional,
+    next_or_error,
+    noted,
+    outline,
+    refuse_if_read,
+    resumed,
+)
 from replicax.data._mapping import Mapping
-from replicax.data._next import Optional, next_as_optional, next_or_error
-from replicax.data._node import Feed, Node
+from replicax.data._node import INFINITE_CARDINALITY, Cardinality, Feed, Node, with_seeds
 from replicax.data._nodes.ahead import batches_of, read_ahead
-from replicax.data._options import Options
-from replicax.data._position import before, noted, outline, refuse_if_read, resumed
-from replicax.data._rewrite import prepared
-from replicax.data._seeds import with_seeds
-from replicax.data._selection import Selection
-from replicax.data._storage import Storage
-from replicax.data._yielded import plain, yielded
+from replicax.data._nodes.map import Map
+from replicax.data._options import AUTOTUNE, Options
+from replicax.data._selection import Batching, Selection
 
 # Batches ready while `fit` computes, so that one slow batch goes unnoticed.
 _AHEAD_OF_FIT = 2
@@ -71,7 +76,7 @@ class Dataset(Creation, Selection, Batching, Mapping, Storage):
 
     def prepared(self) -> Node:
         """The node as it is read: with the options and the seeds of a position applied."""
-        return prepared(with_seeds(self.node, self.epochs.seeds), self._options)
+        return _prepared(with_seeds(self.node, self.epochs.seeds), self._options)
 
     def as_numpy_iterator(self) -> Iterator[Any]:
         """The elements, with every array a NumPy array.
@@ -169,6 +174,22 @@ class Dataset(Creation, Selection, Batching, Mapping, Storage):
 
     def __repr__(self) -> str:
         return f"<Dataset {outline(self.node, source='()')}>"
+
+
+def _prepared(node: Node, options: Options) -> Node:
+    """`node` with the options for parallel functions applied."""
+    threads = options.threading.private_threadpool_size
+
+    def change(inner: Node) -> Node:
+        if not isinstance(inner, Map):
+            return inner
+        ordered = options.deterministic is not False if inner.ordered is None else inner.ordered
+        calls = threads if threads and inner.calls == AUTOTUNE else inner.calls
+        if (ordered, calls) == (inner.ordered, inner.calls):
+            return inner
+        return dataclasses.replace(inner, ordered=ordered, calls=calls)
+
+    return node.rewritten(change)
 
 
 @final

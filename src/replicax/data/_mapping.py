@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from replicax._core.errors import UsageError
 from replicax.data._derive import chosen_seed, derived, whole
-from replicax.data._element import as_element, as_returned
+from replicax.data._element import as_element, as_returned, yielded
 from replicax.data._nodes.ahead import Prefetch
-from replicax.data._nodes.filter import Filter, Scan
-from replicax.data._nodes.flat import Interleave
-from replicax.data._nodes.map import Map, call
+from replicax.data._nodes.map import Filter, Map, Scan, call
+from replicax.data._nodes.mix import Interleave
 from replicax.data._nodes.workers import InProcesses
 from replicax.data._options import AUTOTUNE
-from replicax.data._yielded import yielded
 
 if TYPE_CHECKING:
     from replicax.data._dataset import Dataset

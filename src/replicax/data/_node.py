@@ -11,12 +11,48 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, final
 
 import numpy as np
 
-from replicax.data._spec import stack
+from replicax._core.errors import UsageError
+from replicax._core.tracing import may_read
+from replicax.data._spec import spec_of, stack
+
+INFINITE_CARDINALITY = -1
+UNKNOWN_CARDINALITY = -2
+
+
+@final
+class Cardinality(int):
+    """A number of elements, which programs for tf.data read with `numpy()`."""
+
+    def numpy(self) -> np.int64:
+        """The number, as NumPy has it."""
+        return np.int64(self)
+
+
+def grouped(cardinality: int, size: int, *, drop_remainder: bool) -> int:
+    """The number of groups of `size` elements."""
+    if cardinality < 0:
+        return cardinality
+    return cardinality // size if drop_remainder else -(-cardinality // size)
+
+
+def added(cardinalities: Iterable[int]) -> int:
+    """The number of elements of several data sets in a row."""
+    known = list(cardinalities)
+    if INFINITE_CARDINALITY in known:
+        return INFINITE_CARDINALITY
+    return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in known else sum(known)
+
+
+def filtered(cardinality: int) -> int:
+    """The number of elements that a function chooses."""
+    return 0 if cardinality == 0 else UNKNOWN_CARDINALITY
+
 
 # Which pass this is: the epoch, then the turn of each `repeat` on the way to the source.
 Path = tuple[int, ...]
@@ -74,9 +110,11 @@ class Cursor(ABC):
 class Node(ABC):
     """An immutable description of a data set, made of the descriptions that it reads from."""
 
-    @abstractmethod
+    cursor: ClassVar[Callable[[Any, Path], Cursor]]
+
     def open(self, path: Path) -> Cursor:
         """Start a pass. Everything random in it follows from the path."""
+        return type(self).cursor(self, path)
 
     @property
     @abstractmethod
@@ -84,9 +122,9 @@ class Node(ABC):
         """The number of elements of a pass; negative if infinite or unknown."""
 
     @property
-    @abstractmethod
     def spec(self) -> Any:
-        """An `ArraySpec` for each array of an element."""
+        """An `ArraySpec` for each array of an element; by default of the first, which is read."""
+        return first_spec(self)
 
     @property
     def table(self) -> Table | None:
@@ -121,6 +159,55 @@ class Node(ABC):
             if any(a is not b for a, b in zip(new, _parts(value), strict=True)):
                 changes[field.name] = new if isinstance(value, tuple) else new[0]
         return dataclasses.replace(self, **changes) if changes else self  # type: ignore[type-var]
+
+    def rewritten(self, change: Callable[[Node], Node]) -> Node:
+        """This description with `change` applied to every node in it, sources first."""
+        return change(self.rebuilt(lambda inner: inner.rewritten(change)))
+
+    def reseeded(self, seeds: Mapping[int, int]) -> Node:
+        """This node with another seed, if its own was drawn."""
+        node: Any = self
+        return (
+            dataclasses.replace(node, seed=seeds.get(node.seed, node.seed))
+            if _has_drawn(self)
+            else self
+        )
+
+    def apart(self, *part: int | str) -> Node:
+        """This node for a part of the data, of which a cache keeps the elements by themselves."""
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class Selection(Node):
+    """A node that hands on elements of its one input as they are: all, unless it says otherwise."""
+
+    input: Node
+
+    @property
+    def cardinality(self) -> int:
+        return self.input.cardinality
+
+    @property
+    def spec(self) -> Any:
+        return self.input.spec
+
+    @property
+    def table(self) -> Table | None:
+        return self.input.table
+
+    @property
+    def batch_size(self) -> int | None:
+        return self.input.batch_size
+
+
+@dataclass(frozen=True, eq=False)
+class SelectionOfElements(Selection):
+    """A selection whose handles are the elements, also where those of its input are row numbers."""
+
+    @property
+    def table(self) -> None:
+        return None
 
 
 def _parts(value: Any) -> tuple[Any, ...]:
@@ -203,8 +290,8 @@ def joined_handles(node: Node, parts: Sequence[Handles]) -> Handles:
     return np.concatenate([np.asarray(part) for part in parts])
 
 
-class OneByOne(ABC):
-    """The reading of a cursor that makes its elements one at a time."""
+class OneByOne(Cursor):
+    """A cursor that makes its elements one at a time."""
 
     def read(self, count: int) -> Handles:
         elements: list[Any] = []
@@ -220,23 +307,109 @@ class OneByOne(ABC):
         """Make the next element; at the end raise StopIteration, each time."""
 
 
+class OverInput(Cursor):
+    """A cursor that reads one input: its position is what `keeps` names, and the input's."""
+
+    keeps: ClassVar[tuple[str, ...]] = ()
+    _input: Any  # a feed or a cursor
+
+    def get_state(self) -> Any:
+        inner = self._input.get_state()
+        own = {name: _kept(getattr(self, f"_{name}")) for name in self.keeps}
+        return {**own, "input": inner} if own else inner
+
+    def set_state(self, state: Any) -> None:
+        for name in self.keeps:
+            setattr(self, f"_{name}", _kept(state[name]))
+        self._input.set_state(state["input"] if self.keeps else state)
+
+
+def _kept(value: Any) -> Any:
+    return list(value) if isinstance(value, list) else value
+
+
+class OverElements(OverInput):
+    """A cursor over the elements of the node's input, whatever its handles are."""
+
+    def __init__(self, node: Any, path: Path) -> None:
+        self._node = node
+        self._input = Feed(node.input, path)
+
+
 @final
-class ElementCursor(Cursor):
+class ElementCursor(OverInput):
     """A cursor whose handles are the elements, over any node."""
 
     def __init__(self, node: Node, path: Path) -> None:
-        self._feed = Feed(node, path)
+        self._input = Feed(node, path)
 
     def read(self, count: int) -> Handles:
-        return self._feed.elements(count)
+        return self._input.elements(count)
+
+
+class CountCursor(Cursor):
+    """A cursor whose position is a number, below `size` if it is known."""
+
+    def __init__(self, size: int | None) -> None:
+        self._size = size
+        self._next = 0
+
+    @abstractmethod
+    def between(self, begin: int, end: int) -> Handles:
+        """The handles from number `begin` to `end` - 1."""
+
+    def read(self, count: int) -> Handles:
+        begin = self._next
+        self.skip(count)
+        return self.between(begin, self._next)
+
+    def skip(self, count: int) -> None:
+        self._next += count if self._size is None else min(count, self._size - self._next)
 
     def get_state(self) -> Any:
-        return self._feed.get_state()
+        return self._next
 
     def set_state(self, state: Any) -> None:
-        self._feed.set_state(state)
+        self._next = state
 
 
 def open_elements(node: Node, path: Path) -> Cursor:
     """Start a pass over a node whose handles are elements."""
     return node.open(path) if node.table is None else ElementCursor(node, path)
+
+
+def first_spec(node: Node) -> Any:
+    """The spec of a node's first element, which is read for this."""
+    if not may_read():
+        raise UsageError(
+            f"The shapes of {type(node).__name__.lower()} are known only from its elements, and "
+            "reading one now would take it from the data. Give a generator an `output_signature`; "
+            "behind a `map`, leave out the warm-up."
+        )
+    for element in open_elements(node.sample, (0,)).read(1):
+        return spec_of(element)
+    raise UsageError(
+        "The data set is empty, so the shapes of its elements are unknown. Check its files, "
+        "arrays and filters."
+    )
+
+
+def drawn_seeds(node: Any) -> list[int]:
+    """The drawn seeds in a pipeline, each once, sources first."""
+    found = [seed for inner in node.inputs for seed in drawn_seeds(inner)]
+    if _has_drawn(node):
+        found.append(node.seed)
+    return list(dict.fromkeys(found))
+
+
+def with_seeds(node: Node, seeds: Mapping[int, int]) -> Node:
+    """`node` with drawn seeds replaced: by those of a position, or of the chief.
+
+    `seeds` maps each drawn seed to the new one. A data set that is used twice has one seed, and
+    stays in step with itself.
+    """
+    return node.rewritten(lambda inner: inner.reseeded(seeds)) if seeds else node
+
+
+def _has_drawn(node: Any) -> bool:
+    return not getattr(node, "seeded", True)

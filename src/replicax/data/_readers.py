@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax.data._dataset import Dataset
 from replicax.data._derive import derived, whole
-from replicax.data._formats.csv import CsvFormat
+from replicax.data._formats.csv import DTYPES, CsvFormat, can_be
+from replicax.data._formats.format import TextFormat
 from replicax.data._formats.parquet import ParquetFormat
-from replicax.data._formats.text import TextFormat
 from replicax.data._formats.tfrecord import TFRecordFormat
 from replicax.data._nodes.files import FileList, FileRecords
+from replicax.data._nodes.share import files_of
 from replicax.data._options import AUTOTUNE
 
 if TYPE_CHECKING:
     from replicax.data._formats.format import FileFormat
+
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -212,3 +217,184 @@ def paths_of(filenames: Any) -> tuple[str, ...]:
             "Use `Dataset.list_files` for a pattern.",
         )
     return paths
+
+
+def make_csv_dataset(
+    file_pattern: Paths,
+    batch_size: int,
+    column_names: Sequence[str] | None = None,
+    column_defaults: Sequence[Any] | None = None,
+    label_name: str | None = None,
+    select_columns: Sequence[int | str] | None = None,
+    field_delim: str = ",",
+    use_quote_delim: bool = True,
+    na_value: str = "",
+    header: bool = True,
+    num_epochs: int | None = None,
+    shuffle: bool = True,
+    shuffle_buffer_size: int = 10000,
+    shuffle_seed: int | None = None,
+    num_parallel_reads: int | None = None,
+    num_rows_for_inference: int | None = 100,
+    compression_type: str | None = None,
+) -> Dataset:
+    """Batches of the rows of CSV files, as dicts of columns.
+
+    Args:
+        file_pattern: A glob pattern, or several.
+        batch_size: Rows in a batch.
+        column_names: One per column of the files; None for those in the header.
+        column_defaults: As `record_defaults` of `CsvDataset`, for the columns read. None for the
+            types that the first rows look like, and 0 or `""` where a value is missing.
+        label_name: The column to take out; the elements are then `(columns, label)`.
+        select_columns: Names or numbers of the columns to read; None for all.
+        header: Whether the first row of each file holds names.
+        num_epochs: Passes over the rows; None repeats without end, in whole batches.
+        shuffle, shuffle_buffer_size, shuffle_seed: Random order of files and rows.
+        num_parallel_reads: Files read at a time, in turn; None for one.
+        num_rows_for_inference: Rows that the types are inferred from; None for all.
+        field_delim, use_quote_delim, na_value, compression_type: As of `CsvDataset`.
+
+    Raises:
+        UsageError: If no file matches, or names and columns do not fit together.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import replicax as rx
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "trees.csv")
+        >>> _ = path.write_text("kind,height\\noak,20.5\\nyew,12\\n")
+        >>> next(iter(rx.data.make_csv_dataset(path, 2, label_name="height", shuffle=False)))
+        ({'kind': array(['oak', 'yew'], dtype=object)}, array([20.5, 12. ], dtype=float32))
+    """
+    files = Dataset.list_files(paths_of(file_pattern), shuffle=shuffle, seed=shuffle_seed)
+    names = files_of(files.node)
+    text = _Text(names, field_delim, use_quote_delim, na_value, header, compression_type)
+    layout = text.layout(column_names, column_defaults, select_columns, num_rows_for_inference)
+    rows = records_of(files, layout.format, num_parallel_reads)
+    rows = rows.shuffle(shuffle_buffer_size, shuffle_seed) if shuffle else rows
+    batches = rows.repeat(num_epochs).batch(batch_size, drop_remainder=num_epochs is None)
+    return batches.map(Named(layout.names, label_name)).prefetch(AUTOTUNE)
+
+
+@dataclass(frozen=True)
+class Named:
+    """The function that gives the columns of a batch their names and takes out the label."""
+
+    names: tuple[str, ...]
+    label: str | None
+
+    def __post_init__(self) -> None:
+        if self.label is not None and self.label not in self.names:
+            raise UsageError.of("label_name", f"one of the columns {list(self.names)}", self.label)
+
+    def __call__(self, *columns: Any) -> Any:
+        named = dict(zip(self.names, columns, strict=True))
+        if self.label is None:
+            return named
+        label = named.pop(self.label)
+        return named, label
+
+
+class _Layout(NamedTuple):
+    format: CsvFormat
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Text:
+    """The rows of CSV files as texts."""
+
+    files: tuple[str, ...]
+    field_delim: str
+    use_quote_delim: bool
+    na_value: str
+    has_header: bool
+    compression: str | None
+
+    def layout(
+        self,
+        names: Sequence[str] | None,
+        defaults: Sequence[Any] | None,
+        chosen: Sequence[int | str] | None,
+        rows: int | None,
+    ) -> _Layout:
+        """The format and the names of the columns."""
+        all_names = self.header() if names is None else list(names)
+        numbers = _numbers_of(chosen, all_names)
+        if defaults is None:
+            defaults = self.defaults(numbers, rows)
+        if len(defaults) != len(numbers):
+            raise UsageError(
+                f"`column_defaults` has {len(defaults)} entries for {len(numbers)} columns. Pass "
+                "one for each column that is read."
+            )
+        form = self.format(defaults, None if chosen is None else numbers)
+        return _Layout(form, tuple(all_names[number] for number in numbers))
+
+    def format(self, defaults: Sequence[Any], select_cols: Sequence[int] | None) -> CsvFormat:
+        """The format of these columns."""
+        return CsvFormat(
+            defaults,
+            header=self.has_header,
+            field_delim=self.field_delim,
+            use_quote_delim=self.use_quote_delim,
+            na_value=self.na_value,
+            select_cols=select_cols,
+            compression=self.compression,
+        )
+
+    def header(self) -> list[str]:
+        """The names in the first row, the same in all files."""
+        if not self.has_header:
+            raise UsageError(
+                "`header` is False and `column_names` is missing, so the columns have no names. "
+                "Pass `column_names`."
+            )
+        first: list[str] = []
+        for file in self.files:
+            names = next(self.rows(file), [])
+            first = first or names
+            if not names or names != first:
+                raise UsageError(
+                    f"The header of {file!r} is {names}, but the files before it have {first}. "
+                    "Leave the file out, or pass `column_names`."
+                )
+        return first
+
+    def defaults(self, numbers: Sequence[int], count: int | None) -> list[Any]:
+        """A default for each column, 0 or empty text, of the first type that fits its values."""
+        found: list[int | None] = [None] * len(numbers)
+        of_files = (itertools.islice(self.rows(f), self.has_header, None) for f in self.files)
+        for row in itertools.islice(itertools.chain.from_iterable(of_files), count):
+            for at, number in enumerate(numbers):
+                field = row[number] if number < len(row) else ""  # the reader reports the error
+                if field and field != self.na_value:
+                    found[at] = _least_type(field, found[at] or 0)
+        types = [DTYPES[-1 if kind is None else kind] for kind in found]
+        return ["" if kind == "str" else np.dtype(kind).type(0) for kind in types]
+
+    def rows(self, file: str) -> Iterator[list[str]]:
+        """The fields of each row, header included."""
+        return (row for row, _, _ in self.format((), None).rows(file))
+
+
+def _least_type(field: str, least: int) -> int:
+    """The number of the first type, from `least` on, that fits the field."""
+    return next(at for at in range(least, len(DTYPES)) if can_be(field, DTYPES[at]))
+
+
+def _numbers_of(chosen: Sequence[int | str] | None, names: list[str]) -> list[int]:
+    """The numbers of the chosen columns, in increasing order."""
+    if len(set(names)) < len(names):
+        raise UsageError(f"Two columns have the same name in {names}. Pass `column_names`.")
+    if chosen is None:
+        return list(range(len(names)))
+    known = {**{name: at for at, name in enumerate(names)}, **{at: at for at in range(len(names))}}
+    numbers = [known.get(column) for column in chosen]
+    if None in numbers or len(set(numbers)) < len(numbers) or not numbers:
+        raise UsageError.of(
+            "select_columns",
+            f"different names or numbers of the columns {names}",
+            list(chosen),
+        )
+    return sorted(number for number in numbers if number is not None)

@@ -2,8 +2,8 @@
 
 from replicax._function.importing import TFSMLayer as TFSMLayer
 from replicax._ps.tables.initial_rows import hash_ids as hash_ids
-from replicax.layers._discretization import Discretization as Discretization
 from replicax.layers._dynamic_table import DynamicTable as DynamicTable
+from replicax.layers._hashing import Discretization as Discretization
 from replicax.layers._hashing import HashedCrossing as HashedCrossing
 from replicax.layers._hashing import Hashing as Hashing
 from replicax.layers._lookups import IntegerLookup as IntegerLookup

@@ -1,4 +1,4 @@
-"""`Hashing` and `HashedCrossing`: ids for text and integers without a vocabulary."""
+"""`Hashing`, `HashedCrossing` and `Discretization`: bins of text and numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._ps.tables.initial_rows import hash_ids
 from replicax.layers import _text_models
-from replicax.layers._vocabulary import as_texts, check_mode, counted, is_text, on_host, one_hot
+from replicax.layers._vocabulary import (
+    as_texts,
+    batches_of,
+    check_mode,
+    counted,
+    is_text,
+    on_host,
+    one_hot,
+)
 
 
 @final
@@ -193,3 +201,29 @@ class HashedCrossing(keras.layers.Layer):
             "num_bins": self.num_bins,
             "output_mode": self._hash.output_mode,
         }
+
+
+@final
+@keras.saving.register_keras_serializable(package="replicax")
+class Discretization(keras.layers.Discretization):
+    """`keras.layers.Discretization` with an `adapt` that does not need TensorFlow.
+
+    Example:
+        >>> import replicax as rx
+        >>> layer = rx.layers.Discretization(num_bins=2)
+        >>> layer.adapt([[1.0], [2.0], [3.0], [10.0]])
+        >>> layer([[1.5], [9.0]]).tolist()
+        [[0], [1]]
+    """
+
+    def adapt(self, data: Any, steps: int | None = None) -> None:
+        """Learn bins that hold equally many values.
+
+        Args:
+            data: An array or a list, or a data set of batches.
+            steps: The number of batches to read; None for all.
+        """
+        self.reset_state()
+        for batch in batches_of(data, steps):
+            self.update_state(np.asarray(batch))
+        self.finalize_state()

@@ -235,7 +235,7 @@ def broadcast_to(input: Any, shape: Any, name: str | None = None) -> Any:
 
 def broadcast_static_shape(shape_x: Any, shape_y: Any) -> Any:
     """The shape of what is computed of two arrays of these shapes."""
-    from replicax.data._shape import TensorShape
+    from replicax.data._host import TensorShape
 
     return TensorShape(jnp.broadcast_shapes(static_shape(shape_x), static_shape(shape_y)))
 

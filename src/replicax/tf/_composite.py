@@ -10,14 +10,14 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
-from replicax.data._composite import Composite
 from replicax.data._host import HostTensor
+from replicax.data._spec import Composite
 from replicax.tf._calls import axes_of, hosted
 from replicax.tf._dtypes import as_dtype
 from replicax.tf._tensors import convert_to_tensor
 
 if TYPE_CHECKING:
-    from replicax.data._shape import TensorShape
+    from replicax.data._host import TensorShape
 
 
 class CompositeTensor(Composite):

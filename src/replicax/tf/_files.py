@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from replicax._core.errors import UsageError
-from replicax.data._codecs import decode, decode_frames, encode
 from replicax.data._host import HostTensor
+from replicax.data._pixels import decode, decode_frames, encode
 from replicax.tf._calls import hosted
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from replicax._core.errors import UsageError, did_you_mean
 from replicax._core.host_calls import array_of
-from replicax.data._resize import METHODS, taps
-from replicax.data._resize import resize as resized
+from replicax.data._pixels import METHODS, taps
+from replicax.data._pixels import resize as resized
 from replicax.tf._calls import hosted, in_models, numpy_or_jax, static_shape
 from replicax.tf._random import stateless_uniform, uniform
 

@@ -337,7 +337,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
     ),
     "tf.experimental": (
         "what else was there has other places",
-        _of("replicax.data._next", "Optional"),
+        _of("replicax.data._iterators", "Optional"),
     ),
     "tf.experimental.dlpack": (
         "arrays shared with other libraries",

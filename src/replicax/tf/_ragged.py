@@ -15,10 +15,8 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
-from replicax.data._composite import Composite
-from replicax.data._host import HostTensor, Unchanging
-from replicax.data._shape import TensorShape
-from replicax.data._spec import ArraySpec, spec_of
+from replicax.data._host import HostTensor, TensorShape, Unchanging
+from replicax.data._spec import ArraySpec, Composite, spec_of
 from replicax.tf import _elementwise as elementwise
 from replicax.tf._calls import array, concrete, static_shape, static_size
 from replicax.tf._composite import CompositeTensor, elements, filling, put

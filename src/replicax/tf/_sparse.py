@@ -14,8 +14,7 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
-from replicax.data._host import HostTensor
-from replicax.data._shape import TensorShape
+from replicax.data._host import HostTensor, TensorShape
 from replicax.data._spec import ArraySpec, spec_of
 from replicax.tf._calls import array, static_shape
 from replicax.tf._composite import CompositeTensor, elements, places

@@ -20,10 +20,9 @@ from replicax._core.host_calls import is_compiling
 from replicax._core.topology import device_name
 from replicax._core.tracing import is_inside
 from replicax.data import ArraySpec
-from replicax.data._composite import Composite
-from replicax.data._host import HostTensor
-from replicax.data._shape import TensorShape as TensorShape
-from replicax.data._shape import array_shape
+from replicax.data._host import HostTensor, array_shape
+from replicax.data._host import TensorShape as TensorShape
+from replicax.data._spec import Composite
 from replicax.tf._calls import (
     MOST_FOLDED,
     array,

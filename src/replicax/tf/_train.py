@@ -23,7 +23,7 @@ MESSAGES = (
 def __getattr__(name: str) -> Any:
     if name not in MESSAGES:
         raise AttributeError(name)
-    from replicax.data._formats.messages import message_class
+    from replicax.data._formats.example import message_class
 
     return message_class(name)
 

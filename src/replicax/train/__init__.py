@@ -3,12 +3,12 @@
 from replicax.train._checkpoint import Checkpoint as Checkpoint
 from replicax.train._manager import CheckpointManager as CheckpointManager
 from replicax.train._manager import all_checkpoints as all_checkpoints
+from replicax.train._manager import checkpoints_iterator as checkpoints_iterator
 from replicax.train._manager import latest_checkpoint as latest_checkpoint
-from replicax.train._options import CheckpointOptions as CheckpointOptions
 from replicax.train._plain import Value as Value
 from replicax.train._reading import CheckpointReader as CheckpointReader
 from replicax.train._reading import list_variables as list_variables
 from replicax.train._reading import load_checkpoint as load_checkpoint
 from replicax.train._reading import load_variable as load_variable
+from replicax.train._status import CheckpointOptions as CheckpointOptions
 from replicax.train._status import LoadStatus as LoadStatus
-from replicax.train._watching import checkpoints_iterator as checkpoints_iterator

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
@@ -13,9 +13,6 @@ from replicax._core.errors import UsageError
 from replicax._program.state_watch import StateWatch
 from replicax.train import _files
 from replicax.train._bundle import Bundle, is_bundle
-from replicax.train._deferred import Restored, follow_modules, followed
-from replicax.train._objects import names_of
-from replicax.train._options import CheckpointOptions
 from replicax.train._parts import (
     LeftOvers,
     Part,
@@ -23,12 +20,13 @@ from replicax.train._parts import (
     Stateful,
     Variables,
     build_optimizers,
+    names_of,
     parts_of,
     sources_of,
 )
 from replicax.train._plain import encoded
-from replicax.train._restoring import seen_by_all
-from replicax.train._status import LoadStatus
+from replicax.train._restored import Restored, follow_modules, followed, seen_by_all
+from replicax.train._status import CheckpointOptions, LoadStatus
 from replicax.train._theirs import RestoredGraph
 from replicax.train._workers import (
     Collected,
@@ -295,10 +293,9 @@ class Checkpoint:
             restored: Restored | RestoredGraph = RestoredGraph(path, bundle, self._parts)
             count = restored.save_counter
         else:
-            body, arrays = (content := opened(channel, path)).body, content.arrays
-            parts = partial(self._parts, whole=set(body["parts"]))
-            restored = Restored(path, body["parts"], arrays, parts, channel)
-            count = body["save_counter"]
+            content = opened(channel, path)
+            parts, count = content.body["parts"], content.body["save_counter"]
+            restored = Restored(path, parts, content.arrays, self._parts, channel)
         together(channel, "restored", together(channel, "matched", restored.restore))
         if counted:
             self._count = count
@@ -312,8 +309,8 @@ class Checkpoint:
         if self._restored is not None:
             self._restored.settle()
 
-    def _parts(self, whole: Container[str] = ()) -> list[Part]:
-        parts = [*parts_of(self._objects, whole), *self._tracked]
+    def _parts(self) -> list[Part]:
+        parts = [*parts_of(self._objects), *self._tracked]
         build_optimizers(parts)
         return parts
 
@@ -335,7 +332,7 @@ class Checkpoint:
                 sources[f"{part.name}:{index}"] = source
                 about = {"path": source.path, "shape": [*source.shape], "dtype": source.dtype}
                 entries.append({**about, **({"name": names[index]} if names else {})})
-            body[part.name] = {"variables": entries, "workers": None}
+            body[part.name] = {"variables": entries}
         states = [part for part in parts if isinstance(part, Stateful)]
         own = together(
             self.channel, "states", lambda: [encoded(part.owner.get_state()) for part in states]

@@ -97,23 +97,16 @@ def is_url(path: str) -> bool:
 
 
 def _bucket(path: str) -> Any:
-    from replicax.train import _bucket
+    from replicax.train._bucket import Bucket
 
-    return _bucket.Bucket(path)
+    return Bucket(path)
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a checkpoint holds: a body for JSON, and arrays by name."""
+    """What a checkpoint holds: a body for JSON, and arrays by name, which are still on the disk."""
 
     body: dict[str, Any]
-    arrays: Mapping[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Opened(Content):
-    """What a checkpoint holds, while its arrays are still on the disk."""
-
     arrays: Arrays
     manifest: bytes
 
@@ -239,16 +232,11 @@ def write_arrays(place: str, name: str, pieces: Iterable[Piece]) -> list[dict[st
     return found
 
 
-def write(path: str, content: Content) -> None:
+def write(path: str, body: dict[str, Any], pieces: Iterable[Piece]) -> None:
     """Write a checkpoint atomically: whatever ends the program, it is complete or absent.
 
     It replaces a checkpoint, but nothing else, which would be lost.
     """
-    write_pieces(path, content.body, [whole(*item) for item in content.arrays.items()])
-
-
-def write_pieces(path: str, body: dict[str, Any], pieces: Iterable[Piece]) -> None:
-    """Write a checkpoint as `write` does, in one process."""
     with refused_by_disk(path):
         draft = Draft(path)
         try:
@@ -273,7 +261,7 @@ def refused_by_disk(path: str) -> Iterator[None]:
         ) from error
 
 
-def opened(path: str) -> Opened:
+def opened(path: str) -> Content:
     """A checkpoint whose arrays are read when they are asked for."""
     files = located(path)
     if files is None and is_there(path):
@@ -286,15 +274,7 @@ def opened(path: str) -> Opened:
     return described(files.read(MANIFEST), path, files.open)
 
 
-def read(path: str) -> Opened:
-    """A checkpoint of which everything has been checked."""
-    content = opened(path)
-    for name in content.arrays:
-        content.arrays.check(name)
-    return content
-
-
-def described(manifest: bytes, path: str, open_file: Callable[[str], int]) -> Opened:
+def described(manifest: bytes, path: str, open_file: Callable[[str], int]) -> Content:
     """The content that a manifest describes; `path` is for messages."""
     from replicax.train._arrays import Arrays
 
@@ -302,7 +282,7 @@ def described(manifest: bytes, path: str, open_file: Callable[[str], int]) -> Op
     if body is None:
         raise damaged(path, MANIFEST)
     arrays = Arrays(path, body.pop("arrays"), open_file)
-    return Opened(body, arrays, manifest)
+    return Content(body, arrays, manifest)
 
 
 def lengths(manifest: bytes) -> dict[str, int]:
@@ -410,9 +390,7 @@ def _parsed(manifest: bytes) -> dict[str, Any] | None:
             return None
         text = json.dumps(found["body"], sort_keys=True)
         checksum, _, unique = found["checksum"].partition("-")
-        # In checkpoints of older versions it does not count the unique part.
-        wanted = {f"{zlib.crc32(one.encode()):08x}" for one in (text, text + unique)}
-        return found["body"] if checksum in wanted else None
+        return found["body"] if checksum == f"{zlib.crc32((text + unique).encode()):08x}" else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

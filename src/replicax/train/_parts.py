@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import UserList
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -17,10 +17,14 @@ from replicax._core.digests import uncounted
 from replicax._core.errors import UsageError
 from replicax._core.placement import is_spread, place, to_host
 from replicax._keras import _compat
+from replicax._keras.attributes import names_below
 from replicax._keras.compressed import LeftOver, left_over_by
 from replicax._keras.module import Module
 from replicax.train._arrays import Arrays, box_of
 from replicax.train._files import Box, Piece, whole_box
+
+VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+"""What TensorFlow puts behind the name of a variable."""
 
 
 @dataclass(frozen=True)
@@ -79,15 +83,13 @@ def is_optional(part: Part) -> bool:
     return isinstance(part, LeftOvers) or (isinstance(part, Stateful) and part.optional)
 
 
-def parts_of(objects: Mapping[str, Any], whole: Container[str] = ()) -> list[Part]:
+def parts_of(objects: Mapping[str, Any]) -> list[Part]:
     """The parts of a tree of objects by name.
 
     A compiled model brings its optimizer, and an optimizer brings what it keeps between the
-    replicas of its strategy. Modules named in `whole` are one part, as in older checkpoints.
+    replicas of its strategy.
     """
-    parts: list[Part] = [
-        part for name, value in objects.items() for part in _parts(name, value, whole)
-    ]
+    parts: list[Part] = [part for name, value in objects.items() for part in _parts(name, value)]
     given = {id(part.owner) for part in parts}
     for part in list(parts):
         optimizer = getattr(part.owner, "optimizer", None)
@@ -112,14 +114,12 @@ def _check_names(names: Sequence[str]) -> None:
         )
 
 
-def _parts(
-    name: str, value: Any, whole: Container[str], above: tuple[Any, ...] = ()
-) -> Iterator[Variables | Stateful]:
+def _parts(name: str, value: Any, above: tuple[Any, ...] = ()) -> Iterator[Variables | Stateful]:
     children = _children(value)
-    if children is not None and not (name in whole and isinstance(value, Module)):
+    if children is not None:
         if not any(value is one for one in above):  # a cycle: the object was met higher up
             for key, item in children.items():
-                yield from _parts(f"{name}/{key}", item, whole, (*above, value))
+                yield from _parts(f"{name}/{key}", item, (*above, value))
     elif (
         isinstance(value, _compat.KerasVariable)
         or _is_generator(value)
@@ -147,6 +147,21 @@ def _children(value: Any) -> Mapping[Any, Any] | None:
     if isinstance(value, Module):  # plain attributes, such as the name, are not saved
         return dict(sorted(vars(value).items()))
     return getattr(value, "tracked_objects", None)
+
+
+def names_of(part: Part) -> list[str | None]:
+    """The names of a part's variables below it, in order; None where no attribute holds one."""
+    if not isinstance(part, Variables):
+        return []
+    found = names_below(part.owner)
+    return [found.get(id(variable)) for variable in part.variables]
+
+
+def full_name(part: str, name: str) -> str:
+    """The name of a variable in TensorFlow, where a root has none and an optimizer is a child."""
+    owner, dot, rest = part.rpartition(".")
+    part = f"{owner}/{rest}" if dot and rest == "optimizer" else part
+    return f"{part}/{name}".removeprefix("root/").removesuffix("/")
 
 
 def build_optimizers(parts: Sequence[Part]) -> None:

@@ -12,8 +12,8 @@ from replicax._core.errors import UsageError, did_you_mean
 from replicax.train import _files
 from replicax.train._bundle import Bundle, is_bundle
 from replicax.train._manager import latest_checkpoint
-from replicax.train._objects import VALUE
-from replicax.train._saved import all_saved
+from replicax.train._parts import VALUE
+from replicax.train._restored import all_saved
 
 _COUNTER = f"save_counter{VALUE}"
 
@@ -23,7 +23,7 @@ def list_variables(checkpoint: str | os.PathLike[str]) -> list[tuple[str, list[i
 
     A name is made of attributes, as in TensorFlow. **Differs from TF:** Keras' models have the
     names that Keras 2 gave them, `"layer_with_weights-0/kernel"`; states of iterators are no
-    variables, and older checkpoints have the variables' paths.
+    variables.
 
     Args:
         checkpoint: Its path, or a folder of checkpoints: the latest of them.
@@ -79,14 +79,13 @@ class CheckpointReader:
         path = os.fspath(path)
         if is_bundle(path) and not _files.is_there(path):
             bundle = Bundle(path)
-            self._paths: dict[str, str] = {}
             self._read: Callable[[str], np.ndarray] = bundle.read
             self._kinds = {
                 name: (list(entry.shape), entry.dtype) for name, entry in bundle.entries.items()
             }
             return
         content = _files.opened(path)
-        keys, self._paths = _keys(content)
+        keys = _keys(content)
         counter = np.asarray(content.body["save_counter"], np.int64)
         arrays = content.arrays
         arrays.open_all()
@@ -105,7 +104,7 @@ class CheckpointReader:
 
     def has_tensor(self, name: str) -> bool:
         """Whether there is a variable of this name."""
-        return self._paths.get(name, name) in self._kinds
+        return name in self._kinds
 
     def get_tensor(self, name: str) -> np.ndarray:
         """A value.
@@ -114,7 +113,6 @@ class CheckpointReader:
             CheckpointError: If the file has other bytes than were written.
             UsageError: If there is no variable of this name.
         """
-        name = self._paths.get(name, name)
         if name not in self._kinds:
             raise UsageError(
                 f"The checkpoint has no variable {name!r}.{did_you_mean(name, self._kinds)} It has "
@@ -123,16 +121,13 @@ class CheckpointReader:
         return self._read(name)
 
 
-def _keys(content: _files.Content) -> tuple[dict[str, str], dict[str, str]]:
-    """The arrays' own names by TensorFlow's, and TensorFlow's by the older ones."""
+def _keys(content: _files.Content) -> dict[str, str]:
+    """The arrays' own names by TensorFlow's; a variable that no attribute holds has its path."""
     keys: dict[str, str] = {}
     names = {key: full + VALUE for full, key, _ in all_saved(content.body["parts"])}
-    paths: dict[str, str] = {}
     for part, saved in content.body["parts"].items():
         for index, entry in enumerate(saved.get("variables") or ()):
-            path = f"{part}/{entry['path']}"
-            path = f"{path}#{index}" if path in paths else path
-            name = names.get(f"{part}:{index}", path)
-            paths[path] = f"{name}#{index}" if name in keys or name == _COUNTER else name
-            keys[paths[path]] = f"{part}:{index}"
-    return keys, paths
+            key = f"{part}:{index}"
+            name = names.get(key, f"{part}/{entry['path']}")
+            keys[f"{name}#{index}" if name in keys or name == _COUNTER else name] = key
+    return keys

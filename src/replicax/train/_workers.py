@@ -129,7 +129,7 @@ def write_alone(
     path: str, body: dict[str, Any], pieces: Iterable[Piece], calls: Sequence[Callable[[], None]]
 ) -> None:
     """Write a checkpoint on the chief, who has everything."""
-    _files.write_pieces(path, body, pieces)
+    _files.write(path, body, pieces)
     for call in calls:
         call()
 
@@ -230,7 +230,7 @@ def _taken(pieces: Iterable[Piece]) -> Iterator[Piece]:
         yield replace(piece, chunks=partial(iter, list(piece.chunks())))
 
 
-def opened(channel: Channel, path: str) -> _files.Opened:
+def opened(channel: Channel, path: str) -> _files.Content:
     """A checkpoint on all workers; who does not see it gets a copy of the chief's files."""
     seen = channel.exchange("checkpoint seen", _files.identity(path))
     if seen[0] is None or all(one == seen[0] for one in seen):
@@ -251,7 +251,9 @@ def opened(channel: Channel, path: str) -> _files.Opened:
     return content
 
 
-def _copy_files(channel: Channel, own: _files.Opened | None, folder: Path, manifest: bytes) -> None:
+def _copy_files(
+    channel: Channel, own: _files.Content | None, folder: Path, manifest: bytes
+) -> None:
     """Send the chief's files, a block after another, to the folders of the other workers."""
     for name, size in _files.lengths(manifest).items():
         for begin in range(0, size, _CHUNK):

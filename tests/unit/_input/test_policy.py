@@ -13,7 +13,7 @@ import replicax as rx
 from replicax._input.policy import plan_shards, split_batch, worker_batch_sizes
 from replicax.data import AutoShardPolicy, Dataset
 from replicax.data._nodes.files import FileList, FileRecords
-from replicax.data._rewrite import with_file_shard
+from replicax.data._nodes.share import with_file_shard
 from replicax.data.experimental import SHARD_HINT
 
 AUTO, DATA, FILE = AutoShardPolicy.AUTO, AutoShardPolicy.DATA, AutoShardPolicy.FILE

@@ -15,7 +15,7 @@ from replicax.data import AutoShardPolicy, Dataset
 from replicax.data._node import Feed
 from replicax.data._nodes.ahead import Prefetch
 from replicax.data._nodes.files import FileRecords
-from replicax.data._nodes.tables import ArrayTable
+from replicax.data._nodes.sources import ArrayTable
 
 AUTO, DATA, FILE = AutoShardPolicy.AUTO, AutoShardPolicy.DATA, AutoShardPolicy.FILE
 HINT, OFF = AutoShardPolicy.HINT, AutoShardPolicy.OFF

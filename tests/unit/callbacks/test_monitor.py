@@ -14,8 +14,8 @@ from tensorboard.util import tensor_util
 
 from replicax._core.errors import UsageError
 from replicax._core.machine.nvidia import NoAnswerError
-from replicax.callbacks import ReplicaMonitor, _gpu_load, _monitor
-from replicax.callbacks._gpu_load import GpuLoad
+from replicax.callbacks import ReplicaMonitor, _monitor
+from replicax.callbacks._monitor import GpuLoad
 
 from fitting import ROWS, TARGETS, dense_net, made
 
@@ -122,7 +122,7 @@ def test_memory_and_use_of_gpus_are_in_the_lines_of_epochs(mirrored, tmp_path, m
     gpus = [SimpleNamespace(platform="gpu", memory_stats=lambda: stats) for _ in range(2)]
     monkeypatch.setattr(_monitor, "jax", SimpleNamespace(local_devices=lambda: gpus))
     monkeypatch.setattr(_monitor, "GpuLoad", lambda: GpuLoad(0.01))
-    monkeypatch.setattr(_gpu_load.nvidia, "utilization", lambda: [0.5, None])
+    monkeypatch.setattr(_monitor.nvidia, "utilization", lambda: [0.5, None])
     model = linear(mirrored)
     model.fit(X, X[:, :1], callbacks=[ReplicaMonitor(tmp_path)], **QUIET)
     (epoch,) = lines_of(tmp_path, "epoch")
@@ -140,7 +140,7 @@ def test_a_driver_that_says_nothing_is_asked_once(monkeypatch):
         asked.release()
         raise NoAnswerError
 
-    monkeypatch.setattr(_gpu_load.nvidia, "utilization", fails)
+    monkeypatch.setattr(_monitor.nvidia, "utilization", fails)
     load = GpuLoad(0.001)
     assert asked.acquire(timeout=10)
     assert not asked.acquire(timeout=0.1)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax.data._rewrite import with_file_shard, with_hinted_shard
-from replicax.data._seeds import drawn_seeds, with_seeds
+from replicax.data._node import drawn_seeds, with_seeds
+from replicax.data._nodes.share import with_file_shard, with_hinted_shard
 
 Dataset = rx.data.Dataset
 

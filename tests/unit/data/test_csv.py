@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax.data._csv import make_csv_dataset
+from replicax.data._readers import make_csv_dataset
 
 PLAIN = {"num_epochs": 1, "shuffle": False}
 

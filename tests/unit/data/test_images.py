@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import replicax as rx
-from replicax.data._images import LoadImage, decoded, image_dataset_from_directory
+from replicax.data._directories import LoadImage, decoded, image_dataset_from_directory
 
 FILES = [
     "a/0.png",

@@ -15,8 +15,8 @@ import replicax as rx
 from replicax.data._dataset import Dataset
 from replicax.data._formats.tfrecord import TFRecordWriter
 from replicax.data._nodes.files import FileRecords
+from replicax.data._nodes.share import files_of, with_file_shard
 from replicax.data._readers import CsvDataset, ParquetDataset, TextLineDataset, TFRecordDataset
-from replicax.data._rewrite import files_of, with_file_shard
 
 LINES = [["a1", "a2", "a3"], [], ["c1"], ["d1", "d2"]]
 ALL = [line for lines in LINES for line in lines]

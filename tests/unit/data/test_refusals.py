@@ -10,8 +10,8 @@ from replicax._core.errors import UsageError
 from replicax.data import ArraySpec, Dataset, FixedLenFeature, Options, VarLenFeature
 from replicax.data import parse_single_example as parse
 from replicax.data._formats.csv import CsvFormat
+from replicax.data._formats.format import TextFormat
 from replicax.data._formats.parquet import ParquetFormat
-from replicax.data._formats.text import TextFormat
 from replicax.data._spec import joined, num_rows
 
 NAN, WHOLE = float("nan"), "must be an integer of at least"

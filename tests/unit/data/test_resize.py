@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from replicax.data._resize import METHODS, resize, taps
+from replicax.data._pixels import METHODS, resize, taps
 
 IMAGE = np.array([[0, 50, 100, 30], [150, 200, 250, 9], [77, 3, 255, 128]], np.uint8)
 # tf.image.resize of TensorFlow 2.21 of IMAGE to (2, 5).

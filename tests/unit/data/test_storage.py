@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax.data._saved import reading
-from replicax.data._saved.manifest import NAME
+from replicax.data import _load
+from replicax.data._save import NAME
 
 Dataset = rx.data.Dataset
 Pair = collections.namedtuple("Pair", "whole part")
@@ -116,7 +116,7 @@ def shuffled(folder):
 
 @pytest.mark.parametrize("mapped", [0, 10**9])
 def test_rows_are_gathered_by_number_from_small_and_large_files(tmp_path, monkeypatch, mapped):
-    monkeypatch.setattr(reading, "_MAPPED", mapped)
+    monkeypatch.setattr(_load, "_MAPPED", mapped)
     found, expected = shuffled(tmp_path / "a")
     assert [plain(b) for b in found] == [plain(b) for b in expected]
     in_order = Dataset.load(tmp_path / "a").batch(7)
@@ -126,7 +126,7 @@ def test_rows_are_gathered_by_number_from_small_and_large_files(tmp_path, monkey
 
 @pytest.mark.parametrize("mapped", [0, 10**9])
 def test_a_batch_is_a_copy(tmp_path, monkeypatch, mapped):
-    monkeypatch.setattr(reading, "_MAPPED", mapped)
+    monkeypatch.setattr(_load, "_MAPPED", mapped)
     Dataset.range(4).save(tmp_path / "a")
     loaded = Dataset.load(tmp_path / "a")
     for batch in loaded.batch(4):
@@ -265,7 +265,7 @@ def test_files_that_are_cut_off_or_missing_are_corrupt_records(tmp_path):
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_a_corrupt_record(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "_MAPPED", 0)
+    monkeypatch.setattr(_load, "_MAPPED", 0)
     Dataset.range(9).save(tmp_path / "a")
     loaded = Dataset.load(tmp_path / "a")
     os.truncate(tmp_path / "a" / "0.values.npy", 4100)

@@ -259,7 +259,7 @@ def test_a_worker_that_does_not_see_the_folder_gets_the_bytes(tmp_path):
 
 
 def test_parts_of_a_data_set_are_shared_out_again(tmp_path, monkeypatch):
-    from replicax.train import _restoring
+    from replicax.train import _restored
 
     class Iterator:
         def get_state(self):
@@ -268,7 +268,7 @@ def test_parts_of_a_data_set_are_shared_out_again(tmp_path, monkeypatch):
         def set_state(self, state):
             self.given = state
 
-    monkeypatch.setattr(_restoring, "DistributedIterator", Iterator)
+    monkeypatch.setattr(_restored, "DistributedIterator", Iterator)
     as_workers(2, lambda index: rx.train.Checkpoint(i=Iterator()).write(tmp_path / "x"))
     alone = Iterator()
     rx.train.Checkpoint(i=alone).read(tmp_path / "x")

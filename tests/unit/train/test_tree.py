@@ -163,17 +163,3 @@ def test_an_object_that_is_taken_out_is_not_saved(tmp_path):
     assert [name.partition("/")[0] for name in names] == ["a", "save_counter"]
     with pytest.raises(AttributeError):
         _ = checkpoint.b
-
-
-def test_a_checkpoint_of_an_older_version_has_a_module_as_one_part(tmp_path):
-    module = tf.Module()
-    module.v = tf.Variable(2.0, name="v")
-
-    class Older:  # as modules were saved: the variables alone
-        variables = module.variables
-
-    path = rx.train.Checkpoint(module=Older()).write(tmp_path / "ckpt")
-    fresh = tf.Module()
-    fresh.v = tf.Variable(0.0, name="v")
-    rx.train.Checkpoint(module=fresh).restore(path).assert_consumed()
-    assert float(fresh.v) == 2.0

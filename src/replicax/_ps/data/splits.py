@@ -30,15 +30,13 @@ from replicax._input.source import Foreign, Once, as_dataset
 from replicax._ps.queue.lanes import ComesLater
 from replicax._ps.queue.remote_value import RemoteValueStatus
 from replicax.data import UNKNOWN_CARDINALITY, AutoShardPolicy, Dataset, Options
-from replicax.data._node import Feed
+from replicax.data._iterators import outline
+from replicax.data._node import Feed, drawn_seeds
 from replicax.data._nodes.ahead import read_ahead
 from replicax.data._nodes.map import Map
-from replicax.data._nodes.share import run_of
+from replicax.data._nodes.share import files_of, run_of, with_file_shard
 from replicax.data._nodes.sources import Generated
 from replicax.data._nodes.workers import in_this_process
-from replicax.data._position import outline
-from replicax.data._rewrite import files_of, with_file_shard
-from replicax.data._seeds import drawn_seeds, rewritten
 from replicax.data._spec import own_copy
 
 if TYPE_CHECKING:
@@ -364,7 +362,7 @@ def _in_order(dataset: Dataset) -> Node:
     ordered = Options()
     ordered.deterministic = True
     node = in_this_process(dataset.with_options(ordered).prepared())
-    return rewritten(node, _ordered)
+    return node.rewritten(_ordered)
 
 
 def _ordered(node: Any) -> Node:

@@ -17,7 +17,7 @@ import numpy as np
 from replicax._core.errors import ClosureInputError, OutOfRangeError, UsageError
 from replicax._keras.distribution import installed
 from replicax._ps.data.splits import Division, Place, divisible, read, whole
-from replicax.data._seeds import drawn_seeds, with_seeds
+from replicax.data._node import drawn_seeds, with_seeds
 
 if TYPE_CHECKING:
     from replicax.data._node import Node

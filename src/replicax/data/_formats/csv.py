@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from replicax._core.errors import CorruptRecord, UsageError
-from replicax.data._formats.format import window_bits_of
-from replicax.data._formats.text import LinePosition, lines_of
+from replicax.data._formats.format import LinePosition, lines_of, window_bits_of
 
 _ROWS_TOGETHER = 256  # rows whose columns are converted at once
 

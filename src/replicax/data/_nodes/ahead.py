@@ -11,8 +11,15 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, final
 
-from replicax.data._node import Cursor, Feed, Handles, Node, Path, open_elements
-from replicax.data._nodes.select import SelectionOfElements
+from replicax.data._node import (
+    Cursor,
+    Feed,
+    Handles,
+    Node,
+    Path,
+    SelectionOfElements,
+    open_elements,
+)
 from replicax.data._spec import num_rows, own_copy, refuse_composites
 
 _EXIT_PATIENCE = 2.0  # seconds that the program's end waits for a read in progress
@@ -140,25 +147,6 @@ def _end(shelf: _Shelf, thread: threading.Thread) -> None:
         thread.join(_EXIT_PATIENCE)
 
 
-@dataclass(frozen=True, eq=False)
-class Prefetch(SelectionOfElements, Node):
-    """The elements, read ahead by a thread: up to `size` portions of `portion` elements.
-
-    A hand-over between threads takes some 50 µs; portions share it among small elements.
-    """
-
-    input: Node
-    size: int
-    portion: int = 1
-
-    @property
-    def sample(self) -> Node:
-        return self.input.sample
-
-    def open(self, path: Path) -> Cursor:
-        return PrefetchCursor(self, path)
-
-
 @final
 class PrefetchCursor(Cursor):
     """Elements that a thread has read, portion by portion."""
@@ -199,6 +187,22 @@ class PrefetchCursor(Cursor):
         self._source.set_state(state["place"])
         self._before = self._after = state["place"]
         self.skip(state["taken"])
+
+
+@dataclass(frozen=True, eq=False)
+class Prefetch(SelectionOfElements):
+    """The elements, read ahead by a thread: up to `size` portions of `portion` elements.
+
+    A hand-over between threads takes some 50 µs; portions share it among small elements.
+    """
+
+    cursor = PrefetchCursor
+    size: int
+    portion: int = 1
+
+    @property
+    def sample(self) -> Node:
+        return self.input.sample
 
 
 def portions_of(source: Cursor, count: int) -> Callable[[], list[Any]]:

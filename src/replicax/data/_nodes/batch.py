@@ -1,9 +1,9 @@
-"""Elements to batches and back: batch, padded_batch, unbatch, rebatch."""
+"""Elements to batches and back, and windows: data sets of neighbouring elements."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -11,22 +11,33 @@ import jax
 import numpy as np
 
 from replicax._core.errors import UsageError
-from replicax.data import _cardinality
-from replicax.data._cardinality import INFINITE_CARDINALITY
-from replicax.data._node import Cursor, Feed, Handles, Node, OneByOne, Path
-from replicax.data._spec import ArraySpec, RowBuffer, batched, columns, own_copy, split_rows
+from replicax.data._node import (
+    INFINITE_CARDINALITY,
+    Handles,
+    Node,
+    OneByOne,
+    OverElements,
+    Path,
+    filtered,
+    grouped,
+)
+from replicax.data._nodes.sources import Elements
+from replicax.data._spec import (
+    ArraySpec,
+    RowBuffer,
+    batched,
+    columns,
+    own_copy,
+    split_rows,
+)
 
 
 @final
-class BatchCursor(OneByOne, Cursor):
+class BatchCursor(OneByOne, OverElements):
     """Groups of elements, stacked."""
 
-    def __init__(self, node: Batch, path: Path) -> None:
-        self._node = node
-        self._feed = Feed(node.input, path)
-
     def make(self) -> Any:
-        batch, rows = self._feed.stacked(self._node.size)
+        batch, rows = self._input.stacked(self._node.size)
         if not rows or (self._node.drop_remainder and rows < self._node.size):
             raise StopIteration
         return batch
@@ -36,18 +47,12 @@ class BatchCursor(OneByOne, Cursor):
         if self._node.input.table is None:
             super().skip(count)
         else:
-            self._feed.skip(count * self._node.size)
-
-    def get_state(self) -> Any:
-        return self._feed.get_state()
-
-    def set_state(self, state: Any) -> None:
-        self._feed.set_state(state)
+            self._input.skip(count * self._node.size)
 
 
 @dataclass(frozen=True, eq=False)
-class Batch(Node):
-    """`size` elements at a time; the last batch may be smaller."""
+class Grouped(Node):
+    """`size` elements at a time; the last group may be smaller."""
 
     input: Node
     size: int
@@ -56,31 +61,36 @@ class Batch(Node):
     @property
     def cardinality(self) -> int:
         size = self.input.cardinality
-        return _cardinality.grouped(size, self.size, drop_remainder=self.drop_remainder)
+        return grouped(size, self.size, drop_remainder=self.drop_remainder)
 
     @property
     def spec(self) -> Any:
-        return batched(self.input.spec, self.size if self.drop_remainder else None)
+        return batched(self.row_spec, self.size if self.drop_remainder else None)
+
+    @property
+    def row_spec(self) -> Any:
+        """The spec of a row of a group."""
+        return self.input.spec
 
     @property
     def batch_size(self) -> int:
         return self.size
 
-    def open(self, path: Path) -> Cursor:
-        return BatchCursor(self, path)
+
+@dataclass(frozen=True, eq=False)
+class Batch(Grouped):
+    """Elements stacked."""
+
+    cursor = BatchCursor
 
 
 @final
-class PaddedBatchCursor(OneByOne, Cursor):
+class PaddedBatchCursor(OneByOne, OverElements):
     """Groups of elements, padded to one shape."""
-
-    def __init__(self, node: PaddedBatch, path: Path) -> None:
-        self._node = node
-        self._feed = Feed(node.input, path)
 
     def make(self) -> Any:
         node = self._node
-        elements = self._feed.elements(node.size)
+        elements = self._input.elements(node.size)
         if not elements or (node.drop_remainder and len(elements) < node.size):
             raise StopIteration
         tree, found = columns(elements)
@@ -88,12 +98,6 @@ class PaddedBatchCursor(OneByOne, Cursor):
         return tree.unflatten(
             [_padded(c, s, v) for c, s, v in zip(found, shapes, fills, strict=True)]
         )
-
-    def get_state(self) -> Any:
-        return self._feed.get_state()
-
-    def set_state(self, state: Any) -> None:
-        self._feed.set_state(state)
 
 
 def _per_leaf(given: Any, tree: Any) -> list[Any]:
@@ -152,36 +156,20 @@ def _filling(arrays: Sequence[np.ndarray], dtype: np.dtype) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class PaddedBatch(Node):
-    """`size` elements at a time, padded to `shapes` or to the longest of the batch."""
+class PaddedBatch(Grouped):
+    """Elements padded to `shapes` or to the longest of the batch, and stacked."""
 
-    input: Node
-    size: int
-    shapes: Any
-    values: Any
-    drop_remainder: bool
+    cursor = PaddedBatchCursor
+    shapes: Any = None
+    values: Any = None
 
     @property
-    def cardinality(self) -> int:
-        size = self.input.cardinality
-        return _cardinality.grouped(size, self.size, drop_remainder=self.drop_remainder)
-
-    @property
-    def spec(self) -> Any:
+    def row_spec(self) -> Any:
         leaves, tree = jax.tree.flatten(self.input.spec)
-        shapes = _per_leaf(self.shapes, tree)
-        specs = [
-            ArraySpec(_filled_up(leaf.shape, shape), leaf.dtype)
-            for leaf, shape in zip(leaves, shapes, strict=True)
-        ]
-        return batched(tree.unflatten(specs), self.size if self.drop_remainder else None)
-
-    @property
-    def batch_size(self) -> int:
-        return self.size
-
-    def open(self, path: Path) -> Cursor:
-        return PaddedBatchCursor(self, path)
+        pairs = zip(leaves, _per_leaf(self.shapes, tree), strict=True)
+        return tree.unflatten(
+            [ArraySpec(_filled_up(leaf.shape, shape), leaf.dtype) for leaf, shape in pairs]
+        )
 
 
 def _filled_up(shape: Any, wanted: Any) -> tuple[int | None, ...] | None:
@@ -191,17 +179,17 @@ def _filled_up(shape: Any, wanted: Any) -> tuple[int | None, ...] | None:
 
 
 @final
-class UnbatchCursor(Cursor):
+class UnbatchCursor(OverElements):
     """The rows of batches."""
 
     def __init__(self, node: Unbatch, path: Path) -> None:
-        self._feed = Feed(node.input, path)
+        super().__init__(node, path)
         self._left: deque[Any] = deque()
         self._is_noted = False  # whether a position holds waiting rows, which must not change
 
     def read(self, count: int) -> Handles:
         while len(self._left) < count:
-            batches = self._feed.elements(1)
+            batches = self._input.elements(1)
             if not batches:
                 break
             self._left += split_rows(batches[0])
@@ -210,47 +198,45 @@ class UnbatchCursor(Cursor):
 
     def get_state(self) -> Any:
         self._is_noted = True
-        return {"left": list(self._left), "input": self._feed.get_state()}
+        return {"left": list(self._left), "input": self._input.get_state()}
 
     def set_state(self, state: Any) -> None:
         self._is_noted = True
         self._left = deque(state["left"])
-        self._feed.set_state(state["input"])
+        self._input.set_state(state["input"])
 
 
 @dataclass(frozen=True, eq=False)
 class Unbatch(Node):
     """The rows of batches, one by one."""
 
+    cursor = UnbatchCursor
+
     input: Node
 
     @property
     def cardinality(self) -> int:
         size = self.input.cardinality
-        return size if size == INFINITE_CARDINALITY else _cardinality.filtered(size)
+        return size if size == INFINITE_CARDINALITY else filtered(size)
 
     @property
     def spec(self) -> Any:
         return jax.tree.map(lambda leaf: leaf.unbatched(), self.input.spec)
 
-    def open(self, path: Path) -> Cursor:
-        return UnbatchCursor(self, path)
-
 
 @final
-class RebatchCursor(OneByOne, Cursor):
+class RebatchCursor(OneByOne, OverElements):
     """Rows of batches in groups of other sizes, taken in turn."""
 
     def __init__(self, node: Rebatch, path: Path) -> None:
-        self._node = node
-        self._feed = Feed(node.input, path)
+        super().__init__(node, path)
         self._buffer = RowBuffer()
         self._turn = 0
 
     def make(self) -> Any:
         size = self._node.sizes[self._turn % len(self._node.sizes)]
         while self._buffer.rows < size:
-            batches = self._feed.elements(1)
+            batches = self._input.elements(1)
             if not batches:
                 break
             self._buffer.push(batches[0])
@@ -262,16 +248,18 @@ class RebatchCursor(OneByOne, Cursor):
 
     def get_state(self) -> Any:
         left = self._buffer.contents()
-        return {"turn": self._turn, "left": left, "input": self._feed.get_state()}
+        return {"turn": self._turn, "left": left, "input": self._input.get_state()}
 
     def set_state(self, state: Any) -> None:
         self._turn, self._buffer = state["turn"], RowBuffer(state["left"])
-        self._feed.set_state(state["input"])
+        self._input.set_state(state["input"])
 
 
 @dataclass(frozen=True, eq=False)
 class Rebatch(Node):
     """The rows of batches in batches of other sizes."""
+
+    cursor = RebatchCursor
 
     input: Node
     sizes: tuple[int, ...]
@@ -279,7 +267,7 @@ class Rebatch(Node):
 
     @property
     def cardinality(self) -> int:
-        return _cardinality.filtered(self.input.cardinality)
+        return filtered(self.input.cardinality)
 
     @property
     def spec(self) -> Any:
@@ -290,5 +278,57 @@ class Rebatch(Node):
     def batch_size(self) -> int | None:
         return self.sizes[0] if len(self.sizes) == 1 else None
 
-    def open(self, path: Path) -> Cursor:
-        return RebatchCursor(self, path)
+
+@final
+class WindowCursor(OneByOne, OverElements):
+    """Keeps the elements that the next window may need."""
+
+    keeps = ("kept",)
+
+    def __init__(self, node: Window, path: Path) -> None:
+        super().__init__(node, path)
+        self._kept: list[Any] = []
+
+    def make(self) -> Any:
+        node = self._node
+        reach = (node.size - 1) * node.stride + 1
+        if len(self._kept) < reach:
+            self._kept += self._input.elements(reach - len(self._kept))
+        members = self._kept[: reach : node.stride]
+        if not members or (node.drop_remainder and len(members) < node.size):
+            raise StopIteration
+        self._kept, missing = self._kept[node.shift :], node.shift - len(self._kept)
+        if missing > 0:
+            self._input.skip(missing)
+        return self._as_data_sets(members)
+
+    def _as_data_sets(self, members: list[Any]) -> Any:
+        tree, found = columns(members)
+        return tree.unflatten([self._node.wrap(Elements(list(column))) for column in found])
+
+
+@dataclass(frozen=True, eq=False)
+class Window(Node):
+    """`size` elements, `stride` apart; the next window begins `shift` elements later.
+
+    `wrap` makes a data set of a node: the elements of a window are one, or a nest of them.
+    """
+
+    cursor = WindowCursor
+
+    input: Node
+    size: int
+    shift: int
+    stride: int
+    drop_remainder: bool
+    wrap: Callable[[Node], Any]
+
+    @property
+    def cardinality(self) -> int:
+        total = self.input.cardinality
+        if total < 0:
+            return total
+        if not self.drop_remainder:
+            return grouped(total, self.shift, drop_remainder=False)
+        reach = (self.size - 1) * self.stride + 1
+        return max(0, (total - reach) // self.shift + 1)

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from replicax.data._cardinality import UNKNOWN_CARDINALITY
-from replicax.data._node import Cursor, Handles, Node, Path
-from replicax.data._nodes.sources import NumbersCursor, first_spec
-from replicax.data._nodes.tables import ArrayTable
+from replicax.data._node import UNKNOWN_CARDINALITY, Cursor, Handles, Node, Path
+from replicax.data._nodes.sources import ArrayTable, NumbersCursor
 from replicax.data._spec import ArraySpec
 
 if TYPE_CHECKING:
@@ -51,10 +49,6 @@ class FileRecords(Node):
     @property
     def cardinality(self) -> int:
         return UNKNOWN_CARDINALITY if self.filenames else 0
-
-    @property
-    def spec(self) -> Any:
-        return first_spec(self)
 
     def open(self, path: Path) -> Cursor:
         return FileRecordsCursor(self)

@@ -1,4 +1,4 @@
-"""Functions applied to every element, inline or in threads."""
+"""Functions applied to every element, inline or in threads, and functions that choose or fold."""
 
 from __future__ import annotations
 
@@ -17,12 +17,22 @@ from pathlib import PurePath
 from typing import Any, final
 
 import jax
+import numpy as np
 
-from replicax._core.errors import MapFailed, ReplicaxError
+from replicax._core.errors import MapFailed, ReplicaxError, UsageError
 from replicax._core.tracing import call_inside
-from replicax.data._element import as_returned
-from replicax.data._node import Cursor, Feed, Handles, Node, OneByOne, Path
-from replicax.data._nodes.sources import first_spec
+from replicax.data._element import as_element, as_returned
+from replicax.data._node import (
+    Cursor,
+    Handles,
+    Node,
+    OneByOne,
+    OverElements,
+    Path,
+    SelectionOfElements,
+    filtered,
+    first_spec,
+)
 from replicax.data._options import AUTOTUNE
 from replicax.data._spec import own_copy
 
@@ -107,41 +117,33 @@ def _with_free_rows(spec: Any) -> Any:
 
 
 @final
-class MapCursor(Cursor):
+class MapCursor(OverElements):
     """Calls in order, in the thread that reads."""
 
+    keeps = ("number", "again")
+
     def __init__(self, node: Map, path: Path) -> None:
-        self._fn = node.fn
-        self._feed = Feed(node.input, path)
+        super().__init__(node, path)
         self._number = 0
-        self._again: deque[tuple[int, Any]] = deque()  # calls that ran in threads at a position
+        self._again: list[tuple[int, Any]] = []  # calls that ran in threads at a position
 
     def read(self, count: int) -> Handles:
         out: list[Any] = []
         while self._again and len(out) < count:
-            number, element = self._again.popleft()
-            out.append(_result(self._fn, own_copy(element), number))
-        for element in self._feed.elements(count - len(out)):
+            number, element = self._again.pop(0)
+            out.append(_result(self._node.fn, own_copy(element), number))
+        for element in self._input.elements(count - len(out)):
             self._number += 1
-            out.append(_result(self._fn, element, self._number - 1))
+            out.append(_result(self._node.fn, element, self._number - 1))
         return out
-
-    def get_state(self) -> Any:
-        again = list(self._again)
-        return {"number": self._number, "again": again, "input": self._feed.get_state()}
-
-    def set_state(self, state: Any) -> None:
-        self._number, self._again = state["number"], deque(state["again"])
-        self._feed.set_state(state["input"])
 
 
 @final
-class ThreadedMapCursor(OneByOne, Cursor):
+class ThreadedMapCursor(OneByOne, OverElements):
     """Calls in threads, some elements ahead of the reader."""
 
     def __init__(self, node: Map, path: Path) -> None:
-        self._node = node
-        self._feed = Feed(node.input, path)
+        super().__init__(node, path)
         self._number = 0
         # Whether this thread makes the calls; None while AUTOTUNE tries both.
         self._here = None if node.calls == AUTOTUNE else False
@@ -198,7 +200,7 @@ class ThreadedMapCursor(OneByOne, Cursor):
 
     def _inline(self) -> Any:
         start = time.perf_counter()
-        elements = self._feed.elements(1)
+        elements = self._input.elements(1)
         if not elements:
             raise StopIteration
         self._number += 1
@@ -214,7 +216,7 @@ class ThreadedMapCursor(OneByOne, Cursor):
         """Read until the largest number of calls run or wait."""
         while len(self._running) < 2 * self._width and self._failure is None:
             try:
-                elements = self._feed.elements(1)
+                elements = self._input.elements(1)
             except Exception as error:
                 self._failure = error
                 return
@@ -247,11 +249,11 @@ class ThreadedMapCursor(OneByOne, Cursor):
     def get_state(self) -> Any:
         # Running calls are repeated later: quicker than waiting for them at each position.
         again = [(number, element) for number, element, _ in self._running]
-        return {"number": self._number, "again": again, "input": self._feed.get_state()}
+        return {"number": self._number, "again": again, "input": self._input.get_state()}
 
     def set_state(self, state: Any) -> None:
         self._number = state["number"]
-        self._feed.set_state(state["input"])
+        self._input.set_state(state["input"])
         for number, element in state["again"]:
             self._here = False
             self._submit(number, element)
@@ -267,3 +269,95 @@ def _end(pool: ThreadPoolExecutor, running: deque[tuple[int, Any, Future[Any]]])
     if not threading.current_thread().name.startswith(_THREAD_NAME):  # not for itself
         begun = [future for *_, future in running if not future.cancelled()]
         pool.shutdown(wait=not wait(begun, _EXIT_PATIENCE).not_done)
+
+
+@final
+class FilterCursor(OverElements):
+    """Elements that the predicate is asked about."""
+
+    keeps = ("number", "over")
+
+    def __init__(self, node: Filter, path: Path) -> None:
+        super().__init__(node, path)
+        self._number = 0
+        self._over = False
+
+    def read(self, count: int) -> Handles:
+        out: list[Any] = []
+        while len(out) < count and not self._over:
+            # One at a time for `take_while`: behind its end the input may be endless or costly.
+            elements = self._input.elements(1 if self._node.ends else count - len(out))
+            self._over = not elements
+            for element in elements:
+                if self._passes(element):
+                    out.append(element)
+                else:
+                    self._over = self._node.ends
+                self._number += 1
+        return out
+
+    def _passes(self, element: Any) -> bool:
+        verdict = call(self._node.predicate, element, self._number)
+        if np.size(verdict) != 1:
+            raise UsageError(
+                "The function of `filter` or `take_while` must return one truth value, got an "
+                f"array of shape {np.shape(verdict)}. Reduce it, as with `.all()`, or `unbatch` "
+                "before you filter rows."
+            )
+        return bool(verdict)
+
+
+@dataclass(frozen=True, eq=False)
+class Filter(SelectionOfElements):
+    """The elements for which `predicate` is true; with `ends`, until it is false."""
+
+    cursor = FilterCursor
+
+    predicate: Callable[..., Any]
+    ends: bool = False
+
+    @property
+    def cardinality(self) -> int:
+        return filtered(self.input.cardinality)
+
+
+@final
+class ScanCursor(OneByOne, OverElements):
+    """A fold that yields each step."""
+
+    keeps = ("number", "carry")
+
+    def __init__(self, node: Scan, path: Path) -> None:
+        super().__init__(node, path)
+        self._carry = as_element(node.initial)
+        self._number = 0
+
+    def make(self) -> Any:
+        elements = self._input.elements(1)
+        if not elements:
+            raise StopIteration
+        # A copy: positions and later passes use the state, and `fn` may change it in place.
+        result = call(self._node.fn, (own_copy(self._carry), elements[0]), self._number)
+        if not isinstance(result, tuple | list) or len(result) != 2:
+            raise UsageError(
+                f"The function of `scan` must return a pair, got {type(result).__name__}. Return "
+                "`state, output`."
+            )
+        self._carry, output = as_returned(result)
+        self._number += 1
+        return output
+
+
+@dataclass(frozen=True, eq=False)
+class Scan(Node):
+    """The outputs of `fn(state, element)`, which also returns the next state."""
+
+    cursor = ScanCursor
+
+    input: Node
+    initial: Any
+    fn: Callable[[Any, Any], Any]
+
+    @property
+    def cardinality(self) -> int:
+        return self.input.cardinality

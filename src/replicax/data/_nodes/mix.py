@@ -1,17 +1,18 @@
-"""Several data sets as one: side by side (zip), one after the other, or mixed."""
+"""Several data sets as one: side by side, one after the other, mixed, or made by a function."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import jax
 import numpy as np
 
 from replicax._core.errors import UsageError
-from replicax.data import _cardinality
-from replicax.data._cardinality import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from replicax.data._node import (
+    INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
     Cursor,
     Feed,
     Handles,
@@ -19,50 +20,48 @@ from replicax.data._node import (
     OneByOne,
     Path,
     Table,
+    added,
+    drawn_seeds,
+    filtered,
     joined_handles,
     open_elements,
+    with_seeds,
 )
-from replicax.data._nodes.sources import spec_of_all
-from replicax.data._nodes.tables import UnionTable, ZipTable, beside, tagged
+from replicax.data._nodes.ahead import Prefetch
+from replicax.data._nodes.map import call
+from replicax.data._nodes.sources import (
+    UnionTable,
+    ZipTable,
+    beside,
+    tagged,
+)
+from replicax.data._spec import common_spec
 
 
-class Several:
+@dataclass(frozen=True, eq=False)
+class Several(Node):
     """A node over several nodes, whose elements are like theirs unless it says otherwise."""
 
     nodes: tuple[Node, ...]
 
     @property
     def spec(self) -> Any:
-        return spec_of_all(self.nodes)
+        # Nodes without elements do not count.
+        known: list[Any] = []
+        unknown: list[UsageError] = []
+        for node in self.nodes:
+            try:
+                known.append(node.spec)
+            except UsageError as error:
+                unknown.append(error)
+        if not known:
+            raise unknown[0]
+        return common_spec(known)
 
     @property
     def batch_size(self) -> int | None:
         sizes = {node.batch_size for node in self.nodes}
         return sizes.pop() if len(sizes) == 1 else None
-
-
-@dataclass(frozen=True, eq=False)
-class Zip(Several, Node):
-    """Elements of several nodes side by side, in a nest; ends with the shortest."""
-
-    nodes: tuple[Node, ...]
-    tree: Any
-
-    @property
-    def cardinality(self) -> int:
-        return _cardinality.shortest(node.cardinality for node in self.nodes)
-
-    @property
-    def spec(self) -> Any:
-        return jax.tree.unflatten(self.tree, [node.spec for node in self.nodes])
-
-    @property
-    def table(self) -> ZipTable | None:
-        parts: list[Table] = [node.table for node in self.nodes if node.table is not None]
-        return ZipTable(tuple(parts), self.tree) if len(parts) == len(self.nodes) else None
-
-    def open(self, path: Path) -> Cursor:
-        return ZipCursor(self, path)
 
 
 @final
@@ -93,6 +92,31 @@ class ZipCursor(Cursor):
     def set_state(self, state: Any) -> None:
         for source, inner in zip(self._sources, state, strict=True):
             source.set_state(inner)
+
+
+@dataclass(frozen=True, eq=False)
+class Zip(Several):
+    """Elements of several nodes side by side, in a nest; ends with the shortest."""
+
+    cursor = ZipCursor
+
+    tree: Any
+
+    @property
+    def cardinality(self) -> int:
+        sizes = {node.cardinality for node in self.nodes} - {INFINITE_CARDINALITY}
+        if UNKNOWN_CARDINALITY in sizes:
+            return 0 if 0 in sizes else UNKNOWN_CARDINALITY
+        return min(sizes, default=INFINITE_CARDINALITY)
+
+    @property
+    def spec(self) -> Any:
+        return jax.tree.unflatten(self.tree, [node.spec for node in self.nodes])
+
+    @property
+    def table(self) -> ZipTable | None:
+        parts: list[Table] = [node.table for node in self.nodes if node.table is not None]
+        return ZipTable(tuple(parts), self.tree) if len(parts) == len(self.nodes) else None
 
 
 @final
@@ -132,14 +156,14 @@ class ConcatenateCursor(Cursor):
 
 
 @dataclass(frozen=True, eq=False)
-class Concatenate(Several, Node):
+class Concatenate(Several):
     """The elements of several nodes, one node after the other."""
 
-    nodes: tuple[Node, ...]
+    cursor = ConcatenateCursor
 
     @property
     def cardinality(self) -> int:
-        return _cardinality.added(node.cardinality for node in self.nodes)
+        return added(node.cardinality for node in self.nodes)
 
     @property
     def table(self) -> UnionTable | None:
@@ -147,36 +171,9 @@ class Concatenate(Several, Node):
         parts = tuple(table for table in tables if table is not None)
         return UnionTable(parts) if len(parts) == len(tables) else None
 
-    def open(self, path: Path) -> Cursor:
-        return ConcatenateCursor(self, path)
-
-
-@dataclass(frozen=True, eq=False)
-class Sampled(Several, Node):
-    """Each element from a node drawn by its weight."""
-
-    nodes: tuple[Node, ...]
-    weights: tuple[float, ...]
-    seed: int
-    seeded: bool
-    stop_on_empty: bool
-    rerandomize: bool = True
-
-    @property
-    def cardinality(self) -> int:
-        pairs = zip(self.nodes, self.weights, strict=True)
-        sizes = [node.cardinality for node, weight in pairs if weight]
-        if not self.stop_on_empty:
-            return _cardinality.added(sizes)
-        alike = set(sizes) in ({0}, {INFINITE_CARDINALITY})
-        return sizes[0] if alike else UNKNOWN_CARDINALITY
-
-    def open(self, path: Path) -> Cursor:
-        return SampledCursor(self, path)
-
 
 @final
-class SampledCursor(OneByOne, Cursor):
+class SampledCursor(OneByOne):
     """Draws a node for each element."""
 
     def __init__(self, node: Sampled, path: Path) -> None:
@@ -212,26 +209,29 @@ class SampledCursor(OneByOne, Cursor):
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen(Several, Node):
-    """Each element from the node whose number `choices` says."""
+class Sampled(Several):
+    """Each element from a node drawn by its weight."""
 
-    nodes: tuple[Node, ...]
-    choices: Node
+    cursor = SampledCursor
+
+    weights: tuple[float, ...]
+    seed: int
+    seeded: bool
     stop_on_empty: bool
+    rerandomize: bool = True
 
     @property
     def cardinality(self) -> int:
-        sizes = {node.cardinality for node in self.nodes}
-        if sizes == {INFINITE_CARDINALITY}:
-            return self.choices.cardinality
-        return 0 if sizes == {0} else UNKNOWN_CARDINALITY
-
-    def open(self, path: Path) -> Cursor:
-        return ChosenCursor(self, path)
+        pairs = zip(self.nodes, self.weights, strict=True)
+        sizes = [node.cardinality for node, weight in pairs if weight]
+        if not self.stop_on_empty:
+            return added(sizes)
+        alike = set(sizes) in ({0}, {INFINITE_CARDINALITY})
+        return sizes[0] if alike else UNKNOWN_CARDINALITY
 
 
 @final
-class ChosenCursor(OneByOne, Cursor):
+class ChosenCursor(OneByOne):
     """Asks for a number, then reads from that node."""
 
     def __init__(self, node: Chosen, path: Path) -> None:
@@ -271,3 +271,141 @@ class ChosenCursor(OneByOne, Cursor):
         self._choices.set_state(state["choices"])
         for feed, inner in zip(self._feeds, state["inputs"], strict=True):
             feed.set_state(inner)
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen(Several):
+    """Each element from the node whose number `choices` says."""
+
+    cursor = ChosenCursor
+
+    choices: Node
+    stop_on_empty: bool
+
+    @property
+    def cardinality(self) -> int:
+        sizes = {node.cardinality for node in self.nodes}
+        if sizes == {INFINITE_CARDINALITY}:
+            return self.choices.cardinality
+        return 0 if sizes == {0} else UNKNOWN_CARDINALITY
+
+
+# Elements that a thread reads at a time for one of the open data sets.
+_PORTION = 32
+
+
+@final
+class InterleaveCursor(Cursor):
+    """A ring of open data sets; an ended one gives its place to the next."""
+
+    def __init__(self, node: Interleave, path: Path) -> None:
+        self._node = node
+        self._path = path
+        self._feed = Feed(node.input, path)
+        self._places: list[tuple[int, Any, Feed] | None] = [None] * node.cycle
+        self._place = 0  # whose turn it is
+        self._given = 0  # in this turn
+        self._number = 0  # of elements opened
+        self._ended = False
+
+    def read(self, count: int) -> Handles:
+        out: list[Any] = []
+        while len(out) < count:
+            if self._places[self._place] is not None:
+                out += self._turn(count - len(out))
+            elif not self._open_next():
+                if not any(self._places):
+                    break
+                self._advance()
+        return out
+
+    def _turn(self, count: int) -> list[Any]:
+        """Up to `count` elements of the data set whose turn it is."""
+        opened = self._places[self._place]
+        assert opened is not None
+        if self._node.cycle > 1:
+            count = min(count, self._node.block - self._given)
+        elements = opened[2].elements(count)
+        self._given += len(elements)
+        if len(elements) < count:
+            # tf.data refills a place at its next turn; in a cycle of one, that is now.
+            self._places[self._place] = None
+            self._advance()
+        elif self._given == self._node.block:
+            self._advance()
+        return elements
+
+    def _advance(self) -> None:
+        self._place = (self._place + 1) % self._node.cycle
+        self._given = 0
+
+    def _open_next(self) -> bool:
+        elements = [] if self._ended else self._feed.elements(1)
+        if not elements:
+            self._ended = True
+            return False
+        node = self._node.inner(elements[0], self._number)
+        # The number is part of the path, so that equal data sets shuffle differently.
+        feed = Feed(node, (*self._path, self._number))
+        self._places[self._place] = (self._number, elements[0], feed)
+        self._number += 1
+        return True
+
+    def get_state(self) -> Any:
+        places = [p and (p[0], p[1], p[2].get_state()) for p in self._places]
+        return {
+            "places": places,
+            "turn": (self._place, self._given, self._number, self._ended),
+            "input": self._feed.get_state(),
+        }
+
+    def set_state(self, state: Any) -> None:
+        self._place, self._given, self._number, self._ended = state["turn"]
+        self._feed.set_state(state["input"])
+        for place, opened in enumerate(state["places"]):
+            if opened is not None:
+                number, element, inner = opened
+                feed = Feed(self._node.inner(element, number), (*self._path, number))
+                feed.set_state(inner)
+                self._places[place] = (number, element, feed)
+
+
+@dataclass(frozen=True, eq=False)
+class Interleave(Node):
+    """`block` elements in turn from each of `cycle` data sets that `fn` makes of the elements.
+
+    With a cycle of one it is `flat_map`. `ahead` data sets are read by threads. Random
+    transformations in `fn` without a seed get theirs from `seed`: drawn ones would differ between
+    workers, and after a position.
+    """
+
+    cursor = InterleaveCursor
+
+    seeded: ClassVar[bool] = False
+
+    input: Node
+    fn: Callable[..., Any]
+    seed: int
+    cycle: int = 1
+    block: int = 1
+    ahead: bool = False
+
+    @property
+    def cardinality(self) -> int:
+        return filtered(self.input.cardinality)
+
+    def inner(self, element: Any, number: int) -> Node:
+        """The data set of one element."""
+        made = call(self.fn, element, number)
+        node = getattr(made, "node", None)
+        if not isinstance(node, Node):
+            raise UsageError(
+                f"The function of `flat_map` or `interleave` must return a data set, got "
+                f"{type(made).__name__}. Return a `Dataset`, such as "
+                "`Dataset.from_tensor_slices(value)`, or use `map`."
+            )
+        drawn = drawn_seeds(node)
+        if drawn:
+            seeds = np.random.SeedSequence(self.seed).generate_state(len(drawn)).tolist()
+            node = with_seeds(node, dict(zip(drawn, seeds, strict=True)))
+        return Prefetch(node, 2, portion=max(self.block, _PORTION)) if self.ahead else node

@@ -1,4 +1,4 @@
-"""The share of a worker: it makes these elements and no others."""
+"""The share of a worker: of elements, of files, or where the data set says `SHARD_HINT`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from replicax.data._node import Feed
 from replicax.data._nodes.ahead import Prefetch
-from replicax.data._nodes.batch import Batch, PaddedBatch
+from replicax.data._nodes.batch import Grouped
+from replicax.data._nodes.files import FileList, FileRecords
 from replicax.data._nodes.map import Map, call
-from replicax.data._nodes.mix import Zip
+from replicax.data._nodes.mix import Interleave, Zip
 from replicax.data._nodes.select import Shard, ShardHint, Skip, Take
 from replicax.data._nodes.sources import Range
 
 if TYPE_CHECKING:
     from replicax.data._node import Node
+
 
 _PAIR = jax.tree.structure((0, 0))
 _NUMBERS = Range(0, 1, None, np.dtype(np.int64))
@@ -61,7 +64,7 @@ def shared(node: Node, share: Share) -> Node:
             numbers, elements = share.of(_NUMBERS), shared(node.input, share)
             numbered = Zip((numbers, elements), _PAIR)
             return dataclasses.replace(node, input=numbered, fn=Numbered(node.fn))
-        case Batch() | PaddedBatch():
+        case Grouped():
             rows = shared(node.input, share.of_groups(node.size))
             return dataclasses.replace(node, input=rows)
         case Prefetch() | ShardHint():
@@ -86,7 +89,7 @@ def run_of(node: Node, start: int, stop: int | None) -> Node | None:
         case Map():
             runs: list[Any] = [run_of(inner, start, stop) for inner in (_NUMBERS, node.input)]
             changes = {"input": runs[1] and Zip((runs[0], runs[1]), _PAIR), "fn": Numbered(node.fn)}
-        case Batch() | PaddedBatch():
+        case Grouped():
             end = None if stop is None else stop * node.size
             changes = {"input": run_of(node.input, start * node.size, end)}
         case Prefetch() | ShardHint():
@@ -116,3 +119,51 @@ class Numbered:
 
     def __call__(self, number: Any, element: Any) -> Any:
         return call(self.fn, element, int(number))
+
+
+def files_of(node: Node) -> tuple[str, ...]:
+    """The names of all files that a pipeline reads."""
+    if isinstance(node, FileList | FileRecords):
+        return node.filenames
+    found = tuple(name for inner in node.inputs for name in files_of(inner))
+    return found or (_files_of_elements(node) if isinstance(node, Interleave) else ())
+
+
+def _files_of_elements(node: Interleave) -> tuple[str, ...]:
+    """The input's elements, if they are names in memory of files that the function reads."""
+    source = node.input
+    if source.table is None or source.cardinality <= 0:
+        return ()
+    names = Feed(source, (0,)).elements(source.cardinality)
+    if not all(isinstance(name, str) for name in names):
+        return ()
+    return tuple(names) if names[0] in files_of(node.inner(names[0], 0)) else ()
+
+
+def with_file_shard(node: Node, num: int, index: int) -> Node:
+    """`node` over every `num`-th file, from number `index`."""
+
+    def change(inner: Node) -> Node:
+        if isinstance(inner, FileList | FileRecords):
+            return dataclasses.replace(inner, filenames=inner.filenames[index::num])
+        if isinstance(inner, Interleave) and not files_of(inner.input) and files_of(inner):
+            return dataclasses.replace(inner, input=Shard(inner.input, num, index))
+        return inner.apart("files", num, index)
+
+    return node.rewritten(change)
+
+
+def has_hint(node: Node) -> bool:
+    """Whether there is a `shard(SHARD_HINT, SHARD_HINT)` in a pipeline."""
+    return isinstance(node, ShardHint) or any(has_hint(inner) for inner in node.inputs)
+
+
+def with_hinted_shard(node: Node, num: int, index: int) -> Node:
+    """`node` with its `shard(SHARD_HINT, SHARD_HINT)` filled in."""
+
+    def change(inner: Node) -> Node:
+        if isinstance(inner, ShardHint):
+            return Shard(inner.input, num, index)
+        return inner.apart("hint", num, index)
+
+    return node.rewritten(change)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from replicax.data._node import Cursor, Feed, Node, OneByOne, Path
+from replicax.data._node import Feed, Node, OneByOne, Path, SelectionOfElements
 from replicax.data._nodes.ahead import Prefetch
 from replicax.data._nodes.batch import Batch
-from replicax.data._nodes.select import SelectionOfElements, Skip, Take
-from replicax.data._nodes.tables import lent, numbers_of
+from replicax.data._nodes.select import Skip, Take
+from replicax.data._nodes.sources import lent, numbers_of
 from replicax.data._spec import rows_of
 
 if TYPE_CHECKING:
@@ -93,19 +93,8 @@ def _row_bytes(node: Batch) -> int | None:
     return None if table is None else table.row_bytes
 
 
-@dataclass(frozen=True, eq=False)
-class InParts(SelectionOfElements, Node):
-    """The batches of rows in memory, of which a worker fetches only its part."""
-
-    input: Batch
-    together: int = 1
-
-    def open(self, path: Path) -> Cursor:
-        return InPartsCursor(self, path)
-
-
 @final
-class InPartsCursor(OneByOne, Cursor):
+class InPartsCursor(OneByOne):
     """The numbers of the rows of each batch."""
 
     def __init__(self, node: InParts, path: Path) -> None:
@@ -146,3 +135,12 @@ class InPartsCursor(OneByOne, Cursor):
     def set_state(self, state: Any) -> None:
         self._feed.set_state(state)
         self._taken = state
+
+
+@dataclass(frozen=True, eq=False)
+class InParts(SelectionOfElements):
+    """The batches of rows in memory, of which a worker fetches only its part."""
+
+    cursor = InPartsCursor
+    input: Batch
+    together: int = 1

@@ -8,35 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import UsageError, WorkerDied, needs
-from replicax.data._node import Cursor, Node, OneByOne, Path
+from replicax.data._node import Node, OneByOne, Path, SelectionOfElements
 from replicax.data._nodes.cache import Cache
-from replicax.data._nodes.select import SelectionOfElements
 
 if TYPE_CHECKING:
     from replicax.data._crew import Crew
-
-
-@dataclass(frozen=True, eq=False)
-class InProcesses(SelectionOfElements, Node):
-    """The elements, made by `num_workers` processes; each keeps `buffer_size` ready."""
-
-    input: Node
-    num_workers: int
-    buffer_size: int
-
-    def __post_init__(self) -> None:
-        if _has_cache(self.input):
-            raise UsageError(
-                "`cache()` before `in_processes` would fill the memory of worker processes, which "
-                "end with the pass. Call `cache()` after `in_processes`, or give it a file name."
-            )
-
-    @property
-    def sample(self) -> Node:
-        return self.input.sample  # one element is not worth starting processes
-
-    def open(self, path: Path) -> Cursor:
-        return WorkersCursor(self, path)
 
 
 def _has_cache(node: Node) -> bool:
@@ -65,7 +41,7 @@ class Job:
 
 
 @final
-class WorkersCursor(OneByOne, Cursor):
+class WorkersCursor(OneByOne):
     """Elements from the workers in turn, which gives the order of the pipeline."""
 
     def __init__(self, node: InProcesses, path: Path) -> None:
@@ -129,3 +105,23 @@ class WorkersCursor(OneByOne, Cursor):
             self._notes = [(position, since) for position, since in state["notes"]]
         else:  # with another number of workers only the sum of the notes is valid
             self._offset = state["offset"] + state["taken"]
+
+
+@dataclass(frozen=True, eq=False)
+class InProcesses(SelectionOfElements):
+    """The elements, made by `num_workers` processes; each keeps `buffer_size` ready."""
+
+    cursor = WorkersCursor
+    num_workers: int
+    buffer_size: int
+
+    def __post_init__(self) -> None:
+        if _has_cache(self.input):
+            raise UsageError(
+                "`cache()` before `in_processes` would fill the memory of worker processes, which "
+                "end with the pass. Call `cache()` after `in_processes`, or give it a file name."
+            )
+
+    @property
+    def sample(self) -> Node:
+        return self.input.sample  # one element is not worth starting processes

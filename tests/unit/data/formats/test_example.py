@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax.data._formats import example, messages
+from replicax.data._formats import example
 from replicax.data._formats.example import (
     FixedLenFeature,
     VarLenFeature,
@@ -229,7 +229,7 @@ def test_other_values_cannot_be_stored(value):
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "google.protobuf", None)
     # Not cleared: classes that other tests have belong to the messages that are kept.
-    not_kept = messages.messages.__wrapped__
+    not_kept = example.messages.__wrapped__
     monkeypatch.setattr("replicax.data._formats.example.messages", not_kept)
     with pytest.raises(rx.errors.UsageError, match=r"protobuf.*replicax\[data\]") as error:
         make_example({})

@@ -9,8 +9,7 @@ import zlib
 import pytest
 
 import replicax as rx
-from replicax.data._formats.format import open_bytes
-from replicax.data._formats.text import TextFormat
+from replicax.data._formats.format import TextFormat, open_bytes
 
 LINES = b"one\r\n\ntw\xc3\xb6 words\nno end"
 PACK = {None: bytes, "": bytes, "GZIP": gzip.compress, "ZLIB": zlib.compress}

@@ -13,9 +13,8 @@ import numpy as np
 
 from replicax._core.errors import CorruptRecord
 from replicax.data._formats.format import open_bytes
-from replicax.data._nodes.tables import ArrayTable
-from replicax.data._saved.manifest import Leaf, read_manifest
-from replicax.data._saved.stream import HEADER, stored
+from replicax.data._nodes.sources import ArrayTable
+from replicax.data._save import HEADER, Leaf, read_manifest, stored
 from replicax.data._spec import stack
 
 # Touched pages of a memory map count as the process's memory, so maps are for small files.

@@ -1,1 +1,0 @@
-"""The format of `Dataset.save`: a folder of NumPy files and a description of them."""
