@@ -166,7 +166,7 @@ LIBRARIES = {
     "jax._src": set(),
     "grain": {"data", "_tools.compare", "testing"},
     # In launch, in one file and on first use: functions travel by it.
-    "cloudpickle": {"data", "launch._payload", "_ps"},
+    "cloudpickle": {"data", "launch._function", "_ps"},
     **dict.fromkeys(["google", "pyarrow", "PIL"], {"data"}),
     "absl": {"data", "tf._test"},  # on which Keras depends
     "fsspec": {"train._bucket"},
@@ -335,7 +335,7 @@ def test_every_package_has_a_layer():
         ("_input.x", "import replicax as rx", "may not import replicax"),
         ("_input.x", "import pandas", "may not import pandas"),
         ("launch._cli", "import cloudpickle", "standard library only"),
-        ("launch._payload", "import numpy", "standard library only"),
+        ("launch._function", "import numpy", "standard library only"),
         ("_tools.x", "import os\nos.environ['A'] = '1'", "may not write os.environ"),
         ("_tools.x", "import os\ndel os.environ['A']", "may not write os.environ"),
         (
@@ -361,7 +361,7 @@ def test_a_broken_rule_is_found(module, source, rule):
         ("_core.env", "import os\nfrom .errors import UsageError\nos.environ['A'] = '1'"),
         ("_keras._compat", "from keras.src import backend"),
         ("launch._cli", "import os\nfrom replicax._core.env import flag\nos.environ.pop('A')"),
-        ("launch._payload", "def f():\n    import cloudpickle"),
+        ("launch._function", "def f():\n    import cloudpickle"),
         (
             "_tools.x",
             "import replicax as rx\nfrom replicax import errors\nimport rich.table",

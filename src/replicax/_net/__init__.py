@@ -5,90 +5,42 @@ A `Listener` listens only on the interface of the cluster's address. The handsha
 servers) use the connections. Only the standard library and NumPy are imported.
 """
 
-from __future__ import annotations
-
-from replicax._net.address import at_place
-from replicax._net.client import ConnectionLost, RemoteError, RequestClient
-from replicax._net.connection import BROKEN, Connection, Outbox, reason_of
-from replicax._net.frames import (
-    FAILURE,
-    LARGEST,
-    REPLY,
-    REQUEST,
-    Encoded,
-    Garbled,
-    Message,
-    decode,
-    encode,
-    parse,
-)
-from replicax._net.handshake import (
-    PATIENCE,
-    Caller,
-    Denied,
-    Refused,
-    Stranger,
-    check_secret,
-    in_cluster,
-    introduce,
-    printable,
-    wait_until,
-)
-from replicax._net.interfaces import check_host, interface_of, is_loopback
-from replicax._net.listener import Accepted, Listener
-from replicax._net.relay import Relay
-from replicax._net.secret import HOW_TO, Secret, given_secret, secret_of_this_machine
-from replicax._net.server import RequestServer
-from replicax._net.session import Forged, Seal, Session
-from replicax._net.shared_memory import can_share
-from replicax._net.sockets import hang_up, own, tries, tune
-
-__all__ = [
-    "RequestServer",
-    "RequestClient",
-    "RemoteError",
-    "ConnectionLost",
-    "at_place",
-    "HOW_TO",
-    "BROKEN",
-    "FAILURE",
-    "LARGEST",
-    "PATIENCE",
-    "REPLY",
-    "REQUEST",
-    "Accepted",
-    "Caller",
-    "Connection",
-    "Denied",
-    "Encoded",
-    "Forged",
-    "Garbled",
-    "Listener",
-    "Message",
-    "Outbox",
-    "Refused",
-    "Relay",
-    "Seal",
-    "Secret",
-    "Session",
-    "Stranger",
-    "can_share",
-    "check_host",
-    "check_secret",
-    "decode",
-    "encode",
-    "given_secret",
-    "hang_up",
-    "in_cluster",
-    "interface_of",
-    "introduce",
-    "is_loopback",
-    "own",
-    "parse",
-    "printable",
-    "reason_of",
-    "secret_of_this_machine",
-    "tries",
-    "tune",
-    "wait_until",
-]
+from replicax._net.address import at_place as at_place
+from replicax._net.address import check_host as check_host
+from replicax._net.address import interface_of as interface_of
+from replicax._net.address import is_loopback as is_loopback
+from replicax._net.client import ConnectionLost as ConnectionLost
+from replicax._net.client import RemoteError as RemoteError
+from replicax._net.client import RequestClient as RequestClient
+from replicax._net.connection import BROKEN as BROKEN
+from replicax._net.connection import Connection as Connection
+from replicax._net.connection import Outbox as Outbox
+from replicax._net.frames import REPLY as REPLY
+from replicax._net.frames import REQUEST as REQUEST
+from replicax._net.frames import Encoded as Encoded
+from replicax._net.frames import Garbled as Garbled
+from replicax._net.frames import Message as Message
+from replicax._net.frames import decode as decode
+from replicax._net.frames import encode as encode
+from replicax._net.frames import parse as parse
+from replicax._net.handshake import Caller as Caller
+from replicax._net.handshake import Denied as Denied
+from replicax._net.handshake import Forged as Forged
+from replicax._net.handshake import Refused as Refused
+from replicax._net.handshake import Seal as Seal
+from replicax._net.handshake import Session as Session
+from replicax._net.handshake import in_cluster as in_cluster
+from replicax._net.handshake import introduce as introduce
+from replicax._net.handshake import printable as printable
+from replicax._net.listener import Accepted as Accepted
+from replicax._net.listener import Listener as Listener
+from replicax._net.relay import Relay as Relay
+from replicax._net.secret import HOW_TO as HOW_TO
+from replicax._net.secret import Secret as Secret
+from replicax._net.secret import given_secret as given_secret
+from replicax._net.secret import secret_of_this_machine as secret_of_this_machine
+from replicax._net.server import RequestServer as RequestServer
+from replicax._net.sockets import hang_up as hang_up
+from replicax._net.sockets import own as own
+from replicax._net.sockets import tries as tries
+from replicax._net.sockets import tune as tune

@@ -14,9 +14,9 @@ from replicax._net.address import Address, reachable
 from replicax._net.connection import BROKEN, Connection, reason_of
 from replicax._net.frames import FAILURE, LARGEST, REQUEST, Message
 from replicax._net.handshake import Refused, check_secret, introduce, wait_until
+from replicax._net.listener import require_own
 from replicax._net.secret import Secret
 from replicax._net.sockets import own, tune
-from replicax._net.unix import require_own
 
 if TYPE_CHECKING:
     import ssl

@@ -30,14 +30,13 @@ from replicax._net.frames import (
     read_prefix,
     read_rest,
 )
-from replicax._net.handshake import wait_until
-from replicax._net.session import TAG_SIZE, Forged
+from replicax._net.handshake import TAG_SIZE, Forged, wait_until
 from replicax._net.shared_memory import SMALLEST, Incoming, Outgoing
 from replicax._net.sockets import hang_up
 
 if TYPE_CHECKING:
     from replicax._net.frames import Buffer, Encoded
-    from replicax._net.session import Session
+    from replicax._net.handshake import Session
 
 # Errors of `receive` and `send` after which the connection is useless.
 BROKEN = (OSError, EOFError, MemoryError, Garbled)

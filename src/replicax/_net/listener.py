@@ -1,30 +1,99 @@
 """A listener on TCP and Unix sockets, which authenticates connections.
 
 A connection is a stranger until its handshake is done. The number of strangers and their time are
-limited; a new stranger replaces the oldest.
+limited; a new stranger replaces the oldest. A Unix socket lies in a folder that only its user may
+enter: nobody else can listen there, or change messages, so messages go without seals.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import selectors
+import shutil
 import socket
 import ssl
+import stat
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
+from replicax._net.address import host_id, listen_at
 from replicax._net.handshake import PATIENCE, Caller, Stranger, examine, printable, wait_until
-from replicax._net.interfaces import listen_at
 from replicax._net.sockets import hang_up, own, tune
 
 if TYPE_CHECKING:
+    from replicax._net.handshake import Session
     from replicax._net.secret import Secret
-    from replicax._net.session import Session
+
+
+_QUEUE = 1024
+_LONGEST_PATH = 100  # bytes; the address of a Unix socket holds little more
+_ABANDONED = 60.0  # seconds after which a folder without a listener is removed
+
+
+@final
+class UnixSocket:
+    """A listening Unix socket in a folder of its own; OSError if there is no place for it."""
+
+    def __init__(self) -> None:
+        for parent in (tempfile.gettempdir(), "/tmp"):  # the first may have too long a path
+            self._folder = tempfile.mkdtemp(prefix=_prefix(), dir=parent)
+            self.path = str(Path(self._folder, "socket"))
+            if len(self.path.encode()) <= _LONGEST_PATH:
+                break
+            Path(self._folder).rmdir()
+        _remove_abandoned(Path(self.path).parents[1])
+        self.sock = own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        self.sock.bind(self.path)
+        self.sock.listen(_QUEUE)
+
+    def remove(self) -> None:
+        """Remove it with its folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def require_own(path: str) -> None:
+    """Check that only this user can have made a socket and listen there; else PermissionError."""
+    state = os.lstat(Path(path).parent)
+    if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & 0o077:
+        raise PermissionError("a socket in a folder that others may enter")
+
+
+def _prefix() -> str:
+    # With the host's id: only its processes can tell whether anybody listens, and several hosts
+    # may share one file system.
+    return f"replicax-{host_id()[:8]}-"
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove sockets of killed processes, which would otherwise pile up."""
+    for folder in parent.glob(f"{_prefix()}*"):
+        path = folder / "socket"
+        with suppress(OSError):  # of another user, or removed by another process
+            require_own(str(path))  # it may be a link that somebody else has made
+            if time.time() - folder.stat().st_mtime > _ABANDONED and not _is_alive(path):
+                path.unlink()
+                folder.rmdir()
+
+
+def _is_alive(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.setblocking(False)  # a full queue is a sign of life
+        try:
+            sock.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        except BlockingIOError:
+            return True
+    return True
+
 
 _log = logging.getLogger("replicax")
-_QUEUE = 1024
 _STRANGERS = 64
 _PAUSE = 0.1  # seconds, when the system has no file or thread left for a connection
 _BETWEEN_WARNINGS = 60.0  # seconds in which it is logged once

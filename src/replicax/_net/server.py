@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any, final
 from replicax._net.address import at_place, of_tcp, of_unix
 from replicax._net.connection import BROKEN, Connection
 from replicax._net.frames import FAILURE, LARGEST, REPLY, REQUEST, Encoded, Garbled, Message
-from replicax._net.handshake import PATIENCE, Caller, check_secret
-from replicax._net.listener import Accepted, Listener
+from replicax._net.handshake import PATIENCE, Caller, Forged, check_secret
+from replicax._net.listener import Accepted, Listener, UnixSocket
 from replicax._net.secret import Secret
-from replicax._net.session import Forged
 from replicax._net.shared_memory import can_share
-from replicax._net.unix import UnixSocket
 
 if TYPE_CHECKING:
     import ssl

@@ -299,7 +299,6 @@ def as_of_shell(returncode: int) -> int:
     """An exit code of Python as a shell counts it: a signal N, which is -N, is 128 + N.
 
     Example:
-        >>> from replicax._processes.child import as_of_shell
         >>> as_of_shell(1), as_of_shell(-15)
         (1, 143)
     """

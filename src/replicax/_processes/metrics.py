@@ -58,7 +58,6 @@ class Target:
         """Read PORT, HOST:PORT, or the path of a file.
 
         Example:
-            >>> from replicax._processes.metrics import Target
             >>> Target.of("9100").place, Target.of("out/train.prom").file
             ('http://127.0.0.1:9100/metrics', 'out/train.prom')
         """

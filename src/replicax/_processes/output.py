@@ -44,7 +44,6 @@ class Lines:
     the memory.
 
     Example:
-        >>> from replicax._processes.output import Lines
         >>> lines = Lines()
         >>> lines.feed(b"one\\ntw"), lines.feed(b"o\\nthree"), lines.end()
         ([b'one'], [b'two'], [b'three'])
@@ -107,7 +106,6 @@ def with_prefix(lines: Sequence[bytes], prefix: bytes, task: str = "") -> bytes:
     own, and nothing of what Gloo and Abseil say about themselves.
 
     Example:
-        >>> from replicax._processes.output import with_prefix
         >>> with_prefix([b"a", b"10%\\r20%", b"[worker 0] b"], b"[w] ", "worker 0")
         b'[w] a\\n[w] 20%\\n[w] b\\n'
     """
@@ -136,7 +134,6 @@ def last_state(line: bytes) -> bytes:
     """What a line that was written over, as progress bars are, shows in the end.
 
     Example:
-        >>> from replicax._processes.output import last_state
         >>> last_state(b"\\r1/2\\x08\\x08\\x08\\r2/2\\r")
         b'2/2'
     """

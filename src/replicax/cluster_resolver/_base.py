@@ -7,8 +7,34 @@ import os
 from collections.abc import Mapping
 
 from replicax._core.errors import ClusterSpecError
-from replicax.cluster_resolver._roles import JaxProcess, jax_process
-from replicax.cluster_resolver._spec import ClusterSpec, Task, cluster_name
+from replicax.cluster_resolver._spec import ClusterSpec, JaxProcess, Task, cluster_name, jax_process
+
+
+def text_of(environ: Mapping[str, str], name: str, *, set_by: str) -> str:
+    """The value of a variable that must be there and not empty.
+
+    `set_by` is the end of the sentence "It is set by …".
+    """
+    value = environ.get(name, "").strip()
+    if not value:
+        raise ClusterSpecError(
+            f"{name} is not set. It is set by {set_by}. Start the program in that way, or describe "
+            "the cluster in TF_CONFIG."
+        )
+    return value
+
+
+def number_of(environ: Mapping[str, str], name: str, *, set_by: str) -> int:
+    """The value of a variable that must be there and is a whole number from 0."""
+    value = text_of(environ, name, set_by=set_by)
+    if not value.isdecimal():
+        raise ClusterSpecError.of(
+            name,
+            "an integer from 0",
+            value,
+            f"It is set by {set_by}. Remove what sets it otherwise.",
+        )
+    return int(value)
 
 
 class ClusterResolver(abc.ABC):
@@ -32,6 +58,7 @@ class ClusterResolver(abc.ABC):
     _task_type: str | None = None
     _task_id: int | None = None
     _rpc_layer: str | None = None
+    _environment: str | None = ""
     _environ: Mapping[str, str] | None = None
 
     @abc.abstractmethod
@@ -54,11 +81,8 @@ class ClusterResolver(abc.ABC):
         Returns:
             Such as `"grpc://host0:2222"`; empty if nobody said which task.
         """
-        job = self.task_type if task_type is None else task_type
-        index = self.task_id if task_id is None else task_id
-        if job is None or index is None:
-            return ""
-        return master_url(self.cluster_spec().task_address(job, index), rpc_layer or self.rpc_layer)
+        address = self._address(task_type, task_id)
+        return "" if address is None else master_url(address, rpc_layer or self.rpc_layer)
 
     def num_accelerators(
         self,
@@ -76,7 +100,7 @@ class ClusterResolver(abc.ABC):
         Returns:
             Such as `{"GPU": 2}`; empty if the description does not say it.
         """
-        return {}
+        return self._accelerators()
 
     def jax_process(self) -> JaxProcess | None:
         """The process of a JAX cluster that this one is; None if it works alone.
@@ -96,8 +120,8 @@ class ClusterResolver(abc.ABC):
 
     @property
     def environment(self) -> str | None:
-        """Empty: the environment of TensorFlow outside Google."""
-        return ""
+        """The value that was given; empty is the environment of TensorFlow outside Google."""
+        return self._environment
 
     @property
     def task_type(self) -> str | None:
@@ -129,6 +153,17 @@ class ClusterResolver(abc.ABC):
     @rpc_layer.setter
     def rpc_layer(self, rpc_layer: str | None) -> None:
         self._rpc_layer = rpc_layer
+
+    def _address(self, job: str | None, index: int | None) -> str | None:
+        """The address of a task, by default this one; None if there is none to reach."""
+        job = self.task_type if job is None else job
+        index = self.task_id if index is None else index
+        return (
+            None if job is None or index is None else self.cluster_spec().task_address(job, index)
+        )
+
+    def _accelerators(self) -> Mapping[str, int]:
+        return {}
 
     def _found_task(self) -> tuple[str | None, int | None]:
         """The job and number that were found for this process; a value that was set wins."""

@@ -7,21 +7,26 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from replicax.cluster_resolver._kubernetes import (
+from replicax.cluster_resolver._cloud import (
     COMPLETION_INDEX,
     SERVICE_HOST,
     KubernetesClusterResolver,
 )
-from replicax.cluster_resolver._mpi import MPIClusterResolver, mpi_rank
-from replicax.cluster_resolver._sagemaker import CURRENT_HOST, HOSTS, SageMakerClusterResolver
-from replicax.cluster_resolver._slurm import (
+from replicax.cluster_resolver._ranks import (
     PROCID,
     STEP_NODELIST,
     STEP_NUM_TASKS,
+    MPIClusterResolver,
     SlurmClusterResolver,
+    mpi_rank,
 )
-from replicax.cluster_resolver._tf_config import TF_CONFIG
-from replicax.cluster_resolver._tf_config_resolver import TFConfigClusterResolver
+from replicax.cluster_resolver._tf_config import (
+    CURRENT_HOST,
+    HOSTS,
+    TF_CONFIG,
+    SageMakerClusterResolver,
+    TFConfigClusterResolver,
+)
 from replicax.cluster_resolver._tpu import TPUClusterResolver
 from replicax.cluster_resolver._tpu_slice import (
     NUM_SLICES,

@@ -56,31 +56,13 @@ class SimpleClusterResolver(ClusterResolver):
         """The cluster that was given."""
         return self._cluster_spec
 
-    def master(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
-    ) -> str:
-        """The address of the named task; else the `master` that was given, even an empty one."""
-        address = self._master
-        if task_type is not None and task_id is not None:
-            address = self._cluster_spec.task_address(task_type, task_id)
-        return master_url(address, rpc_layer or self.rpc_layer)
+    def _address(self, job: str | None, index: int | None) -> str:
+        if job is None or index is None:
+            return self._master
+        return self._cluster_spec.task_address(job, index)
 
-    def num_accelerators(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        config_proto: object = None,
-    ) -> Mapping[str, int]:
-        """The value that was given."""
+    def _accelerators(self) -> Mapping[str, int]:
         return self._num_accelerators
-
-    @property
-    def environment(self) -> str:
-        """The value that was given."""
-        return self._environment
 
 
 @final

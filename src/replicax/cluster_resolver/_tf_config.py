@@ -1,8 +1,4 @@
-"""`TF_CONFIG` as data: `TFConfig`, read from JSON, checked, and written again.
-
-An error shows the part that is wrong, the whole text, and an example that works.
-`_tf_config_resolver.py` decides when it is read.
-"""
+"""`TF_CONFIG` as data, its resolver, and SageMaker's, which reads JSON of variables, too."""
 
 from __future__ import annotations
 
@@ -12,8 +8,8 @@ from dataclasses import dataclass
 from typing import cast, final
 
 from replicax._core.errors import ClusterSpecError
-from replicax.cluster_resolver._roles import check_alone
-from replicax.cluster_resolver._spec import Cluster, ClusterSpec, Task
+from replicax.cluster_resolver._base import ClusterResolver, number_of, task_of, text_of
+from replicax.cluster_resolver._spec import Cluster, ClusterSpec, Task, check_alone
 
 TF_CONFIG = "TF_CONFIG"
 
@@ -162,3 +158,165 @@ def _read_text(content: Mapping[str, object], key: str) -> str | None:
             f'Write "{key}": "…", or leave it out.'
         )
     return value
+
+
+@final
+class TFConfigClusterResolver(ClusterResolver):
+    """The cluster of the environment variable `TF_CONFIG`, read anew at every question.
+
+    **Differs from TF:** every question checks all of `TF_CONFIG`. An empty variable is like none.
+
+    Args:
+        task_type: Instead of the type in `TF_CONFIG`.
+        task_id: Instead of the index in `TF_CONFIG`.
+        rpc_layer: Instead of the one in `TF_CONFIG`.
+        environment: The value of `environment`.
+        environ: The variables to read; by default those of the process.
+
+    Raises:
+        ClusterSpecError: At any question, if `TF_CONFIG` is wrong. The message shows where.
+
+    Example:
+        >>> from replicax.cluster_resolver import TFConfigClusterResolver
+        >>> text = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}'
+        >>> resolver = TFConfigClusterResolver(environ={"TF_CONFIG": text})
+        >>> resolver.cluster_spec(), resolver.task_type, resolver.task_id
+        (ClusterSpec({'worker': ['a:1', 'b:1']}), 'worker', 1)
+    """
+
+    def __init__(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+        environment: str | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self._task_type = task_type
+        self._task_id = task_id
+        self._rpc_layer = rpc_layer
+        self._environment = environment
+        self._environ = environ
+
+    def cluster_spec(self) -> ClusterSpec:
+        """The cluster in `TF_CONFIG`, empty if there is none."""
+        return self._read().spec
+
+    def master(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+    ) -> str:
+        """`session_master` if it is given; empty if the process is alone; else the address.
+
+        Raises:
+            ClusterSpecError: If nobody said which task, or the cluster has no such task.
+        """
+        config = self._read()
+        if config.session_master is not None:
+            return config.session_master
+        if len(config.spec.tasks) <= 1:
+            return ""
+        if task_type is None or task_id is None:
+            task_of(self)
+        return super().master(task_type, task_id, rpc_layer)
+
+    def _found_task(self) -> tuple[str | None, int | None]:
+        task = self._read().task
+        return (task.job, task.index) if task else (None, None)
+
+    def _found_rpc_layer(self) -> str | None:
+        return self._read().rpc_layer
+
+    def _read(self) -> TFConfig:
+        return TFConfig.from_json(self._variables().get(TF_CONFIG, ""))
+
+
+HOSTS = "SM_HOSTS"
+CURRENT_HOST = "SM_CURRENT_HOST"
+
+_TOOLKIT = "SageMaker's training toolkit, in the container of a training job"
+
+
+@final
+class SageMakerClusterResolver(ClusterResolver):
+    """The hosts of a SageMaker training job, each a worker, sorted by name.
+
+    **Differs from TF:** a host that is not in the list is an error, not an empty cluster.
+
+    Args:
+        port: The port of every worker.
+        task_type: Instead of `"worker"`.
+        task_id: Instead of the place of this host in the list.
+        rpc_layer: The protocol of `master()`.
+        environment: The value of `environment`.
+        environ: The variables to read; by default those of the process.
+
+    Raises:
+        ClusterSpecError: At any question, if this is no training job.
+
+    Example:
+        >>> from replicax.cluster_resolver import SageMakerClusterResolver
+        >>> environ = {"SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-2"}
+        >>> resolver = SageMakerClusterResolver(environ=environ)
+        >>> resolver.cluster_spec(), resolver.task_id
+        (ClusterSpec({'worker': ['algo-1:2223', 'algo-2:2223']}), 1)
+    """
+
+    def __init__(
+        self,
+        port: int = 2223,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+        environment: str | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self._port = port
+        self._task_type = task_type
+        self._task_id = task_id
+        self._rpc_layer = rpc_layer
+        self._environment = environment
+        self._environ = environ
+
+    def cluster_spec(self) -> ClusterSpec:
+        """The addresses of all hosts."""
+        return ClusterSpec({"worker": [f"{host}:{self._port}" for host in self._hosts()]})
+
+    def _address(self, job: str | None, index: int | None) -> str | None:
+        return None if len(self._hosts()) == 1 else super()._address(job, index)
+
+    def _accelerators(self) -> Mapping[str, int]:
+        environ = self._variables()
+        gpus = number_of(environ, "SM_NUM_GPUS", set_by=_TOOLKIT) if "SM_NUM_GPUS" in environ else 0
+        return {"GPU": gpus} if gpus else {}
+
+    def _found_task(self) -> tuple[str | None, int | None]:
+        hosts = self._hosts()
+        here = text_of(self._variables(), CURRENT_HOST, set_by=_TOOLKIT)
+        if here not in hosts:
+            raise ClusterSpecError.of(
+                CURRENT_HOST,
+                f"one of {HOSTS}, {hosts}",
+                here,
+                "Leave both as SageMaker sets them, or pass task_id.",
+            )
+        return "worker", hosts.index(here)
+
+    def _hosts(self) -> list[str]:
+        text = text_of(self._variables(), HOSTS, set_by=_TOOLKIT)
+        try:
+            hosts = json.loads(text)
+        except json.JSONDecodeError:
+            hosts = None
+        if not isinstance(hosts, list):
+            raise ClusterSpecError.of(
+                HOSTS,
+                'a JSON list of host names, such as ["algo-1", "algo-2"]',
+                text,
+                "Leave it as SageMaker sets it.",
+            )
+        return sorted(str(host) for host in cast("list[object]", hosts))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 from replicax._core.errors import ClusterSpecError
 from replicax.cluster_resolver._base import ClusterResolver
-from replicax.cluster_resolver._fetch import Fetch, fetch_json
+from replicax.cluster_resolver._cloud import Fetch, fetch_json
 from replicax.cluster_resolver._spec import ClusterSpec, cluster_name
 from replicax.cluster_resolver._tpu_slice import (
     PCI_DEVICES,
@@ -25,7 +25,7 @@ from replicax.cluster_resolver._tpu_slice import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from replicax.cluster_resolver._roles import JaxProcess
+    from replicax.cluster_resolver._spec import JaxProcess
 
 # The fallback for programs that are not to be changed; an argument wins.
 _FALLBACK = "RX_TPU_FALLBACK"
@@ -185,14 +185,8 @@ class TPUClusterResolver(ClusterResolver):
             return super().cluster_name()
         return cluster_name(ClusterSpec({self._job: [self._slice.coordinator]}), self._job)
 
-    def master(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
-    ) -> str:
-        """The address of a host, by default this one; empty if nothing names it."""
-        return super().master(task_type, task_id, rpc_layer) if self.cluster_spec() else ""
+    def _address(self, job: str | None, index: int | None) -> str | None:
+        return super()._address(job, index) if self.cluster_spec() else None
 
     def get_master(self) -> str:
         """The address of this host."""
@@ -206,16 +200,7 @@ class TPUClusterResolver(ClusterResolver):
         """The first host, where all meet."""
         return f"/job:{self._job}/task:0"
 
-    def num_accelerators(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        config_proto: object = None,
-    ) -> Mapping[str, int]:
-        """The devices of a host, such as `{"TPU": 4}`; empty if nothing says how many.
-
-        A device of JAX is a chip, on v2, v3 and TPU7x one of its two cores.
-        """
+    def _accelerators(self) -> Mapping[str, int]:
         devices = self._slice.devices if self._slice else 0
         return {"TPU": devices} if devices else {}
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, final
 
 from replicax._core.errors import ClusterError, ClusterSpecError
-from replicax.cluster_resolver._fetch import Fetch, Request
-from replicax.cluster_resolver._roles import JaxProcess
-from replicax.cluster_resolver._variables import number_of, text_of
+from replicax.cluster_resolver._base import number_of, text_of
+from replicax.cluster_resolver._cloud import Fetch, Request
+from replicax.cluster_resolver._spec import JaxProcess
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 PROCESS_ADDRESSES = "TPU_PROCESS_ADDRESSES"

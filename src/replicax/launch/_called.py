@@ -16,7 +16,7 @@ def main(of_call: int, of_results: list[int]) -> None:
     # Replicax is imported from around this file, installed or not. The caller's path comes with
     # the call.
     sys.path.insert(0, str(Path(__file__).parents[2]))
-    from replicax.launch._payload import load_call, save_result
+    from replicax.launch._function import load_call, save_result
 
     call = load_call(of_call)
     rank: int = json.loads(os.environ["TF_CONFIG"])["task"]["index"]

@@ -89,8 +89,7 @@ def _run(request: dict[str, Any], typed: Sequence[str]) -> int:
 
 def _write(command: str, request: dict[str, Any]) -> int:
     """Write what a scheduler reads."""
-    from replicax.launch._kubernetes import Manifests
-    from replicax.launch._slurm import Batch, write_or_submit
+    from replicax.launch._jobs import Batch, Manifests, write_or_submit
 
     try:
         if command == "slurm":

@@ -215,11 +215,11 @@ def _job(kind: str, answers: _Answers) -> tuple[str, Path, str]:
     program = answers.get("program", "Program", "train.py")
     workers = answers.get("workers", "Workers, one a node", 2, positive)
     if kind == "slurm":
-        from replicax.launch._slurm import Batch
+        from replicax.launch._jobs import Batch
 
         file = Path(answers.get("output", "File", _KINDS[kind]))
         return Batch(program, nodes=workers).text, file, f"sbatch {quote(str(file))}"
-    from replicax.launch._kubernetes import Manifests
+    from replicax.launch._jobs import Manifests
 
     image = answers.get("image", "Image", "")
     if not image:

@@ -19,16 +19,15 @@ from types import ModuleType
 TYPE_CHECKING = False  # `typing` takes longer to import than everything else here
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
     from types import CodeType, TracebackType
     from typing import Any
-else:
-    Loader = object
 
-_AFTER_JAX = (
-    ("replicax._mesh.processes", "join_from_environment"),
-    ("replicax.launch._alone", "watch"),
+_ALONE = (
+    "This program was started as %d workers, and its strategy is one of a single process: each "
+    "worker trains the whole job by itself. Make rx.MultiWorkerMirroredStrategy(), whose step all "
+    "workers compute together, or start one worker. If each is meant to train alone, say so by "
+    "RX_JOIN=0. See docs/clusters.md."
 )
 _ENDING = "replicax._control._ending"
 
@@ -93,42 +92,23 @@ class _Finder:
         self._then = then
 
     def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: ModuleType | None = None,
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname != self._name or self not in sys.meta_path:
             return None
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             spec = finder.find_spec(fullname, path, target)
             if spec is not None and spec.loader is not None:
-                spec.loader = _AndThen(spec.loader, self._finish)
+                # So the module has its true loader.
+                spec.loader.exec_module = partial(self._load, spec.loader.exec_module)
                 return spec
         return None
 
-    def _finish(self) -> None:
+    def _load(self, load: Callable[[ModuleType], None], module: ModuleType) -> None:
+        load(module)
         if self in sys.meta_path:
             sys.meta_path.remove(self)
             self._then()
-
-
-class _AndThen(Loader):
-    """A loader that calls a function after loading; the module itself keeps its true loader."""
-
-    def __init__(self, loader: Loader, then: Callable[[], None]) -> None:
-        self._loader = loader
-        self._then = then
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        self._then()
 
 
 def _call_here(process: int) -> None:
@@ -138,8 +118,24 @@ def _call_here(process: int) -> None:
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     if root not in sys.path:  # Replicax is imported from where this file is, installed or not
         sys.path.append(root)
-    for module, function in _AFTER_JAX:
-        getattr(importlib.import_module(module), function)()
+    importlib.import_module("replicax._mesh.processes").join_from_environment()
+    _watch_alone()
+
+
+def _watch_alone() -> None:
+    """Look at the first step that this worker computes; the first worker warns for all."""
+    from replicax._core import events
+
+    def look(_doing: str) -> None:
+        import logging
+
+        stop()
+        together, _ = events.position()
+        jax = sys.modules["jax"]
+        if not together and jax.process_count() > 1 and jax.process_index() == 0:
+            logging.getLogger("replicax").warning(_ALONE, jax.process_count())
+
+    stop = events.listen(look)
 
 
 def _load_file(target: str) -> tuple[CodeType, dict[str, Any]]:

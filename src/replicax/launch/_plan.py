@@ -1,6 +1,6 @@
 """The arguments and the environment of each worker, planned without starting anything.
 
-Ports are chosen in `_ports.py`, hosts are read in `_hosts.py`, processes start in `_processes`.
+Ports are chosen in `_ports.py`, hosts are read in `_ssh.py`, processes start in `_processes`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ TF_CONFIG = "TF_CONFIG"
 JOBS = ("chief", "worker", "ps")  # of a cluster of parameter servers, the leader first
 
 _INSIDE = str(Path(__file__).with_name("_inside.py"))
+CALLED = str(Path(__file__).with_name("_called.py"))  # what a worker runs that calls a function
 
 
 @final
@@ -37,7 +38,6 @@ class Program:
     """What every worker runs, with the descriptors of open files that it inherits.
 
     Example:
-        >>> from replicax.launch._plan import Program
         >>> Program("train", ("--lr", "0.1"), is_module=True).argv[1:]
         ('-m', 'train', '--lr', '0.1')
     """
@@ -91,7 +91,6 @@ def plan(
     join, and runs the program without us.
 
     Example:
-        >>> from replicax.launch._plan import Program, Surroundings, plan
         >>> addresses = ["127.0.0.1:4000", "127.0.0.1:4001"]
         >>> plans = plan(Program("t.py"), addresses, [0, 1], surroundings=Surroundings({}))
         >>> print(plans[1].env["TF_CONFIG"])
@@ -166,7 +165,6 @@ def parse_variable(text: str, environ: Mapping[str, str]) -> tuple[str, str]:
     """Read `NAME=VALUE`, or `NAME`, whose value is that of the environment here.
 
     Example:
-        >>> from replicax.launch._plan import parse_variable
         >>> parse_variable("XLA_FLAGS=--a=1", {}), parse_variable("A", {"A": "1"})
         (('XLA_FLAGS', '--a=1'), ('A', '1'))
     """
@@ -185,7 +183,6 @@ def device_variables(devices: int, cores: int) -> dict[str, str]:
     XLA:CPU can dead-lock in an all-reduce if a replica waits for a thread.
 
     Example:
-        >>> from replicax.launch._plan import device_variables
         >>> device_variables(2, cores=4)
         {'JAX_NUM_CPU_DEVICES': '2', 'NPROC': '8'}
     """

@@ -21,7 +21,6 @@ def free_ports(count: int) -> Generator[list[int]]:
     lets a server listen that sets SO_REUSEADDR or SO_REUSEPORT, as gRPC does.
 
     Example:
-        >>> from replicax.launch._ports import free_ports
         >>> with free_ports(2) as ports:
         ...     len(set(ports))
         2

@@ -28,8 +28,7 @@ from replicax._processes.output import ERR, OUT
 from replicax._processes.ray_connection import SECONDS_TO_GROW, connect, lacking
 from replicax._processes.supervisor import say, wait
 from replicax.cluster_resolver import Task
-from replicax.launch._payload import CALLED
-from replicax.launch._plan import JOBS
+from replicax.launch._plan import CALLED, JOBS
 from replicax.launch._ports import free_ports
 from replicax.launch._remote import Order, digest_of
 from replicax.launch._ssh import BOOT, ROOT
@@ -83,7 +82,7 @@ class FarEnd:
         util: Any = ray.util
         (port,) = self._held.enter_context(free_ports(1))
         numbers = tuple(file.fileno() for file in self._files)
-        return Place(util.get_node_ip_address(), port, str(Path.cwd()), str(CALLED), numbers)
+        return Place(util.get_node_ip_address(), port, str(Path.cwd()), CALLED, numbers)
 
     def start(self) -> None:
         """Start the far end, which waits for its order."""
@@ -119,7 +118,7 @@ class FarEnd:
         self._process.kill()
 
     def result(self) -> bytes:
-        """What the function returned, as `_payload.py` wrote it."""
+        """What the function returned, as `_function.py` wrote it."""
         descriptor = self._files[1].fileno()
         return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
@@ -214,7 +213,7 @@ class Bundles:
 class RayWorkers:
     """The tasks of a Ray cluster, placed anew for each attempt.
 
-    `call` is a function, as `_payload.py` writes it; then `results` has what it has returned.
+    `call` is a function, as `_function.py` writes it; then `results` has what it has returned.
     """
 
     def __init__(

@@ -24,7 +24,6 @@ from replicax._processes.prometheus import TO_STDERR
 from replicax._processes.rules import Grace, Outcome, Rules, Signals, tell
 from replicax._processes.supervisor import run_attempts, say
 from replicax.cluster_resolver import ClusterSpec, Task, detect, task_of
-from replicax.launch._hosts import addresses, parse_hosts, this_host
 from replicax.launch._plan import (
     Program,
     Surroundings,
@@ -34,7 +33,7 @@ from replicax.launch._plan import (
     plan_parameter_servers,
 )
 from replicax.launch._ports import check_ports, free_ports
-from replicax.launch._ssh import Hosts, Ssh, place
+from replicax.launch._ssh import Hosts, Ssh, addresses, parse_hosts, place, this_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from replicax._processes.metrics import Metrics
     from replicax._processes.output import Sink
     from replicax.cluster_resolver import ClusterResolver
-    from replicax.launch._hosts import Host
+    from replicax.launch._ssh import Host
 
 LOOPBACK = "127.0.0.1"
 REVIVALS = 3  # restarts of each process that the others can do without for a while, by default

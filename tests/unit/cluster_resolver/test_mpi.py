@@ -6,7 +6,7 @@ import pytest
 
 from replicax import errors
 from replicax.cluster_resolver import MPIClusterResolver
-from replicax.cluster_resolver._mpi import MPIRank, mpi_rank
+from replicax.cluster_resolver._ranks import MPIRank, mpi_rank
 
 
 def open_mpi(rank, size, local_rank, local_size):

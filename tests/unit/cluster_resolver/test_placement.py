@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicax import errors
-from replicax.cluster_resolver._placement import (
+from replicax.cluster_resolver._ranks import (
     Place,
     check_place,
     expand_hostlist,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from replicax import errors
 from replicax.cluster_resolver import ClusterSpec, SlurmClusterResolver, UnionResolver
-from replicax.cluster_resolver._placement import place_ranks
+from replicax.cluster_resolver._ranks import place_ranks
 
 STEP = {
     "SLURM_PROCID": "1",
@@ -137,6 +137,12 @@ def test_outside_of_a_step(name):
     environ = {key: value for key, value in STEP.items() if key != name}
     with pytest.raises(errors.ClusterSpecError, match=f"{name} is not set. It is set by `srun`"):
         SlurmClusterResolver(environ=environ).cluster_spec()
+
+
+@pytest.mark.parametrize("value", ["-1", "one", "1.0"])
+def test_a_number_that_is_none(value):
+    with pytest.raises(errors.ClusterSpecError, match="`SLURM_PROCID`"):
+        SlurmClusterResolver(environ=STEP | {"SLURM_PROCID": value}).cluster_spec()
 
 
 # GPUs

@@ -11,7 +11,7 @@ import pytest
 
 from replicax.cluster_resolver import detect
 from replicax.launch._cli import main
-from replicax.launch._kubernetes import to_yaml
+from replicax.launch._jobs import to_yaml
 
 yaml = pytest.importorskip("yaml")
 

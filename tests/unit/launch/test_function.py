@@ -13,7 +13,7 @@ import pytest
 
 import replicax as rx
 from replicax import launch
-from replicax.launch import _payload
+from replicax.launch import _function
 
 
 def test_results_come_in_the_order_of_workers():
@@ -175,7 +175,7 @@ def test_a_script_must_be_there():
     [("a:b", True), ("a.b:C.d", True), ("a.py", False), ("a/b:c", False), ("C:\\a.py", False)],
 )
 def test_a_name_is_told_from_a_path(text, name):
-    assert _payload.is_name(text) is name
+    assert _function.is_name(text) is name
 
 
 def test_other_names_of_the_package_are_private():

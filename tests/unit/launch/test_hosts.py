@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import replicax as rx
-from replicax.launch import _hosts
-from replicax.launch._hosts import Host, addresses, parse_hosts, this_host
+from replicax.launch import _ssh
+from replicax.launch._ssh import Host, addresses, parse_hosts, this_host
 
 AB = [Host("a", 1), Host("b", 1)]
 
@@ -57,7 +57,7 @@ def test_loopback_is_this_machine():
 
 
 def test_the_own_host_name_is_this_machine():
-    names = _hosts._own_names()
+    names = _ssh._own_names()
     assert this_host([Host("192.0.2.1", 1), Host(names[0], 1)]) == 1
 
 
@@ -75,6 +75,6 @@ def test_a_name_that_nobody_knows_is_another_machine(monkeypatch):
     def unknown(*args, **options):
         raise OSError
 
-    monkeypatch.setattr(_hosts.socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(_ssh.socket, "getaddrinfo", unknown)
     with pytest.raises(rx.errors.UsageError, match="none is this machine"):
         this_host(AB, own_names=["c"])

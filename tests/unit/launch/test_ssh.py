@@ -11,8 +11,7 @@ import pytest
 
 import replicax as rx
 from replicax.launch._cli import main
-from replicax.launch._hosts import Host
-from replicax.launch._ssh import Ssh, place
+from replicax.launch._ssh import Host, Ssh, place
 
 from exposition import strict
 from helpers import wait_until
