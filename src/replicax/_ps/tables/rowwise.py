@@ -32,7 +32,7 @@ _Update = Callable[
 @final
 @dataclass(frozen=True)
 class RowwiseOptimizer:
-    """An optimizer of rows, for `Table.update(…, rowwise=True)` with its learning rate bound.
+    """An optimizer of rows.
 
     The slots are initial values, in the order of Keras' optimizer variables. `update` changes
     values and slots in place.
