@@ -39,7 +39,7 @@ LISTENERS = {
 DO_NOT_LISTEN = {
     "_tools/doctor/_facts.py",
     "_net/listener.py",
-    "_ps/hosts/task_server.py",
+    "_ps/hosts/given_cluster.py",
     "_net/client.py",
 }
 TYPES = ("annotation", "returns")  # what they name is not called

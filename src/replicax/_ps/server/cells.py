@@ -15,8 +15,11 @@ import numpy as np
 
 from replicax._core.errors import ClusterError
 from replicax._ps.buffers import array_of
-from replicax._ps.tables.rowwise import RowwiseOptimizer, rowwise_optimizer
-from replicax._ps.variables.shard_optimizer import ShardOptimizer
+from replicax._ps.variables.shard_optimizer import (
+    RowwiseOptimizer,
+    ShardOptimizer,
+    rowwise_optimizer,
+)
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
