@@ -38,7 +38,7 @@ LISTENERS = {
 # They connect to a Unix socket, ask what kind one is, or look for a free port.
 DO_NOT_LISTEN = {
     "_tools/doctor/_facts.py",
-    "_ps/hosts/task_server.py",
+    "_ps/hosts/given_cluster.py",
     "_net/client.py",
 }
 TYPES = ("annotation", "returns")  # what they name is not called

@@ -59,7 +59,7 @@ def plant_in_manifest(manifest: Path, planted: Planted) -> None:
 
 def plant_in_journal(manifest: Path, planted: Planted) -> None:
     """Add a message that brings an optimizer, as the coordinator sends it."""
-    from replicax._ps.server.journal import Journal  # as Replicax itself would write it
+    from replicax._ps.server.snapshot_files import Journal  # as Replicax itself would write it
 
     run = json.loads(manifest.read_bytes())[2]["run"]
     journal = Journal(manifest.parents[1] / "journal-99999999-ff")

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from replicax._keras.gradients import value_and_grad as value_and_grad
     from replicax._keras.module import Module as Module
     from replicax._keras.variable import Variable as Variable
-    from replicax._ps.data.creator import DatasetCreator as DatasetCreator
-    from replicax._ps.hosts.task_server import Server as Server
+    from replicax._ps.data.per_worker import DatasetCreator as DatasetCreator
+    from replicax._ps.hosts.given_cluster import Server as Server
     from replicax._tape.custom_gradient import custom_gradient as custom_gradient
     from replicax._tape.tape import GradientTape as GradientTape
     from replicax._tools.plan._batch_size import find_batch_size as find_batch_size
@@ -99,7 +99,7 @@ _HOMES = {
     "replicax._core.reduce": ["ReduceOp"],
     "replicax._core.values": ["DistributedValues"],
     "replicax._input.context": ["InputContext"],
-    "replicax._ps.data.creator": ["DatasetCreator"],
+    "replicax._ps.data.per_worker": ["DatasetCreator"],
     "replicax._input.dataset": ["DistributedDataset"],
     "replicax._input.iterator": ["DistributedIterator"],
     "replicax._tape.custom_gradient": ["custom_gradient"],
@@ -112,7 +112,7 @@ _HOMES = {
     "replicax._tools.plan._batch_size": ["find_batch_size"],
     "replicax._tools.plan._planning": ["plan"],
     "replicax._tools.plan._result": ["Plan"],
-    "replicax._ps.hosts.task_server": ["Server"],
+    "replicax._ps.hosts.given_cluster": ["Server"],
     "replicax._tools.verify._result": ["Verification"],
     "replicax._tools.verify._verifying": ["verify"],
     "replicax.strategies": [

@@ -11,7 +11,7 @@ import pytest
 
 import replicax as rx
 from replicax._core.errors import UsageError
-from replicax._ps.fit.steps import ClosureSteps
+from replicax._ps.steps import ClosureSteps
 
 from helpers import assert_trees_close
 

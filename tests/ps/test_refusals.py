@@ -12,7 +12,7 @@ from replicax._core.errors import UsageError
 from replicax._program.capture import current_recorder
 from replicax._ps.hosts.contact import Dialer
 from replicax._ps.queue.lanes import ServerGone
-from replicax._ps.recording.record import record
+from replicax._ps.recording import record
 from replicax._ps.store.servers import Client
 
 

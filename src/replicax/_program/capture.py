@@ -48,9 +48,9 @@ class TraceAgain(Exception):
 class CaptureScope(keras.StatelessScope):
     """Notes which variables are read and written, and gives lent values for reads.
 
-    A `recorder` records a closure for parameter servers: `_ps/recording/`. If it `finds`, variables
-    that are read and not lent will be lent in a later trace. `is_branch` holds for the scope of a
-    branch or of a loop's body.
+    A `recorder` records a closure for parameter servers: `_ps/recording.py`. If it `finds`,
+    variables that are read and not lent will be lent in a later trace. `is_branch` holds for the
+    scope of a branch or of a loop's body.
     """
 
     def __init__(

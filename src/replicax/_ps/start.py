@@ -24,14 +24,13 @@ from replicax._core.machine.gpus import shared_gpus
 from replicax._core.machine.startup import is_started, nvidia_gpus
 from replicax._ps.hosts.cluster import ROLES, Members, Size, environment_of_members, local_size
 from replicax._ps.hosts.contact import Dialer
-from replicax._ps.hosts.given_cluster import GivenCluster
+from replicax._ps.hosts.given_cluster import GivenCluster, serve_this_task_if_member
+from replicax._ps.hosts.member import ThreadCluster
 from replicax._ps.hosts.ray_cluster import RayCluster
 from replicax._ps.hosts.started_cluster import StartedCluster
-from replicax._ps.hosts.task_server import serve_this_task_if_member
-from replicax._ps.hosts.thread_cluster import ThreadCluster
 from replicax._ps.queue.coordination import Engine
 from replicax._ps.queue.recovery import Recoveries
-from replicax._ps.recording.record import install
+from replicax._ps.recording import install
 from replicax._ps.server.server import scaling
 from replicax._ps.store.servers import Client, SteadyClient
 from replicax._ps.store.store import ServerStore

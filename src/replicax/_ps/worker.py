@@ -20,10 +20,10 @@ from replicax._program.compiling import compile_for, compiled
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.data.worker_data import Ended, NeedsProgram, Readers
 from replicax._ps.hosts.contact import Dialer
+from replicax._ps.programs import check_narrow, taken
 from replicax._ps.queue.lanes import ServerGone
 from replicax._ps.store.exchange import Traffic, Wanted, look_up
 from replicax._ps.store.servers import Client
-from replicax._ps.tables.id_sources import check_narrow, taken
 
 if TYPE_CHECKING:
     from replicax._net import Message

@@ -5,19 +5,21 @@ The queue, the threads and the recovery of workers are in `_ps`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import UsageError
 from replicax._ps.queue.remote_value import fetched, holds_remote
-from replicax.coordinator._progress import wait_and_show
 
 if TYPE_CHECKING:
-    from replicax._ps.queue.coordination import Coordination
+    from replicax._ps.queue.coordination import Coordination, Dispatcher
     from replicax._ps.queue.recovery import Recovery
     from replicax._ps.queue.remote_value import RemoteValue
 
+
 _SHARDS = ("off", "dynamic")
+_SECONDS = 0.5
 
 
 @final
@@ -268,3 +270,19 @@ class ClusterCoordinator:
             2
         """
         return self._coordination.add_worker()
+
+
+def wait_and_show(dispatcher: Dispatcher) -> None:
+    """Wait until all functions have ended, and show the number of ended ones on standard error."""
+    total = len(dispatcher)
+    shown = False
+    try:
+        while not dispatcher.wait(_SECONDS):
+            left = len(dispatcher)
+            total = max(total, left)
+            sys.stderr.write(f"\r{total - left} of {total} scheduled functions have ended")
+            sys.stderr.flush()
+            shown = True
+    finally:
+        if shown:
+            sys.stderr.write("\n")

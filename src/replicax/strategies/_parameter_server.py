@@ -12,10 +12,10 @@ from replicax._core.cross_device_ops import CrossDeviceOps
 from replicax._core.topology import Topology
 from replicax._keras.distribution import Closures, adopt
 from replicax._mesh.engine import Engine
-from replicax._ps.fit.steps import steps_maker
 from replicax._ps.queue.coordination import Coordination, check_in_flight
 from replicax._ps.queue.lanes import check_bound
 from replicax._ps.start import start
+from replicax._ps.steps import steps_maker
 from replicax.strategies._base import Strategy
 from replicax.strategies._current import get_strategy
 

@@ -27,7 +27,7 @@ from replicax._cpu.adam import Settings, adam
 from replicax._cpu.programs import with_rules
 from replicax._cpu.tables import add_sums, first_places
 from replicax._program.table_gradients import with_rows
-from replicax._ps.recording.record import install
+from replicax._ps.recording import install
 
 rx.MirroredStrategy(["CPU:0"])  # puts in what strategies replace
 install()  # what only that of parameter servers does

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from replicax._ps.fit.steps import StepScheduler
+from replicax._ps.steps import StepScheduler
 
 from lane_fakes import in_thread
 

@@ -16,8 +16,7 @@ import pytest
 import replicax as rx
 from replicax._net import Refused
 from replicax._ps.hosts.cluster import SERVER, WORKER, Members
-from replicax._ps.hosts.session import processes_of
-from replicax._ps.hosts.started_cluster import StartedCluster
+from replicax._ps.hosts.started_cluster import StartedCluster, processes_of
 
 import members
 import tiny_member

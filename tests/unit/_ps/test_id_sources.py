@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from replicax._core.errors import UsageError
-from replicax._ps.tables.id_sources import check_narrow, source_of, taken, without
+from replicax._ps.programs import check_narrow, source_of, taken, without
 
 DATA = np.arange(12).reshape(4, 3) + 10**12
 

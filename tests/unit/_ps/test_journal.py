@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from replicax._net import encode
-from replicax._ps.server.journal import Journal, records
+from replicax._ps.server.snapshot_files import Journal, records
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from replicax._control import Limits
 from replicax._net import ConnectionLost
-from replicax._ps.hosts.heartbeat import Heartbeat
+from replicax._ps.hosts.contact import Heartbeat
 
 from helpers import begun_threads, wait_until
 

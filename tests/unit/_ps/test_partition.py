@@ -142,7 +142,7 @@ def test_the_names_are_where_tensorflow_has_them():
 def test_the_arithmetic_needs_neither_jax_nor_keras():
     program = """
         import sys
-        from replicax._ps.store import partition, rows
+        from replicax._ps.store import partition
         heavy = {"jax", "keras"} & set(sys.modules)
         print(partition.MaxSizePartitioner(10)((10, 1), "bfloat16"), heavy)
     """

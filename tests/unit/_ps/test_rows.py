@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicax._ps.store.partition import shard_offsets, shard_rows
-from replicax._ps.store.rows import plan_index, rows_by_shard
+from replicax._ps.store.partition import plan_index, rows_by_shard, shard_offsets, shard_rows
 
 WHOLE = np.arange(1, 17).reshape(8, 2)  # [[1, 2] … [15, 16]]
 OFFSETS = shard_offsets((3, 3, 2))

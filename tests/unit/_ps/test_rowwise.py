@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from replicax._ps.tables.rowwise import rowwise_optimizer
+from replicax._ps.variables.shard_optimizer import rowwise_optimizer
 
 SETTINGS = {
     "sgd": keras.optimizers.SGD(0.1),

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from replicax._ps.hosts import session
-from replicax._ps.hosts.session import end_session, processes_of
+from replicax._ps.hosts import started_cluster
+from replicax._ps.hosts.started_cluster import end_session, processes_of
 
 from helpers import wait_until
 from processes import is_running
@@ -36,7 +36,7 @@ def family():
 def system(request, monkeypatch):
     """Also where there is no /proc."""
     if request.param == "elsewhere":
-        monkeypatch.setattr(session, "_running_linux", session._running_elsewhere)
+        monkeypatch.setattr(started_cluster, "_running_linux", started_cluster._running_elsewhere)
 
 
 def test_processes_are_those_of_the_session(family, system):
@@ -60,5 +60,7 @@ def test_orphans_are_ended(family):
 
 
 def test_those_that_cannot_be_ended_are_told(monkeypatch):
-    monkeypatch.setattr(session, "processes_of", lambda _: [2**22 + 1])  # there is no such process
+    monkeypatch.setattr(
+        started_cluster, "processes_of", lambda _: [2**22 + 1]
+    )  # there is no such process
     assert end_session(2**22 + 1, seconds=0) == [2**22 + 1]

@@ -376,7 +376,7 @@ def test_a_disk_that_is_full_does_not_stop_training(start, caplog, monkeypatch):
         raise OSError("no space is left")
 
     with monkeypatch.context() as patch:
-        patch.setattr("replicax._ps.server.journal._write", full)
+        patch.setattr("replicax._ps.server.snapshot_files._write", full)
         asked.create(2, [7.0], "made later")
     assert "cannot write to" in caplog.text
     asked.create(3, [8.0], "made after")

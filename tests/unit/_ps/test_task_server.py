@@ -14,10 +14,14 @@ from pathlib import Path
 import pytest
 
 import replicax as rx
-from replicax._ps.hosts import task_server
+from replicax._ps.hosts import given_cluster
 from replicax._ps.hosts.cluster import WORKER
-from replicax._ps.hosts.given_cluster import GivenCluster
-from replicax._ps.hosts.task_server import Server, interface_of, serve_this_task_if_member
+from replicax._ps.hosts.given_cluster import (
+    GivenCluster,
+    Server,
+    interface_of,
+    serve_this_task_if_member,
+)
 from replicax.cluster_resolver import ClusterSpec, SimpleClusterResolver
 from replicax.launch._ports import free_ports
 
@@ -30,7 +34,7 @@ SECRET = "thirty-two bytes, as all others."
 @pytest.fixture(autouse=True)
 def secret(monkeypatch):
     monkeypatch.setenv("RX_CLUSTER_SECRET", SECRET)
-    monkeypatch.setattr(task_server, "START_MEMBER", "tiny_member:start_member")
+    monkeypatch.setattr(given_cluster, "START_MEMBER", "tiny_member:start_member")
 
 
 def task(server):
@@ -138,8 +142,8 @@ def program(tmp_path, addresses):
             import sys
             sys.path[:0] = {sys.path!r}
             import replicax as rx
-            from replicax._ps.hosts import task_server
-            task_server.START_MEMBER = "tiny_member:start_member"
+            from replicax._ps.hosts import given_cluster
+            given_cluster.START_MEMBER = "tiny_member:start_member"
         """
         environ = {**os.environ, "TF_CONFIG": json.dumps(config)}
         process = subprocess.Popen(
@@ -163,7 +167,7 @@ def test_a_server_serves_until_the_coordinator_says_goodbye(program):
         server = rx.Server(resolver.cluster_spec(), resolver.task_type, resolver.task_id)
         server.join()
         print("went on")
-        task_server.serve_this_task_if_member()  # that has been done
+        given_cluster.serve_this_task_if_member()  # that has been done
         print("not this far")
     """)
     assert cluster.member(WORKER, 0, timeout=60).incarnation == 0
@@ -174,7 +178,7 @@ def test_a_server_serves_until_the_coordinator_says_goodbye(program):
 
 def test_a_program_that_is_any_task_serves_and_ends_where_it_is_a_member(program):
     process, cluster = program("""
-        task_server.serve_this_task_if_member()
+        given_cluster.serve_this_task_if_member()
         print("not this far")
     """)
     cluster.member(WORKER, 0, timeout=60)
@@ -214,7 +218,7 @@ def test_who_is_no_member_goes_on(jobs, job):
 
 
 def test_without_a_cluster_all_goes_on(monkeypatch):
-    monkeypatch.setattr(task_server, "detect", lambda: None)
+    monkeypatch.setattr(given_cluster, "detect", lambda: None)
     serve_this_task_if_member()
 
 

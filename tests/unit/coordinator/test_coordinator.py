@@ -214,7 +214,7 @@ def test_progress_is_shown_when_asked_for(coordinator, monkeypatch):
     end, said = threading.Event(), []
     terminal = SimpleNamespace(write=lambda text: (said.append(text), end.set()), flush=end.set)
     monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setattr("replicax.coordinator._progress._SECONDS", 0.001)
+    monkeypatch.setattr("replicax.coordinator._coordinator._SECONDS", 0.001)
     for _ in range(2):
         coordinator.schedule(lambda: end.wait(60))
     coordinator.join(progress=True)

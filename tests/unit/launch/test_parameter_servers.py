@@ -22,9 +22,9 @@ task = json.loads(os.environ["TF_CONFIG"])["task"]
 me = f"{{task['type']}} {{task['index']}}"
 """
 SERVE = """
-from replicax._ps.hosts import task_server
-task_server.START_MEMBER = "tiny_member:start_member"
-task_server.serve_this_task_if_member()
+from replicax._ps.hosts import given_cluster
+given_cluster.START_MEMBER = "tiny_member:start_member"
+given_cluster.serve_this_task_if_member()
 """
 CHIEF = """
 import replicax as rx

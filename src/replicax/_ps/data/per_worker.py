@@ -1,4 +1,4 @@
-"""Values and data sets of each worker, as the coordinator sees them, and the worker's number.
+"""Data sets and values of each worker, as the coordinator sees them, and the worker's number.
 
 `worker_data.py` reads the data sets on a worker.
 """
@@ -16,18 +16,20 @@ import jax
 import numpy as np
 
 from replicax._core.errors import OutOfRangeError, UsageError
+from replicax._input.context import InputContext
 from replicax._input.dataset import DistributedDataset
+from replicax._input.source import as_dataset
 from replicax._program.capture import current_recorder
 from replicax._ps.data.splits import Division, Splits, divisible, whole
 from replicax._ps.data.worker_data import made, on_worker, worker_here
-from replicax._ps.fit.steps import WorkerDataAdapter
+from replicax._ps.steps import WorkerDataAdapter
 from replicax.data._derive import Epochs
 from replicax.data._node import Feed
 
 if TYPE_CHECKING:
+    from replicax._core.options import InputOptions
     from replicax._ps.data.splits import Place
     from replicax._ps.queue.closures import Closure
-
 
 _numbers = itertools.count()
 
@@ -369,3 +371,59 @@ def experimental_get_current_worker_index() -> Any:
             "scheduled function, or inside the function passed to `create_per_worker_dataset`."
         )
     return index
+
+
+@final
+class DatasetCreator:
+    """A function that makes a data set, for `fit`, `evaluate` and `predict`.
+
+    Under parameter servers each worker calls it, and reads its own data; `steps_per_epoch` (or
+    `steps`, `validation_steps`) then says how many batches all workers together compute with.
+    Under other strategies it means what `strategy.distribute_datasets_from_function` makes of it.
+
+    Args:
+        dataset_fn: Called with an `InputContext`; returns a data set of batches. Let it shuffle
+            and repeat: workers neither share the data nor agree on an order.
+        input_options: How far ahead batches are placed; without effect under parameter servers.
+
+    Raises:
+        UsageError: If `dataset_fn` cannot be called.
+
+    Example:
+        >>> import keras
+        >>> import numpy as np
+        >>> import replicax as rx
+        >>> def dataset_fn(context):
+        ...     x = np.ones((8, 2), "float32")
+        ...     return rx.data.Dataset.from_tensor_slices((x, x[:, :1])).repeat().batch(4)
+        >>> strategy = rx.ParameterServerStrategy(engine="threads", num_workers=2, num_ps=1)
+        >>> with strategy.scope():
+        ...     model = keras.Sequential([keras.layers.Dense(1)])
+        ...     model.compile("sgd", "mse")
+        >>> history = model.fit(rx.DatasetCreator(dataset_fn), steps_per_epoch=3, verbose=0)
+        >>> len(history.history["loss"])
+        1
+    """
+
+    def __init__(
+        self,
+        dataset_fn: Callable[[InputContext], Any],
+        input_options: InputOptions | None = None,
+    ) -> None:
+        if not callable(dataset_fn):
+            raise UsageError(
+                f"`dataset_fn` must be a function, got a {type(dataset_fn).__name__}. Write "
+                "`DatasetCreator(lambda context: ...)`, or pass the data set itself to `fit`."
+            )
+        self.dataset_fn = dataset_fn
+        self.input_options = input_options
+
+    def created_by(self, distribute: Callable[..., Any] | None) -> Any:
+        """The data set for a strategy.
+
+        Args:
+            distribute: Makes one of a function and options; None where there is no strategy.
+        """
+        if distribute is None:
+            return as_dataset(self.dataset_fn(InputContext()))
+        return distribute(self.dataset_fn, self.input_options)

@@ -2,8 +2,8 @@
 
 A *member* is a process that serves: a server, which holds variables, or a worker, which runs
 closures. What it does is in `member.py`. Where members run, and who brings dead ones back, is what
-the kinds of clusters differ in: `thread_cluster.py`, `started_cluster.py`, `ray_cluster.py`,
-`given_cluster.py`.
+the kinds of clusters differ in: `started_cluster.py`, `ray_cluster.py`, `given_cluster.py`, and
+`ThreadCluster` in `member.py`.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ import numpy as np
 
 from replicax._core.env import JAX_PLATFORMS, environment_for_child, set_variables
 from replicax._ps.hosts.cluster import SERVER, WORKER, load_starter
-from replicax._ps.hosts.session import end_session
+from replicax._ps.hosts.started_cluster import end_session
 
 if TYPE_CHECKING:
     from replicax._ps.hosts.member import Endpoint

@@ -23,7 +23,7 @@ from replicax._core.errors import CancelledError, UsageError
 from replicax._fit.figures import Members
 from replicax._input.context import InputContext
 from replicax._ps.data.per_worker import PerWorkerDataset, Unused
-from replicax._ps.hosts.heartbeat import Heartbeat
+from replicax._ps.hosts.contact import Heartbeat
 from replicax._ps.queue.closures import Closure, ClosureQueue, RemoteValue
 from replicax._ps.queue.lanes import Lane, Lanes, StalenessGate
 from replicax._ps.queue.tasks import Tracer

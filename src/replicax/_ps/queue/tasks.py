@@ -18,7 +18,7 @@ from replicax._program.program import ProgramCache, Signature
 from replicax._ps.data.per_worker import PerWorkerIterator, PerWorkerValues, Slots
 from replicax._ps.programs import Program, build
 from replicax._ps.queue.closures import RemoteValue
-from replicax._ps.recording.record import Position, record
+from replicax._ps.recording import Position, record
 from replicax._ps.variables.server_variable import home_of
 
 if TYPE_CHECKING:

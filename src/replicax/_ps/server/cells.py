@@ -5,7 +5,7 @@ A table whose rows have ids instead of numbers is a `DynamicCell`, in `dynamic_t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import prod
@@ -15,15 +15,23 @@ import numpy as np
 
 from replicax._core.errors import ClusterError
 from replicax._ps.buffers import array_of
-from replicax._ps.tables.rowwise import RowwiseOptimizer, rowwise_optimizer
-from replicax._ps.tables.table import BLOCK_ELEMENTS, grown, put_rows, take_rows
-from replicax._ps.variables.shard_optimizer import ShardOptimizer
+from replicax._ps.variables.shard_optimizer import (
+    RowwiseOptimizer,
+    ShardOptimizer,
+    rowwise_optimizer,
+)
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from replicax._ps.tables.table import Apply
     from replicax._ps.variables.shard_optimizer import Part, Recipe
+
+Apply = Callable[[Any, Any, Sequence[Any], int], tuple[Any, Sequence[Any]]]
+"""`(values, gradients, slots, step) -> (values, slots)`, on the rows that have gradients."""
+
+# Elements per block of a row-wise optimizer, so that a block stays in the cache.
+BLOCK_ELEMENTS = 1 << 16
+_LEAST_ROOM = 16  # rows that a compiled optimizer is given at least
 
 _CHANGES = {
     "add": np.add,
@@ -116,36 +124,8 @@ class Cell:
         """Let an optimizer update some rows, each of them named once."""
         self._note(rows)
         held = [self._own(slot) for slot in (None, *range(len(self.slots)))]
-        update, rowwise = hosted.of_rows(self.part, scale)
-        step = BLOCK_ELEMENTS // max(1, prod(self.part.shape[1:])) if rowwise else len(rows)
-        for start in range(0, len(rows), max(1, step)):
-            block = slice(start, start + max(1, step))
-            self._step_block(rows[block], grads[block], held, update, hosted.iterations, rowwise)
+        update_rows(held, rows, grads, hosted, self.part, scale)
         self.version += 1
-
-    def _step_block(
-        self,
-        rows: np.ndarray,
-        grads: np.ndarray,
-        held: list[np.ndarray],
-        update: Apply,
-        iterations: int,
-        rowwise: bool,
-    ) -> None:
-        # Few sizes, because each is compiled.
-        room = 0 if rowwise else 1 << (len(rows) - 1).bit_length()
-        # State that an optimizer has once, and not for each row, is passed whole.
-        by_row = [array.shape[:1] == held[0].shape[:1] for array in held]
-        value, *slots = [
-            take_rows(array, rows, room) if has_rows else array
-            for array, has_rows in zip(held, by_row, strict=True)
-        ]
-        value, slots = update(value, grown(grads, room), slots, iterations)
-        for array, changed, has_rows in zip(held, [value, *slots], by_row, strict=True):
-            if has_rows:
-                put_rows(array, rows, np.asarray(changed)[: len(rows)])
-            else:
-                array[...] = changed
 
     def _note(self, rows: np.ndarray) -> None:
         """Note that these rows are about to change."""
@@ -167,6 +147,72 @@ class Cell:
 def _is_own(held: Any) -> bool:
     """Whether an array is changed in place by `step_rows`; all others never change."""
     return isinstance(held, np.ndarray) and held.flags.owndata
+
+
+def update_rows(
+    held: Sequence[np.ndarray],
+    rows: np.ndarray,
+    grads: np.ndarray,
+    hosted: Hosted,
+    part: Part,
+    scale: float,
+) -> None:
+    """Let an optimizer update some rows of a value and its slots in place, each row named once.
+
+    If each row's result depends on that row alone, it is given rows block by block. Else it is
+    given a power of two of rows, so that it is compiled for few shapes; behind the real ones are
+    zeros, whose results are dropped.
+    """
+    update, rowwise = hosted.of_rows(part, scale)
+    size = BLOCK_ELEMENTS // max(1, prod(part.shape[1:])) if rowwise else len(rows)
+    # State that an optimizer has once, and not for each row, is passed whole.
+    by_row = [array.shape[:1] == held[0].shape[:1] for array in held]
+    for start in range(0, len(rows), max(1, size)):
+        block = slice(start, start + max(1, size))
+        some, gradients = rows[block], grads[block]
+        room = 0 if rowwise else max(_LEAST_ROOM, 1 << (len(some) - 1).bit_length())
+        value, *slots = [
+            take_rows(array, some, room) if has_rows else array
+            for array, has_rows in zip(held, by_row, strict=True)
+        ]
+        value, slots = update(value, grown(gradients, room), slots, hosted.iterations)
+        for array, changed, has_rows in zip(held, [value, *slots], by_row, strict=True):
+            if has_rows:
+                put_rows(array, some, np.asarray(changed)[: len(some)])
+            else:
+                array[...] = changed
+
+
+def take_rows(array: np.ndarray, rows: np.ndarray, room: int = 0) -> np.ndarray:
+    """Copy rows, followed by zeros if there is `room` for more."""
+    out = np.empty((max(room, len(rows)), *array.shape[1:]), array.dtype)
+    # `clip` spares a buffer and a check of the indices, which were checked before.
+    array.take(rows, axis=0, out=out[: len(rows)], mode="clip")
+    out[len(rows) :] = 0
+    return out
+
+
+def put_rows(array: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
+    """Write rows, each once."""
+    if not array.size:
+        return
+    values = np.ascontiguousarray(values, array.dtype)
+    # Each row as one item of raw bytes, so that NumPy copies rows and not elements.
+    _items(array)[rows] = _items(values)
+
+
+def grown(array: np.ndarray, rows: int, zeros: Callable[..., np.ndarray] = np.zeros) -> np.ndarray:
+    """An array with at least this many rows, the new ones zeros."""
+    if rows <= len(array):
+        return array
+    longer = zeros((rows, *array.shape[1:]), array.dtype)
+    longer[: len(array)] = array
+    return longer
+
+
+def _items(array: np.ndarray) -> np.ndarray:
+    width = prod(array.shape[1:])
+    return array.reshape(len(array), width).view(f"V{array.itemsize * width}").reshape(len(array))
 
 
 class OtherOptimizer(ClusterError):
@@ -198,7 +244,7 @@ class Hosted:
         return cls(recipe, ShardOptimizer(recipe), iterations, rate, kind or recipe.name)
 
     def of_rows(self, part: Part, scale: float) -> tuple[Apply, bool]:
-        """What updates rows of a cell, and whether it takes any number of them: see `Table.update`.
+        """What updates rows of a cell, and whether it takes any number of them.
 
         In NumPy where that is possible, else compiled. Gradients are multiplied by `scale`.
         """

@@ -13,16 +13,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from replicax._ps.server import server_state
-from replicax._ps.server.journal import Journal, records
 from replicax._ps.server.server import ParameterServer, is_change
 from replicax._ps.server.snapshot_files import (
     Damaged,
     Entry,
+    Journal,
     OtherFormat,
     SnapshotFolder,
     keep_cell,
     read_cell,
     read_state,
+    records,
     write_cell,
     write_state,
 )

@@ -18,7 +18,7 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._core.lookup import NO_ID
 from replicax._ps.buffers import aligned, array_of, raw
-from replicax._ps.tables.id_sources import without
+from replicax._ps.programs import without
 from replicax._ps.tables.initial_rows import server_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy as np
 
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.hosts.cluster import SERVER, task_name
-from replicax._ps.store.rows import plan_index, rows_by_shard
+from replicax._ps.store.partition import plan_index, rows_by_shard
 
 if TYPE_CHECKING:
     from replicax._ps.store.servers import SteadyClient

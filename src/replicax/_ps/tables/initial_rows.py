@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from replicax._core.errors import UsageError
-from replicax._ps.store.rows import sort_by_owner
+from replicax._ps.store.partition import sort_by_owner
 
 # The multipliers of splitmix64's finaliser and of the golden ratio, which spread every bit.
 _GOLDEN, _FIRST, _SECOND = (

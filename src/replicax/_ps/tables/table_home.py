@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 State = Mapping[str, np.ndarray]
 
 # Entries that an export has once and not for each id.
-_ONCE = ("step", "version", "slot_initials")
-_OLDER = ("whole", "removed")  # said nothing in checkpoints, which older versions wrote
+_ONCE = ("step", "slot_initials")
+_OLDER = ("version", "whole", "removed")  # in checkpoints of older versions; not used
 
 
 class _Empty:
@@ -73,7 +73,7 @@ class LocalTable(_Empty):
 
     def contents(self) -> State | None:
         """The contents, if any were put in."""
-        return self._cell and self._cell.export()
+        return None if self._cell is None else self._cell.export()
 
     def read_rows(self, rows: np.ndarray) -> np.ndarray:
         return self.cell.rows(rows)

@@ -20,7 +20,7 @@ from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.variable_methods import VariableMethods
 from replicax._program.capture import current_recorder
-from replicax._ps.recording.recorder import DenseUse
+from replicax._ps.recording import DenseUse
 
 
 class Home(Protocol):
