@@ -99,7 +99,7 @@ LAYERS = {
         "_core.env",
         "_core.errors",
         "_core.events",
-        "_core.machine.gpus",
+        "_core.machine.nvidia",
     },
     "report": {"_tools.compare"},
     "_tools": {*ENGINE, "_tools", "strategies", "testing", "cluster_resolver", "launch", PUBLIC},

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from replicax._core.cross_device_ops import CrossDeviceOps
     from replicax._core.store import Store
     from replicax._core.topology import Topology
-    from replicax._fit.local_steps import LocalSteps
+    from replicax._fit.replica_steps import LocalSteps
     from replicax._keras.distribution import Closures
     from replicax._program.capture import Captured
 

@@ -39,13 +39,13 @@ from replicax._keras import _compat
 from replicax._program.capture import ARRAYS, Static
 from replicax._program.explain import (
     blame,
+    memory_needs,
     raise_explained,
     tracer_for_variable,
     variable_in_jax,
 )
 from replicax._program.feeding import is_iterator
 from replicax._program.jaxpr import may_fail, tells_python
-from replicax._program.out_of_memory import needs
 
 if TYPE_CHECKING:
     from replicax._program.capture import Captured
@@ -334,7 +334,7 @@ class Program:
                     events.dispatched(token.is_ready)
         except Exception as error:
             blame(error)
-            raise_explained(error, lambda: needs(self._steady, self.state.values(), arrays))
+            raise_explained(error, lambda: memory_needs(self._steady, self.state.values(), arrays))
         return outputs
 
     def inline(self, arrays: Any) -> Any:
