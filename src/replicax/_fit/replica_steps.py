@@ -32,8 +32,8 @@ from replicax._fit.steps import Steps, paced, rows_of
 from replicax._keras import _compat
 from replicax._program.capture import CaptureScope
 from replicax._program.compiling import compiled
+from replicax._program.identity import StateWatch
 from replicax._program.program import queue_of
-from replicax._program.state_watch import StateWatch
 
 if TYPE_CHECKING:
     from replicax._core.options import CommunicationOptions

@@ -28,6 +28,7 @@ from replicax._keras import _compat
 from replicax._program.capture import Captured, capture, is_array
 from replicax._program.feeding import Elements, HostLoop
 from replicax._program.jaxpr import flatten
+from replicax._program.program import rebuilt
 
 
 @final
@@ -278,7 +279,7 @@ class ConcreteFunction:
         """The specs of the results."""
         captured = self.traced().captured
         found = captured.jaxpr.out_avals[: captured.num_outputs]
-        return captured.assemble([_spec_of(aval) for aval in found])
+        return rebuilt(captured.tree, captured.outputs, map(_spec_of, found))
 
     def traced(self) -> Traced:
         """Trace the function to a pure program, for axes of any size."""

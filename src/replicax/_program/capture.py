@@ -269,12 +269,6 @@ class Captured:
         pairs = zip(self.variables, values, strict=True)
         return [(v.path, value) for v, value in pairs if not _compat.has_rows_of_replicas(v)]
 
-    def assemble(self, arrays: Sequence[Any]) -> Any:
-        """The function's output, from its arrays."""
-        rest = iter(arrays)
-        leaves = [next(rest) if output is None else output.value for output in self.outputs]
-        return self.tree.unflatten(leaves)
-
 
 class MadeOfArguments(UsageError):
     """A variable begins with a value that only the call has: no other trace can make it."""

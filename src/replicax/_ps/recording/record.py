@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from replicax._keras import _compat
 from replicax._program.capture import Captured, abstract, capture, current_recorder
 from replicax._program.feeding import Refusal
+from replicax._program.program import rebuilt
 from replicax._ps.recording.recorder import (
     DenseUse,
     Inputs,
@@ -178,7 +179,7 @@ def _captured(
 
 
 def _recorded(captured: Captured, recorder: Recorder) -> Recorded:
-    found = captured.assemble([Position(i) for i in range(captured.num_outputs)])
+    found = rebuilt(captured.tree, captured.outputs, map(Position, range(captured.num_outputs)))
     numbers = jax.tree.map(
         lambda leaf: leaf.output if isinstance(leaf, Position) else leaf,
         {key: found[key] for key in ("grads", "changes", "ids", "checks")},
