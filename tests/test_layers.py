@@ -37,7 +37,7 @@ LAYERS = {
     "_core": {"_core"},
     "_cpu": {"_core", "_control"},
     # Below the seams: what captures and runs a step reads and writes variables by it.
-    "_keras._compat": {"_core.errors"},
+    "_keras._compat": {"_core.errors", "_core.tracing"},
     "_program": {"_core", "_control", "_cpu", "_keras._compat"},
     "_keras": {"_core", "_control", "_cpu", "_program"},
     "_function": {"_core", "_program", "_keras"},
@@ -99,7 +99,7 @@ LAYERS = {
         "_core.env",
         "_core.errors",
         "_core.events",
-        "_core.machine.gpus",
+        "_core.machine.nvidia",
     },
     "report": {"_tools.compare"},
     "_tools": {*ENGINE, "_tools", "strategies", "testing", "cluster_resolver", "launch", PUBLIC},

@@ -155,7 +155,7 @@ _MODULES = {
 prefer_jax_backend()
 # `fit` reads our data sets, also of a model that no strategy owns. A data set sees to it as soon
 # as there is one, if Keras is there; it must not import Keras, nor the package that knows it.
-seams.provide(lambda: importlib.import_module("replicax._fit.hooks").install_hooks())
+seams.provide(lambda: importlib.import_module("replicax._fit.trainer").install_hooks())
 
 
 if not TYPE_CHECKING:  # to a type checker, every name would exist

@@ -45,71 +45,78 @@ class NeedsValues(UsageError):
     """A result whose shape depends on values was asked for in compiled code, which has none."""
 
 
-class _Reading(NamedTuple):
-    """How the running code gets data."""
+class _Around(NamedTuple):
+    """What holds for the running code."""
 
     reader: Reader | None = None  # answers requests; None if no function is traced
     is_host_loop: bool = False  # a compiled function runs as plain Python, which reads by itself
     is_pipeline: bool = False  # a function of a pipeline runs
     is_known: bool = False  # to read an element to learn what elements are like is an error
+    kernels: frozenset[str] = frozenset()  # of processes that a program is exported for
+    hearers: tuple[Callable[..., Any], ...] = ()  # who hears of each read of a variable
 
 
-_reading: ContextVar[_Reading] = ContextVar("replicax_reading", default=_Reading())  # noqa: B039
+_around: ContextVar[_Around] = ContextVar("replicax_around", default=_Around())  # noqa: B039
+#: What holds for the running code; each step asks.
+around: Callable[[], _Around] = _around.get
 
 
 @contextlib.contextmanager
-def _reads(**changes: Any) -> Generator[None, None, None]:
-    token = _reading.set(_reading.get()._replace(**changes))
+def with_around(**changes: Any) -> Generator[None, None, None]:
+    """Let other values hold in a `with` block; blocks of other values may end before or after."""
+    now = _around.get()
+    before = {name: getattr(now, name) for name in changes}
+    _around.set(now._replace(**changes))
     try:
         yield
     finally:
-        _reading.reset(token)
+        _around.set(_around.get()._replace(**before))
 
 
 def current_reader() -> Reader | None:
     """Who answers now; None if no function is traced."""
-    return _reading.get().reader
+    return _around.get().reader
 
 
 def read_by(reader: Reader | None) -> contextlib.AbstractContextManager[None]:
     """Let `reader` answer in a `with` block."""
-    return _reads(reader=reader, is_host_loop=False)
+    return with_around(reader=reader, is_host_loop=False)
 
 
 def is_host_loop() -> bool:
     """Whether a compiled function runs as a host loop now, and none is traced in it."""
-    return _reading.get().is_host_loop
+    return _around.get().is_host_loop
 
 
 def host_loop() -> contextlib.AbstractContextManager[None]:
     """Run a `with` block as part of a host loop."""
-    return _reads(reader=None, is_host_loop=True)
+    return with_around(reader=None, is_host_loop=True)
 
 
 def is_inside() -> bool:
     """Whether a function of a pipeline runs now."""
-    return _reading.get().is_pipeline
+    return _around.get().is_pipeline
 
 
 def call_inside(fn: Callable[..., Any], *args: Any) -> Any:
     """Call a function of a pipeline."""
-    now = _reading.get()
+    now = _around.get()
     # Each element takes this way: neither a generator nor `_replace`, which take a microsecond.
-    token = _reading.set(_Reading(now.reader, now.is_host_loop, True, now.is_known))
+    token = _around.set(_Around(now[0], now[1], True, now[3], now[4], now[5]))
     try:
         return fn(*args)
     finally:
-        _reading.reset(token)
+        _around.reset(token)
 
 
 def may_read() -> bool:
     """Whether an element may be read to learn what elements are like."""
-    return not _reading.get().is_known
+    return not _around.get().is_known
 
 
 def known_before() -> contextlib.AbstractContextManager[None]:
     """A `with` block in which to read an element for that is an error."""
-    return _reads(is_known=True)
+    return with_around(is_known=True)
 
 
 def refuse_to_loop(what: str) -> None:
@@ -152,26 +159,26 @@ def refuse_inside_a_trace(home: Any = None) -> None:
     home = home or evaluation()
     while trace is not home:
         # Tapes, `grad` and `vmap` hand constants on to the trace around; a program keeps them.
-        around = _around(trace)
-        if around is None or type(trace) is _staging():
+        outer = _outside(trace)
+        if outer is None or type(trace) is _staging():
             raise UsageError(
                 "Cannot take an element of an iterator in a function that JAX traces once "
                 "(`tf.map_fn`, `tf.scan`, `tf.while_loop`, `tf.cond`, `jax.jit`): every call would "
                 "compute with the same element. Take it outside and pass it, or write "
                 "`for batch in dataset`."
             )
-        trace = around
+        trace = outer
 
 
 def is_staged() -> bool:
     """Whether operations become part of a program now, also inside of tapes, `grad` and `vmap`."""
     trace = current_trace()
     while trace is not None and type(trace) is not _staging():
-        trace = _around(trace)
+        trace = _outside(trace)
     return trace is not None
 
 
-def _around(trace: Any) -> Any:
+def _outside(trace: Any) -> Any:
     """The trace around one of a tape, of `grad` or of `vmap`; None around others."""
     return getattr(trace, "parent", None) or getattr(trace, "parent_trace", None)
 

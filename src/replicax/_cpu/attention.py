@@ -26,10 +26,10 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from replicax._core.context import current_frame
+from replicax._core.tracing import with_around
 from replicax._cpu import kernels
 from replicax._cpu.kernels import ATTENTION, ATTENTION_GRADIENT
 from replicax._cpu.lowering import (
-    exporting,
     is_on_one_device,
     is_whole,
     operation,
@@ -83,7 +83,7 @@ def on_this_machine(stays: bool) -> Generator[list[jax.export.DisabledSafetyChec
     that the export has to disable.
     """
     names = (ATTENTION, ATTENTION_GRADIENT) if stays else ()
-    with exporting(*names):
+    with with_around(kernels=frozenset(names)):
         yield [jax.export.DisabledSafetyCheck.custom_call(name) for name in names]
 
 

@@ -7,10 +7,8 @@ primitive from a formula, with an optional kernel in C.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Collection, Generator, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -19,9 +17,10 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from replicax._core.tracing import around
+
 # For each replaced primitive of JAX: the part of the tuning, and our primitive.
 rules: dict[Primitive, tuple[str, Primitive]] = {}
-_exported: ContextVar[frozenset[str]] = ContextVar("replicax_exported", default=frozenset())
 
 
 def has_known_sizes(*arrays: Any) -> bool:
@@ -38,10 +37,10 @@ def may_replace(ctx: Any, kernels: Collection[str] = ()) -> bool:
     """Whether a rule may replace JAX's lowering of an operation.
 
     An exported program may not use `kernels`, which other processes may lack, except within
-    `exporting`.
+    `on_this_machine`.
     """
     exported = ctx.module_context.lowering_parameters.for_export
-    stays = not exported or _exported.get().issuperset(kernels)
+    stays = not exported or around().kernels.issuperset(kernels)
     return stays and has_known_sizes(*ctx.avals_in, *ctx.avals_out)
 
 
@@ -90,16 +89,6 @@ def in_32_bits(compute: Callable[..., Any]) -> Callable[..., Any]:
 def _widened(array: Any) -> Any:
     is_narrow = getattr(array, "dtype", None) in (jnp.bfloat16, jnp.float16)
     return array.astype(jnp.float32) if is_narrow else array
-
-
-@contextlib.contextmanager
-def exporting(*kernels: str) -> Generator[None]:
-    """Export in a `with` block, to processes that have these kernels."""
-    token = _exported.set(frozenset(kernels))
-    try:
-        yield
-    finally:
-        _exported.reset(token)
 
 
 def operation(

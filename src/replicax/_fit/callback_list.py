@@ -26,8 +26,8 @@ import keras
 
 from replicax._fit.destinations import refuse_unwritable
 from replicax._fit.figures import Figures
+from replicax._fit.replica_steps import own_steps_of
 from replicax._fit.steps import Pace, pace_of
-from replicax._fit.trainer import own_steps_of
 from replicax._keras import _compat, workers
 from replicax._keras.distribution import installed
 

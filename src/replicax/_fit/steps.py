@@ -39,10 +39,9 @@ from replicax._keras import _compat
 from replicax._program.central import compile_step
 from replicax._program.compiling import compile_for
 from replicax._program.explain import blame
-from replicax._program.identity import agree_on_program
+from replicax._program.identity import StateWatch, agree_on_program
 from replicax._program.jaxpr import may_fail
 from replicax._program.program import Program, queue_of
-from replicax._program.state_watch import StateWatch
 
 if TYPE_CHECKING:
     from replicax._keras.distribution import StoreDistribution

@@ -13,9 +13,14 @@ import logging
 from collections.abc import Callable, Generator
 from typing import Any
 
+import jax
+
+from replicax._control import current
 from replicax._core import seams
 from replicax._core.context import current_frame
 from replicax._core.errors import MixedStrategies
+from replicax._core.seams import put_in_if_keras_is_there
+from replicax._fit import callback_list
 from replicax._fit.batches import placed_batch, placed_batches, state_elsewhere
 from replicax._fit.data import (
     adapted,
@@ -24,14 +29,27 @@ from replicax._fit.data import (
     refuse_endless_validation,
     unannounced_end,
 )
-from replicax._fit.replica_steps import ReplicaSteps
+from replicax._fit.replica_steps import ReplicaSteps, own_steps_of, steps_of
 from replicax._fit.steps import Steps
-from replicax._keras import _compat
+from replicax._keras import _compat, adam, distribution, operations, replica, workers
 from replicax._keras.distribution import StoreDistribution, adopt, installed, marked
 from replicax._program.explain import raise_explained
 
 _log = logging.getLogger("replicax")
 METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
+
+
+def install_hooks() -> None:
+    """Put every seam into Keras; a second call changes nothing."""
+    replica.install()
+    install()
+    distribution.install()
+    callback_list.install()
+    adam.install()
+    operations.install()
+    if jax.distributed.is_initialized() or current().size > 1:
+        workers.install()
+    put_in_if_keras_is_there()  # those of `replicax.tf`, if the program has imported it
 
 
 def install() -> None:
@@ -103,13 +121,13 @@ def _in_own_distribution(original: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 return original(self, *args, **kwargs)
             except BaseException as error:
-                for steps in _steps_of(self):
+                for steps in steps_of(self):
                     steps.abandon()
                 if isinstance(error, Exception):
                     raise_explained(error)
                 raise
             finally:
-                for steps in _steps_of(self):
+                for steps in steps_of(self):
                     steps.forget()
 
     return method
@@ -196,13 +214,3 @@ def _variables(model: Any, *, of_optimizer: bool) -> list[Any]:
         *model.metrics_variables,
         *(marked(optimizer.variables) if optimizer else ()),
     ]
-
-
-def _steps_of(model: Any) -> list[Any]:
-    functions = (getattr(model, f"{kind}_function", None) for kind in ("train", "test", "predict"))
-    return [function for function in functions if hasattr(function, "forget")]
-
-
-def own_steps_of(model: Any) -> list[Steps | ReplicaSteps]:
-    """The step functions that a model has, but those that schedule closures."""
-    return [steps for steps in _steps_of(model) if isinstance(steps, Steps | ReplicaSteps)]

@@ -7,7 +7,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import jax
@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from replicax._core.errors import SignatureMismatch, UsageError
-from replicax._function.graph import Graph
 from replicax._function.input_signature import (
     PLAIN,
     InputSignature,
@@ -28,6 +27,80 @@ from replicax._function.input_signature import (
 from replicax._keras import _compat
 from replicax._program.capture import Captured, capture, is_array
 from replicax._program.feeding import Elements, HostLoop
+from replicax._program.jaxpr import flatten
+from replicax._program.program import rebuilt
+
+
+@final
+@dataclass(frozen=True)
+class Node:
+    """An operation, an argument or a constant."""
+
+    name: str  # unique in the graph
+    op: str  # a JAX primitive, "Placeholder" or "Const"
+    input: list[str] = field(default_factory=list)  # names of nodes
+
+    @property
+    def type(self) -> str:
+        """The same as `op`: TensorFlow's operations have `type`, its nodes `op`."""
+        return self.op
+
+
+@final
+@dataclass(frozen=True)
+class GraphDef:
+    """The nodes of a graph, in the order in which they are computed."""
+
+    node: list[Node]
+
+    def __str__(self) -> str:
+        inputs = ["".join(f'  input: "{name}"\n' for name in node.input) for node in self.node]
+        return "".join(
+            f'node {{\n  name: "{node.name}"\n  op: "{node.op}"\n{lines}}}\n'
+            for node, lines in zip(self.node, inputs, strict=True)
+        )
+
+
+@final
+class Graph:
+    """The operations of a program.
+
+    **Differs from TF:** operations are JAX primitives, and a loop or a branch is one node with its
+    body. The graph is read-only. The last arguments of the program, a closed jaxpr, have `names`;
+    those before them are variables.
+    """
+
+    def __init__(self, program: Any, names: Sequence[str]) -> None:
+        self._nodes: list[Node] = []
+        self._used: dict[str, int] = {}
+        jaxpr = program.jaxpr
+        first = len(jaxpr.invars) - len(names)
+        inputs = [f"variable_{number}" for number in range(first)] + [*names]
+        found = [self._add(name or "argument", "Placeholder", []) for name in inputs]
+
+        def constant(*_: Any) -> str:
+            return self._add("Const", "Const", [])
+
+        def note(equation: Any, operands: list[str]) -> list[str]:
+            op = equation.primitive.name
+            return [self._add(op, op, operands)] * len(equation.outvars)
+
+        flatten(program, found, constant, note, remat=True)
+
+    def as_graph_def(self) -> GraphDef:
+        """The nodes, as `.node`."""
+        return GraphDef(list(self._nodes))
+
+    def get_operations(self) -> list[Node]:
+        """The nodes."""
+        return list(self._nodes)
+
+    def _add(self, name: str, op: str, inputs: Sequence[str]) -> str:
+        count = self._used[name] = self._used.get(name, -1) + 1
+        named = f"{name}_{count}" if count else name
+        self._nodes.append(Node(named, op, list(inputs)))
+        return named
+
 
 logger = logging.getLogger("replicax")
 
@@ -206,7 +279,7 @@ class ConcreteFunction:
         """The specs of the results."""
         captured = self.traced().captured
         found = captured.jaxpr.out_avals[: captured.num_outputs]
-        return captured.assemble([_spec_of(aval) for aval in found])
+        return rebuilt(captured.tree, captured.outputs, map(_spec_of, found))
 
     def traced(self) -> Traced:
         """Trace the function to a pure program, for axes of any size."""

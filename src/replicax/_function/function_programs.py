@@ -33,7 +33,7 @@ from replicax._program.feeding import (
     next_of,
 )
 from replicax._program.identity import agree_on_program
-from replicax._program.program import Program, ProgramCache, ProgramState, Signature
+from replicax._program.program import Program, ProgramCache, ProgramState, Signature, rebuilt
 from replicax._program.table_gradients import evaluate_by_rows
 
 _EMPTY = Signature.of((), {})
@@ -193,7 +193,7 @@ class FunctionProgram:
 
     def __call__(self, doing: str, leaves: list[Any]) -> Any:
         """Run the program; `doing` names it in errors."""
-        return self._captured.assemble(self._program(doing, leaves))
+        return rebuilt(self._captured.tree, self._captured.outputs, self._program(doing, leaves))
 
 
 def _layouts_of_outputs(captured: Captured, inputs: Sequence[Any]) -> list[Any]:
@@ -208,7 +208,7 @@ def _layouts_of_outputs(captured: Captured, inputs: Sequence[Any]) -> list[Any]:
     whole = jax.sharding.NamedSharding(meshes[0], jax.sharding.PartitionSpec())
     split = jax.sharding.NamedSharding(meshes[0], jax.sharding.PartitionSpec(AXIS))
     layouts = [whole] * captured.num_outputs
-    found = captured.assemble(range(captured.num_outputs))
+    found = rebuilt(captured.tree, captured.outputs, range(captured.num_outputs))
     for leaf in jax.tree.leaves(found, is_leaf=is_distributed):
         if isinstance(leaf, PerReplica) and leaf.is_even:
             layouts[leaf.stacked] = split

@@ -14,13 +14,13 @@ import shutil
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextvars import ContextVar
 from typing import Any
 
 import jax
 import keras
 
 from replicax._core.errors import UnsupportedVersion, WrongBackend
+from replicax._core.tracing import around, with_around
 
 LOWEST, BELOW = (3, 12), (3, 16)
 
@@ -130,20 +130,17 @@ def read_all(variables: Iterable[KerasVariable]) -> list[Any]:
 
 _plain_value = KerasVariable.value
 _plain_scope = keras.StatelessScope.get_current_value
-_hearers: ContextVar[tuple[Callable[..., Any], ...]] = ContextVar("replicax_hearers", default=())
-hearers = _hearers.get
 
 
 @contextlib.contextmanager
 def reads_heard(hear: Callable[[KerasVariable, Any], Any]) -> Iterator[None]:
     """Call `hear(variable, value)` for each read in a `with` block; the reader gets its result."""
     _count_tapes(1)
-    token = _hearers.set((*_hearers.get(), hear))
     try:
-        yield
+        with with_around(hearers=(*around().hearers, hear)):
+            yield
     finally:
         _count_tapes(-1)
-        _hearers.reset(token)
 
 
 _tapes = 0  # of all threads
@@ -165,24 +162,21 @@ def _count_tapes(change: int) -> None:
 
 def heard(variable: KerasVariable, value: Any) -> Any:
     """What the reader of a variable gets; None stays None."""
-    for hear in _hearers.get() if value is not None else ():
+    for hear in around().hearers if value is not None else ():
         value = hear(variable, value)
     return value
 
 
 def unheard(scope: Any, variable: KerasVariable) -> Any:
     """What a scope holds for a variable, without a read; None if it holds nothing."""
-    token = _hearers.set(())
-    try:
+    with with_around(hearers=()):
         return scope.get_current_value(variable)
-    finally:
-        _hearers.reset(token)
 
 
 @property
 def _value(self: KerasVariable) -> Any:
     """`KerasVariable.value`, where reads may be heard of."""
-    if not _hearers.get():
+    if not around().hearers:
         return _plain_value.__get__(self)
     return self._maybe_autocast(read(self))
 

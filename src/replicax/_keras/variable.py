@@ -17,8 +17,7 @@ from replicax._core.options import VariableAggregation, VariableSynchronization
 from replicax._core.tracing import current_reader
 from replicax._keras import _compat
 from replicax._keras.variable_methods import VariableMethods
-from replicax._program.beginnings import Beginning
-from replicax._program.capture import CaptureScope
+from replicax._program.capture import Beginning, CaptureScope
 
 
 class _AnyVariable(type):

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 from jax.extend.core import get_opaque_trace_state
+from jax.sharding import SingleDeviceSharding
 
 from replicax._control import Offer, current
 from replicax._control.agreement import agree
@@ -20,7 +21,7 @@ from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.errors import UsageError, WorkersDiffer, by_worker
 from replicax._core.events import COPY, Step, begin_common, position, tell, timed
 from replicax._core.machine.startup import forked, in_fork
-from replicax._core.placement import is_spread, place
+from replicax._core.placement import aligned, is_spread, own_copy, place, place_batch, place_rows
 from replicax._core.reduce import ReduceOp, SyncGroup, gather_value, reduce_value
 from replicax._core.tracing import is_staged, outside_of_all
 from replicax._core.values import (
@@ -29,23 +30,22 @@ from replicax._core.values import (
     PerReplica,
     ReplicaNests,
     is_distributed,
+    refuse_text,
 )
 from replicax._keras import _compat
 from replicax._keras.compressed import CompressedSum
 from replicax._keras.distribution import StoreDistribution, adopt
-from replicax._mesh.pieces import put_pieces, put_uneven
 from replicax._mesh.spmd import ReplicaProgram, build, stack_of
 from replicax._program.capture import current_recorder
-from replicax._program.identity import agree_on_program, agree_on_shared
-from replicax._program.program import ProgramCache, Queue, Signature, queue_of
-from replicax._program.state_watch import StateWatch
+from replicax._program.identity import StateWatch, agree_on_program, agree_on_shared
+from replicax._program.program import ProgramCache, Queue, Signature, queue_of, rebuilt
 
 if TYPE_CHECKING:
     from replicax._core.compression import Compression
     from replicax._core.cross_device_ops import CrossDeviceOps
     from replicax._core.store import Store
     from replicax._core.topology import Topology
-    from replicax._fit.local_steps import LocalSteps
+    from replicax._fit.replica_steps import LocalSteps
     from replicax._keras.distribution import Closures
     from replicax._program.capture import Captured
 
@@ -167,9 +167,7 @@ class Engine:
                     values[i] = PerReplica(value) if varies else Mirrored(value, replicas)
             for place, total in zip(made.sums, values[len(made.varies) :], strict=True):
                 values[place].total = total
-        rest, captured = iter(values), made.captured
-        leaves = [next(rest) if out is None else out.value for out in captured.outputs]
-        return captured.tree.unflatten(leaves)
+        return rebuilt(made.captured.tree, made.captured.outputs, values)
 
     def _build(
         self,
@@ -337,3 +335,75 @@ def _refuse_nests(value: Any) -> None:
             "Cannot reduce or gather sparse and ragged tensors of several replicas. Reduce or "
             "gather dense results that `run` computes from them."
         )
+
+
+def put_pieces(topology: Topology, pieces: Sequence[Any]) -> Any:
+    """Place one nest of host arrays per replica of this process: a nest of `PerReplica`.
+
+    With several processes, all pieces of one batch have one shape; else they may differ in their
+    first axis. With one replica the arrays stay arrays.
+    """
+    leaves, tree = jax.tree.flatten(pieces[0])
+    for leaf in leaves:
+        refuse_text(leaf)
+    if topology.num_replicas == 1:
+        one = len(topology.devices) == 1
+        home = SingleDeviceSharding(topology.devices[0]) if one else topology.replicated
+        return tree.unflatten(place_batch(list(map(own_copy, leaves)), [home] * len(leaves)))
+    columns = list(zip(leaves, *(tree.flatten_up_to(piece) for piece in pieces[1:]), strict=True))
+    return tree.unflatten(_put_columns(topology, columns))
+
+
+def _put_columns(topology: Topology, columns: Sequence[Sequence[Any]]) -> list[PerReplica]:
+    """Place for each column the arrays of all replicas; those of one shape each by one call."""
+    stacked = [_stacked(column) if _is_even(column) else None for column in columns]
+    even = [array for array in stacked if array is not None]
+    if topology.num_processes > 1:
+        placed = iter([place_rows(a, topology.split, topology.num_replicas) for a in even])
+    else:
+        placed = iter(place_batch(even, [topology.split] * len(even)))
+    return [
+        # Uneven pieces are computed in lockstep, by every device: see uneven.py.
+        PerReplica(parts=tuple(jax.device_put(list(map(own_copy, column)), topology.replicated)))
+        if array is None
+        else PerReplica(next(placed))
+        for array, column in zip(stacked, columns, strict=True)
+    ]
+
+
+def _is_even(column: Sequence[Any]) -> bool:
+    return len({np.shape(leaf) for leaf in column}) == 1
+
+
+def put_uneven(topology: Topology, pieces: Sequence[Any], sizes: Sequence[int]) -> Any:
+    """Place pieces of different sizes that several processes hold; all of them call it together.
+
+    `sizes` are the rows of all replicas, over all processes. Every device holds the arrays of all
+    replicas, because they are computed in lockstep: see uneven.py.
+    """
+    for leaf in jax.tree.leaves(pieces[0]):
+        refuse_text(leaf)
+    most, cut = max(sizes), _cut(tuple(sizes), topology.replicated)
+
+    def one(*leaves: Any) -> PerReplica:
+        padded = np.zeros((len(leaves), most, *np.shape(leaves[0])[1:]), np.result_type(*leaves))
+        for row, leaf in zip(padded, leaves, strict=True):
+            row[: len(leaf)] = leaf
+        return PerReplica(parts=cut(place_rows(padded, topology.split, len(sizes))))
+
+    return jax.tree.map(one, *pieces)
+
+
+@functools.lru_cache(maxsize=64)
+def _cut(sizes: tuple[int, ...], layout: Any) -> Any:
+    def cut(stacked: Any) -> tuple[Any, ...]:
+        return tuple(stacked[replica, :size] for replica, size in enumerate(sizes))
+
+    return jax.jit(cut, out_shardings=layout)
+
+
+def _stacked(leaves: Sequence[Any]) -> np.ndarray:
+    """A copy of these arrays as one, which the devices of a CPU take over as it is."""
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    out = aligned((len(arrays), *arrays[0].shape), np.result_type(*arrays))
+    return np.stack(arrays, out=out)

@@ -23,7 +23,7 @@ from replicax._program.feeding import Refusal
 from replicax._program.program import Program, ProgramState
 
 if TYPE_CHECKING:
-    from replicax._program.state_watch import StateWatch
+    from replicax._program.identity import StateWatch
 
 ReplicaFn = Callable[[SyncGroup, Sequence[Any]], Any]
 

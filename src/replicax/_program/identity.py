@@ -1,22 +1,31 @@
-"""What a compiled program is, in words that can be compared between processes.
+"""Whether all workers have the same programs, and the same state.
 
-Names, addresses and the order in which Python made things are left out: two processes that traced
-the same code get the same words. (Whether replicas of one process agree is `_mesh/uneven.py`.)
+A program is compared in words. Names, addresses and the order in which Python made things are left
+out: two processes that traced the same code get the same words.
+
+Workers that train together hold copies of every variable. A copy that is changed on one worker
+only stays different, and nothing fails. So now and then each worker compares a checksum of all its
+copies, made on the devices, with the others; if one differs, checksums of the single variables tell
+which. (Whether replicas of one process agree is `_mesh/uneven.py`.)
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, final
 
 import jax
 import jax.extend
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.core import Tracer
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from replicax._control import current
 from replicax._control.agreement import agree
@@ -153,3 +162,146 @@ def _aval(leaf: Any) -> str:
 
 def _digest(words: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
+
+
+# Steps. The checksums of 450 arrays take 2.4 ms where a step with them takes 30 ms and more.
+EVERY = 100
+_GROUP = 64 << 20  # bytes
+_STATE = "state"
+_FIX = (
+    "A callback, or code around the loop, has changed them on some of the workers. Change weights, "
+    "learning rates, counters and seeds on all workers alike, and continue from the last "
+    "checkpoint. See docs/multi_worker.md."
+)
+
+Pairs = Sequence[tuple[str, Any]]
+
+
+@final
+class StateWatch:
+    """Compares the state of all workers at the first step it is told of, and every `EVERY` steps.
+
+    All workers call the same methods at the same points.
+    """
+
+    def __init__(self) -> None:
+        self._count = -1
+
+    def restart(self) -> None:
+        """Compare at the next step, too."""
+        self._count = -1
+
+    def step(self, pairs: Callable[[], Pairs]) -> None:
+        """Count a step that is about to begin, and compare if its turn has come.
+
+        `pairs` gives the paths and values of the variables. A change is found up to `EVERY` steps
+        later.
+        """
+        self._count += 1
+        if self._count % EVERY == 0:
+            self.compare(pairs())
+
+    def compare(self, pairs: Pairs) -> None:
+        """Compare the state now, which waits for the step before."""
+        self._count = 0
+        copies = [(uncounted(path), value) for path, value in pairs if _is_copy(value)]
+        values = [value for _, value in copies]
+        rows = np.zeros((1, 0), np.uint32)
+        if values:
+            program = _program(values[0].sharding.mesh)
+            found = [program(group).addressable_shards for group in _groups(values)]
+            rows = np.hstack([np.vstack([shard.data for shard in shards]) for shards in found])
+        # To spell the names of the types takes 5 times as long: 3 ms for 450 variables.
+        about = [(path, value.shape, value.dtype.str) for path, value in copies]
+        start = zlib.crc32(str(about).encode())
+        found = sorted({f"{zlib.crc32(row.tobytes(), start):08x}" for row in rows})
+        # Devices of one worker that differ must not be alike on all workers.
+        own = f" of worker {jax.process_index()}" if len(found) > 1 else ""
+        try:
+            agree(_STATE, {"checksum of all variables": ", ".join(found) + own}, fix=_FIX)
+        except WorkersDiffer:
+            agree(_STATE, _facts(copies, rows), fix=_FIX)  # all workers are here
+            raise
+
+
+def _groups(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """The arrays in order, in groups: XLA:CPU needs as much memory again as a program is given."""
+    begin, size = 0, 0
+    for end, value in enumerate(values):
+        if size and size + value.nbytes > _GROUP:
+            yield values[begin:end]
+            begin, size = end, 0
+        size += value.nbytes
+    yield values[begin:]
+
+
+def _is_copy(value: Any) -> bool:
+    """Whether each device of all workers has the whole of an array.
+
+    Others have rows of their own, such as those of a divided optimizer, or of a variable that is
+    combined when it is read. Nobody else has these, so there is nothing to compare.
+    """
+    several = isinstance(value, jax.Array) and not value.is_fully_addressable
+    return several and value.is_fully_replicated and isinstance(value.sharding, NamedSharding)
+
+
+def _facts(copies: Pairs, rows: np.ndarray) -> dict[str, str]:
+    """Each variable by itself, single numbers first: a learning rate changes all weights."""
+    facts: dict[str, str] = {}
+    for number in sorted(range(len(copies)), key=lambda number: copies[number][1].shape != ()):
+        path, value = copies[number]
+        texts = [_text(one, value) for one in dict.fromkeys(rows[:, number].tolist())]
+        own = f" on the devices of worker {jax.process_index()}" if len(texts) > 1 else ""
+        facts[f"value of {path} (variable {number})"] = " / ".join(texts) + own
+    return facts
+
+
+def _text(checksum: int, of: Any) -> str:
+    if _is_shown(of):
+        return str(np.array(checksum, np.uint32).view(of.dtype))
+    return f"{of.dtype}{list(of.shape)}, checksum {checksum:08x}"
+
+
+def _is_shown(value: Any) -> bool:
+    """Whether the checksum of an array is its value."""
+    return not value.shape and value.dtype in (np.float32, np.int32, np.uint32)
+
+
+@functools.lru_cache(maxsize=8)
+def _program(mesh: Mesh) -> Any:
+    """From arrays that all devices have copies of to a row of checksums for each device."""
+    rows = PartitionSpec(mesh.axis_names)
+    # Not checked: copies that differ are what is looked for.
+    return jax.jit(
+        jax.shard_map(
+            lambda values: jnp.stack(list(map(_checksum, values)))[None],
+            mesh=mesh,
+            in_specs=PartitionSpec(),
+            out_specs=rows,
+            check_vma=False,
+        )
+    )
+
+
+def _checksum(value: Any) -> Any:
+    """The bits of an array as one number, which depends on the place of each."""
+    bits = _bits(value)
+    if _is_shown(value):
+        return bits
+    bits = bits.reshape(-1)
+    places = lax.iota(jnp.uint32, bits.size) * jnp.uint32(2654435761)
+    mixed = (bits ^ (bits >> 15)) * (places | jnp.uint32(1))
+    return jnp.sum(mixed ^ (mixed >> 13), dtype=jnp.uint32)
+
+
+def _bits(value: Any) -> Any:
+    if jnp.issubdtype(value.dtype, jnp.complexfloating):
+        value = jnp.stack([value.real, value.imag])
+    if jnp.issubdtype(value.dtype, jnp.floating):
+        # The bits of a NaN depend on the order of what was added up.
+        value = jnp.where(value != value, jnp.full((), jnp.nan, value.dtype), value)
+    elif value.dtype == bool or jnp.iinfo(value.dtype).bits < 8:
+        value = value.astype(jnp.int8)
+    width = min(value.dtype.itemsize, 4)
+    unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[width]
+    return lax.bitcast_convert_type(value, unsigned).astype(jnp.uint32)

@@ -33,23 +33,23 @@ from replicax._core.interrupts import uninterrupted
 from replicax._core.machine.startup import forked, in_fork
 from replicax._core.placement import copied
 from replicax._core.topology import may_deadlock
-from replicax._core.tracing import is_host_loop, is_staged, is_transformed, outside_of_all
+from replicax._core.tracing import around, is_host_loop, is_staged, is_transformed, outside_of_all
 from replicax._core.values import Mirrored, PerReplica, is_distributed
 from replicax._keras import _compat
 from replicax._program.capture import ARRAYS, Static
 from replicax._program.explain import (
     blame,
+    memory_needs,
     raise_explained,
     tracer_for_variable,
     variable_in_jax,
 )
 from replicax._program.feeding import is_iterator
 from replicax._program.jaxpr import may_fail, tells_python
-from replicax._program.out_of_memory import needs
 
 if TYPE_CHECKING:
     from replicax._program.capture import Captured
-    from replicax._program.state_watch import StateWatch
+    from replicax._program.identity import StateWatch
 
 logger = logging.getLogger("replicax")
 
@@ -100,9 +100,13 @@ class Signature:
 
     def rebuild(self, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments again, with `arrays` in place of the originals."""
-        rest = iter(arrays)
-        leaves = [next(rest) if leaf is None else leaf.value for leaf in self.leaves]
-        return self.tree.unflatten(leaves)
+        return rebuilt(self.tree, self.leaves, arrays)
+
+
+def rebuilt(tree: Any, leaves: Sequence[Static | None], arrays: Iterable[Any]) -> Any:
+    """A nest of these leaves; None stands for the next array."""
+    rest = iter(arrays)
+    return tree.unflatten([next(rest) if leaf is None else leaf.value for leaf in leaves])
 
 
 def _array_key(value: Any) -> Hashable:
@@ -334,7 +338,7 @@ class Program:
                     events.dispatched(token.is_ready)
         except Exception as error:
             blame(error)
-            raise_explained(error, lambda: needs(self._steady, self.state.values(), arrays))
+            raise_explained(error, lambda: memory_needs(self._steady, self.state.values(), arrays))
         return outputs
 
     def inline(self, arrays: Any) -> Any:
@@ -404,7 +408,7 @@ class ProgramState:
 
     def values(self) -> tuple[list[Any], list[Any]]:
         """The values of the variables that are written, and those of the others."""
-        if _compat.get_stateless_scope() is None and not _compat.hearers():
+        if _compat.get_stateless_scope() is None and not around().hearers:
             # Each step takes this way: no loop in Python unless something is missing.
             written = list(map(_compat.stored, self.written))
             others = list(map(_compat.stored, self.others))

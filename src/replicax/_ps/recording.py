@@ -26,6 +26,7 @@ from replicax._keras import _compat
 from replicax._program.aggregation import change
 from replicax._program.capture import Captured, TraceAgain, abstract, capture, current_recorder
 from replicax._program.feeding import Refusal
+from replicax._program.program import rebuilt
 
 if TYPE_CHECKING:
     from replicax._core.host_calls import Check
@@ -411,7 +412,7 @@ def _captured(
 
 
 def _recorded(captured: Captured, recorder: Recorder) -> Recorded:
-    found = captured.assemble([Position(i) for i in range(captured.num_outputs)])
+    found = rebuilt(captured.tree, captured.outputs, map(Position, range(captured.num_outputs)))
     numbers = jax.tree.map(
         lambda leaf: leaf.output if isinstance(leaf, Position) else leaf,
         {key: found[key] for key in ("grads", "changes", "ids", "checks")},

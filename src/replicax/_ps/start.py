@@ -20,7 +20,7 @@ from replicax._core.env import (
     preallocate_gpu_memory,
 )
 from replicax._core.errors import UsageError
-from replicax._core.machine.gpus import shared_gpus
+from replicax._core.machine.nvidia import shared_gpus
 from replicax._core.machine.startup import is_started, nvidia_gpus
 from replicax._ps.hosts.cluster import ROLES, Members, Size, environment_of_members, local_size
 from replicax._ps.hosts.contact import Dialer

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._program.capture import CaptureScope, evaluate, is_array
-from replicax._tape.derivative import is_differentiable
+from replicax._tape.recording_trace import is_differentiable
 
 
 def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,10 +13,9 @@ import keras
 
 from replicax._core.errors import TapeMisuse
 from replicax._keras import _compat
-from replicax._tape.derivative import is_differentiable
-from replicax._tape.recording_trace import recorded
-from replicax._tape.tape_entries import TapeEntries
-from replicax._tape.tape_values import (
+from replicax._tape.recording_trace import is_differentiable, recorded
+from replicax._tape.tape_entries import (
+    TapeEntries,
     UnconnectedGradients,
     basis_for,
     basis_of_rows,

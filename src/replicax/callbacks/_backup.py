@@ -17,10 +17,9 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._fit.data import HostAdapter
-from replicax._fit.hooks import install_hooks
+from replicax._fit.trainer import install_hooks
 from replicax._keras import _compat, workers
-from replicax.experimental._notice import Notice, announce
-from replicax.experimental._termination import exit_for_restart
+from replicax.experimental._preemption import Notice, announce, exit_for_restart
 from replicax.train import Checkpoint, CheckpointManager, Value
 from replicax.train._files import remove_tree
 

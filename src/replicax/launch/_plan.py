@@ -18,7 +18,7 @@ from replicax._core.env import (
     tuning_for_child,
 )
 from replicax._core.errors import UsageError
-from replicax._core.machine.gpus import own_gpus, shared_gpus, usable_gpus
+from replicax._core.machine.nvidia import own_gpus, shared_gpus, usable_gpus
 from replicax._processes.child import RX_RESTART, ProcessPlan
 from replicax.cluster_resolver import ClusterSpec, Task, TFConfig
 

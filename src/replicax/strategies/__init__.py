@@ -5,6 +5,7 @@
 
 from replicax.strategies._base import Strategy as Strategy
 from replicax.strategies._central_storage import CentralStorageStrategy as CentralStorageStrategy
+from replicax.strategies._current import DefaultStrategy as DefaultStrategy
 from replicax.strategies._current import (
     experimental_set_strategy as experimental_set_strategy,
 )
@@ -12,7 +13,6 @@ from replicax.strategies._current import get_replica_context as get_replica_cont
 from replicax.strategies._current import get_strategy as get_strategy
 from replicax.strategies._current import has_strategy as has_strategy
 from replicax.strategies._current import in_cross_replica_context as in_cross_replica_context
-from replicax.strategies._default import DefaultStrategy as DefaultStrategy
 from replicax.strategies._extended import StrategyExtended as StrategyExtended
 from replicax.strategies._mirrored import MirroredStrategy as MirroredStrategy
 from replicax.strategies._model_parallel import ModelParallelStrategy as ModelParallelStrategy

@@ -21,7 +21,7 @@ from replicax._core.machine.startup import forked, in_fork
 from replicax._core.options import InputOptions, RunOptions
 from replicax._core.placement import movable
 from replicax._core.reduce import ReduceOp
-from replicax._fit.hooks import install_hooks
+from replicax._fit.trainer import install_hooks
 from replicax._input.context import InputContext, ValueContext
 from replicax._keras.distribution import installed
 from replicax.strategies._extended import StrategyExtended

@@ -8,7 +8,7 @@ from replicax._core.compression import compression_of
 from replicax._core.cross_device_ops import CollectiveAllReduce
 from replicax._core.options import CommunicationOptions
 from replicax._core.topology import Topology
-from replicax._fit.local_steps import local_steps
+from replicax._fit.replica_steps import local_steps
 from replicax._mesh.engine import Engine
 from replicax._mesh.processes import start
 from replicax._mesh.store import DeviceStore, replicated

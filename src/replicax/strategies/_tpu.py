@@ -20,7 +20,7 @@ from replicax._mesh.tpu import (
 )
 from replicax.cluster_resolver import TPUClusterResolver
 from replicax.strategies._base import Strategy
-from replicax.tpu._device_assignment import DeviceAssignment, assigned_devices
+from replicax.tpu._topology import DeviceAssignment, assigned_devices
 
 if TYPE_CHECKING:
     from replicax.cluster_resolver import ClusterResolver

@@ -72,7 +72,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         """),
         {
             "Assert": "._debugging",
-            "UnconnectedGradients": "replicax._tape.tape_values",
+            "UnconnectedGradients": "replicax._tape.tape_entries",
             "recompute_grad": "replicax._tape.custom_gradient",
         },
         _of("keras.initializers", """

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from absl.testing import absltest
 
-from replicax._core.machine.gpus import has_plugin
+from replicax._core.machine.nvidia import has_plugin
 from replicax._core.machine.startup import count_accelerators
 
 

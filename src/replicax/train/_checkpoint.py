@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from replicax._control import current
 from replicax._core.errors import UsageError
-from replicax._program.state_watch import StateWatch
+from replicax._program.identity import StateWatch
 from replicax.train import _files
 from replicax.train._bundle import Bundle, is_bundle
 from replicax.train._parts import (

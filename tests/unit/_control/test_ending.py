@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from replicax._control import EXIT_CODE, _ending
-from replicax.experimental._termination import exit_for_restart
+from replicax.experimental._preemption import exit_for_restart
 
 
 class Line:

@@ -7,7 +7,7 @@ import pytest
 import replicax as rx
 from replicax._core.env import gpu_share_at_start
 from replicax._core.machine import nvidia, startup
-from replicax._core.machine.gpus import own_gpus, shared_gpus, usable_gpus
+from replicax._core.machine.nvidia import own_gpus, shared_gpus, usable_gpus
 
 
 @pytest.mark.parametrize(

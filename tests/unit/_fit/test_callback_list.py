@@ -14,7 +14,7 @@ import pytest
 
 import replicax as rx
 from replicax._fit.callback_list import StrategyCallbackList
-from replicax._fit.hooks import install_hooks
+from replicax._fit.trainer import install_hooks
 from replicax._keras import _compat
 from replicax._keras.workers import channel_of
 

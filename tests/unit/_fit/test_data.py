@@ -8,7 +8,7 @@ import pytest
 
 import replicax as rx
 from replicax._fit.data import HostAdapter, adapted
-from replicax._fit.hooks import install_hooks
+from replicax._fit.trainer import install_hooks
 from replicax._keras import _compat
 
 from fitting import ROWS, TARGETS

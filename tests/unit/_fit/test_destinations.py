@@ -12,7 +12,7 @@ import pytest
 import replicax as rx
 from replicax._core.errors import UsageError
 from replicax._fit.destinations import Destination
-from replicax._fit.hooks import install_hooks
+from replicax._fit.trainer import install_hooks
 
 from channels import as_workers
 from fitting import ROWS, TARGETS, dense_net, made

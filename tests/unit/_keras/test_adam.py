@@ -9,7 +9,7 @@ import pytest
 
 import replicax as rx
 from replicax._cpu import kernels
-from replicax._fit.hooks import install_hooks
+from replicax._fit.trainer import install_hooks
 from replicax._keras import adam
 
 from helpers import tuned

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._fit.hooks import install_hooks
+from replicax._fit.trainer import install_hooks
 from replicax._keras import _compat, workers
 
 workers.install()  # which strategies do where there are several processes

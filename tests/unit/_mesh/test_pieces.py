@@ -9,7 +9,7 @@ import pytest
 
 from replicax._core.topology import Topology
 from replicax._core.values import PerReplica
-from replicax._mesh.pieces import put_pieces
+from replicax._mesh.engine import put_pieces
 
 TWO = Topology.local(["CPU:1", "CPU:3"])
 

@@ -13,8 +13,9 @@ from replicax._core.errors import UnevenBatch, VariableNotReduced
 from replicax._core.reduce import ReduceOp, sum_leaves
 from replicax._core.topology import AXIS, Topology
 from replicax._core.values import PerReplica
-from replicax._mesh.pieces import put_pieces
+from replicax._mesh.engine import put_pieces
 from replicax._mesh.uneven import build_uneven, fingerprints, run_in_lockstep, same_outputs
+from replicax._program.program import rebuilt
 
 TWO = Topology.local(["CPU:0", "CPU:1"])
 ROWS = put_pieces(TWO, [np.array([1.0, 2.0]), np.array([3.0])])
@@ -27,7 +28,7 @@ def built(fn):
     )
     values = [variable.value for variable in captured.variables]
     outputs, news = body(values, [ROWS])
-    return captured.assemble(outputs), varies, news
+    return rebuilt(captured.tree, captured.outputs, outputs), varies, news
 
 
 def test_each_replica_computes_its_rows():

@@ -17,6 +17,7 @@ from replicax._program.capture import (
     is_array,
 )
 from replicax._program.explain import explain
+from replicax._program.program import rebuilt
 
 
 def run(captured, *arrays):
@@ -26,7 +27,7 @@ def run(captured, *arrays):
     news = results[captured.num_outputs :]
     for position, new in zip(captured.written, news, strict=True):
         captured.variables[position].assign(new)
-    return captured.assemble(results[: captured.num_outputs])
+    return rebuilt(captured.tree, captured.outputs, results)
 
 
 ONE = jnp.float32(1.0)

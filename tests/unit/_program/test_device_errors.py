@@ -12,7 +12,7 @@ import pytest
 import replicax as rx
 from replicax._control import set_current
 from replicax._control._channel import Alone
-from replicax._program import explain, out_of_memory
+from replicax._program import explain
 from replicax._program.explain import blame, is_device_error
 
 GLOO = "UNKNOWN: Gloo AllReduce failed: Connection closed by peer"
@@ -120,7 +120,7 @@ ROWS, TARGETS = np.ones((64, 64), "float32"), np.ones((64, 128), "float32")
 
 def note_of(model, monkeypatch, free):
     monkeypatch.setattr("jax.default_backend", lambda: "gpu")
-    monkeypatch.setattr(out_of_memory, "free_memory", lambda devices: free)
+    monkeypatch.setattr(explain, "free_memory", lambda devices: free)
     with pytest.raises(jax.errors.JaxRuntimeError) as failed:
         model.fit(ROWS, TARGETS, batch_size=64, verbose=0)
     (note,) = failed.value.__notes__
@@ -166,7 +166,7 @@ def test_a_step_of_a_custom_loop_says_the_part_of_its_batch(monkeypatch):
     )
     made.program._steady = WithoutMemory(made.program._steady)
     monkeypatch.setattr("jax.default_backend", lambda: "gpu")
-    monkeypatch.setattr(out_of_memory, "free_memory", lambda devices: 16 * 1024)
+    monkeypatch.setattr(explain, "free_memory", lambda devices: 16 * 1024)
     with pytest.raises(jax.errors.JaxRuntimeError) as failed:
         strategy.run(step, args=(ROWS,))
     # 32 KiB of weights, 16 KiB come in, 32 KiB go out.

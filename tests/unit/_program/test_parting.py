@@ -9,7 +9,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from replicax._core.topology import AXIS, Topology
-from replicax._program.parting import Operations, computed, computed_once, parted
+from replicax._program.central import Operations, computed, computed_once, parted
 
 TWO = Topology.local(["CPU:1", "CPU:2"])
 X = np.arange(6, dtype="float32").reshape(2, 3)

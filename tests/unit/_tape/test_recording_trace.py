@@ -15,8 +15,7 @@ from jax import lax
 
 from replicax._core.errors import TapeMisuse
 from replicax._core.tracing import current_trace
-from replicax._tape.derivative import _kept
-from replicax._tape.recording_trace import RecordingTrace, recorded
+from replicax._tape.recording_trace import RecordingTrace, _kept, recorded
 from replicax._tape.tape_entries import TapeEntries
 
 X = jnp.array([0.3, -1.2, 2.5, 0.9], jnp.float32)

@@ -15,7 +15,7 @@ from jax import lax
 import replicax as rx
 from replicax._core.errors import PerReplicaMisuse, TapeMisuse, UsageError
 from replicax._core.values import Mirrored, PerReplica
-from replicax._tape.tape_values import UnconnectedGradients
+from replicax._tape.tape_entries import UnconnectedGradients
 
 TWO, THREE = jnp.float32(2.0), jnp.float32(3.0)
 

@@ -15,7 +15,7 @@ def joined(monkeypatch):
     """The resolvers that were to be joined."""
     found = []
     monkeypatch.setattr(
-        "replicax.config._connect.start", lambda resolver, _: found.append(resolver)
+        "replicax.config._settings.start", lambda resolver, _: found.append(resolver)
     )
     return found
 

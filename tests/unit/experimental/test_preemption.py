@@ -14,7 +14,7 @@ import pytest
 
 import replicax as rx
 from replicax._core.errors import UsageError
-from replicax.experimental import PreemptionCheckpointHandler, TerminationConfig, _notice
+from replicax.experimental import PreemptionCheckpointHandler, TerminationConfig, _preemption
 
 from channels import as_workers
 from helpers import wait_until
@@ -114,7 +114,7 @@ def test_a_grace_period_saves_twice(tmp_path):
 
 
 def test_a_function_may_notice_and_another_may_save(tmp_path, monkeypatch):
-    monkeypatch.setattr(_notice, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(_preemption, "_POLL_SECONDS", 0.01)
     told, saves = threading.Event(), []
     training = Training(
         tmp_path,
@@ -154,7 +154,7 @@ def test_the_end_of_a_watched_block(tmp_path):
 
 
 def test_all_workers_save_after_the_same_step(tmp_path, monkeypatch):
-    monkeypatch.setattr(_notice, "_POLL_SECONDS", 0.001)
+    monkeypatch.setattr(_preemption, "_POLL_SECONDS", 0.001)
     told = threading.Event()
 
     def work(index):

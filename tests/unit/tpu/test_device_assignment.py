@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from replicax import errors
-from replicax.tpu._device_assignment import assigned_devices
+from replicax.tpu._topology import assigned_devices
 from replicax.tpu.experimental import DeviceAssignment, Topology
 
 

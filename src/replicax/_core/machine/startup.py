@@ -25,7 +25,7 @@ from replicax._core.env import (
 from replicax._core.errors import BackendAlreadyInitialized
 from replicax._core.machine import compilation_cache, nvidia
 from replicax._core.machine.compilation_cache import jax_setting
-from replicax._core.machine.gpus import has_plugin
+from replicax._core.machine.nvidia import has_plugin
 from replicax._cpu.memory import keep_memory
 from replicax.cluster_resolver._tpu_slice import chips_on_bus
 

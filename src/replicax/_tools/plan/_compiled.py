@@ -19,8 +19,8 @@ from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.cross_device_ops import CrossDeviceOps
 from replicax._core.errors import UsageError
 from replicax._core.values import PerReplica
-from replicax._fit.hooks import install_hooks
 from replicax._fit.step_program import program_of_steps, spread, step_state, step_variables
+from replicax._fit.trainer import install_hooks
 from replicax._keras import _compat
 from replicax._keras.distribution import spec_of
 from replicax._mesh.engine import Engine

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from replicax._core.errors import UsageError, did_you_mean
-from replicax._fit.hooks import install_hooks
+from replicax._fit.trainer import install_hooks
 from replicax._tools.plan._script import from_script
 from replicax._tools.plan._subject import Subject, subject
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from replicax._core.errors import UsageError
-from replicax._fit.hooks import install_hooks
+from replicax._fit.trainer import install_hooks
 from replicax._keras import _compat
 from replicax._program.capture import capture
 from replicax._tools.plan._compiled import (

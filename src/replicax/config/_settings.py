@@ -1,14 +1,22 @@
-"""Joining a cluster at the start of a program, as programs for `tf.distribute` do."""
+"""Settings of the whole program: its cluster, the compilation cache, the tuning for CPUs."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from replicax._core.errors import ClusterSpecError
+from replicax._core.machine import compilation_cache as _cache
 from replicax._core.options import CommunicationOptions
+from replicax._cpu import tuning
 from replicax._mesh.processes import start
 from replicax.cluster_resolver import ClusterResolver, ClusterSpec, SimpleClusterResolver
+
+if TYPE_CHECKING:
+    import os
+    from contextlib import AbstractContextManager
+    from pathlib import Path
 
 
 def experimental_connect_to_cluster(
@@ -91,3 +99,60 @@ def _own_names() -> set[str]:
     except OSError:
         addresses = set[str]()
     return {"localhost", "127.0.0.1", "[::1]", name, name.partition(".")[0], *addresses}
+
+
+def cpu_tuning(enabled: bool) -> AbstractContextManager[object]:
+    """Switch the tuning for CPUs on or off. It is on by default.
+
+    XLA computes some operations slowly on CPUs. Replicax replaces those that it has measured, with
+    the same results. Nothing changes on GPUs and TPUs. `RX_CPU_TUNING=0` in the environment is the
+    same as `cpu_tuning(False)`; docs/cpu.md has the parts and the measurements.
+
+    The switch applies to programs that are compiled later. One part is not switched back: from the
+    first strategy or program for CPUs to the end of the process, the C library keeps freed memory
+    for the next step.
+
+    Args:
+        enabled: Whether the tuning is on.
+
+    Returns:
+        A context manager that restores the former setting at its end.
+
+    Example:
+        >>> import replicax as rx
+        >>> with rx.config.cpu_tuning(False):
+        ...     double = rx.function(lambda x: 2 * x)
+        ...     print(double(4.0))  # compiled by plain JAX
+        8.0
+    """
+    return tuning.choose(tuning.PARTS if enabled else ())
+
+
+def compilation_cache(folder: str | os.PathLike[str] | bool | None = None) -> Path | None:
+    """Keep compiled programs on disk, so that the next start of a program compiles nothing.
+
+    Without this call, programs are kept from the first strategy on, in the folder of
+    `RX_COMPILATION_CACHE`, or else in `replicax` in the user's cache folder; `off` keeps none. The
+    folder holds up to 1 GiB and 1000 programs; the least recently used are deleted first. Processes
+    may share a folder. Only this call changes a `jax_compilation_cache_dir` that the user has set.
+
+    Nobody else may be able to write to the folder, because the programs in it are executed.
+
+    Args:
+        folder: The folder. None for the folder without this call, or for the user's cache
+            folder if `RX_COMPILATION_CACHE` is `off`. False for no folder.
+
+    Returns:
+        The folder with the programs for this kind of CPU, or None.
+
+    Raises:
+        UsageError: If this user cannot write there, or others can.
+
+    Example:
+        >>> import tempfile
+        >>> import replicax as rx
+        >>> rx.config.compilation_cache(tempfile.mkdtemp()).name.startswith("cpu-")
+        True
+        >>> rx.config.compilation_cache(False)
+    """
+    return _cache.choose(folder)
