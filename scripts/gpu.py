@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from harness.report import put_between_markers
 
 from replicax._core.machine import nvidia
-from replicax._tools.doctor._checks import best_cuda
-from replicax._tools.doctor._facts import gather
+from replicax._tools.doctor.checks import best_cuda
+from replicax._tools.doctor.facts import gather
 
 ROOT = Path(__file__).parents[1]
 PAGE, TABLES = ROOT / "docs" / "gpu.md", ROOT / "build" / "benchmarks"

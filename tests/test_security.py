@@ -37,7 +37,7 @@ LISTENERS = {
 
 # They connect to a Unix socket, ask what kind one is, or look for a free port.
 DO_NOT_LISTEN = {
-    "_tools/doctor/_facts.py",
+    "_tools/doctor/facts.py",
     "_ps/hosts/given_cluster.py",
     "_net/client.py",
 }

@@ -56,11 +56,11 @@ if TYPE_CHECKING:
     from replicax._ps.hosts.given_cluster import Server as Server
     from replicax._tape.custom_gradient import custom_gradient as custom_gradient
     from replicax._tape.tape import GradientTape as GradientTape
-    from replicax._tools.plan._batch_size import find_batch_size as find_batch_size
-    from replicax._tools.plan._planning import plan as plan
-    from replicax._tools.plan._result import Plan as Plan
-    from replicax._tools.verify._result import Verification as Verification
-    from replicax._tools.verify._verifying import verify as verify
+    from replicax._tools.plan.batch_size import find_batch_size as find_batch_size
+    from replicax._tools.plan.planning import plan as plan
+    from replicax._tools.plan.result import Plan as Plan
+    from replicax._tools.verify.result import Verification as Verification
+    from replicax._tools.verify.verifying import verify as verify
     from replicax.strategies import CentralStorageStrategy as CentralStorageStrategy
     from replicax.strategies import MirroredStrategy as MirroredStrategy
     from replicax.strategies import ModelParallelStrategy as ModelParallelStrategy
@@ -109,12 +109,12 @@ _HOMES = {
     "replicax._tape.tape": ["GradientTape"],
     "replicax._keras.module": ["Module"],
     "replicax._keras.variable": ["Variable"],
-    "replicax._tools.plan._batch_size": ["find_batch_size"],
-    "replicax._tools.plan._planning": ["plan"],
-    "replicax._tools.plan._result": ["Plan"],
+    "replicax._tools.plan.batch_size": ["find_batch_size"],
+    "replicax._tools.plan.planning": ["plan"],
+    "replicax._tools.plan.result": ["Plan"],
     "replicax._ps.hosts.given_cluster": ["Server"],
-    "replicax._tools.verify._result": ["Verification"],
-    "replicax._tools.verify._verifying": ["verify"],
+    "replicax._tools.verify.result": ["Verification"],
+    "replicax._tools.verify.verifying": ["verify"],
     "replicax.strategies": [
         "CentralStorageStrategy",
         "MirroredStrategy",

@@ -9,26 +9,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from replicax._tools.compare._compare import compare as compare
-    from replicax._tools.compare._comparison import Comparison as Comparison
-    from replicax._tools.compare._comparison import Epoch as Epoch
-    from replicax._tools.compare._comparison import Interval as Interval
-    from replicax._tools.compare._comparison import Measurement as Measurement
-    from replicax._tools.compare._devices import DeviceReport as DeviceReport
-    from replicax._tools.compare._devices import devices as devices
-    from replicax._tools.compare._save import save as save
-    from replicax._tools.compare._settings import Settings as Settings
+    from replicax._tools.compare.comparing import compare as compare
+    from replicax._tools.compare.devices import DeviceReport as DeviceReport
+    from replicax._tools.compare.devices import devices as devices
+    from replicax._tools.compare.result import Comparison as Comparison
+    from replicax._tools.compare.result import Epoch as Epoch
+    from replicax._tools.compare.result import Interval as Interval
+    from replicax._tools.compare.result import Measurement as Measurement
+    from replicax._tools.compare.settings import Settings as Settings
+    from replicax._tools.compare.text import save as save
 
 _HOME_OF = {
-    "compare": "_compare",
-    "Comparison": "_comparison",
-    "Epoch": "_comparison",
-    "Interval": "_comparison",
-    "Measurement": "_comparison",
-    "DeviceReport": "_devices",
-    "devices": "_devices",
-    "save": "_save",
-    "Settings": "_settings",
+    "compare": "comparing",
+    "Comparison": "result",
+    "Epoch": "result",
+    "Interval": "result",
+    "Measurement": "result",
+    "DeviceReport": "devices",
+    "devices": "devices",
+    "save": "text",
+    "Settings": "settings",
 }
 
 

@@ -13,7 +13,7 @@ import replicax as rx
 from replicax._core.topology import Topology
 from replicax._cpu import kernels
 from replicax._mesh.store import replicated
-from replicax._tools.plan._compiled import described_strategy, lower_train_step
+from replicax._tools.plan.step import described_strategy, lower_train_step
 
 from .cases import BATCH, DEVICE, LABELS, MODELS, compiled
 

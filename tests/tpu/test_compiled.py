@@ -1,6 +1,6 @@
 """What a step under `TPUStrategy` becomes on TPUs, by their own compiler, which needs no TPU.
 
-The slices are described, not there. `fit` makes the same step: see _tools/plan/_compiled.py.
+The slices are described, not there. `fit` makes the same step: see _tools/plan/step.py.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import replicax as rx
 from replicax._core.topology import Topology
 from replicax._mesh.store import replicated
 from replicax._mesh.tpu import split_over_model
-from replicax._tools.plan._compiled import described_strategy, lower_train_step
-from replicax._tools.plan._targets import target
+from replicax._tools.plan.step import described_strategy, lower_train_step
+from replicax._tools.plan.targets import target
 
 pytestmark = pytest.mark.timeout(240)
 

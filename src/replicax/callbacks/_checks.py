@@ -12,11 +12,11 @@ from replicax._core import events
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.finite import assert_finite
-from replicax._tools.verify._on_one_device import OnOneDevice
-from replicax._tools.verify._result import Verification
+from replicax._tools.verify.verifying import OnOneDevice
+from replicax._tools.verify.result import Verification
 
 if TYPE_CHECKING:
-    from replicax._tools.verify._result import Comparison
+    from replicax._tools.verify.result import Comparison
 
 
 class AssertFinite(keras.callbacks.Callback):

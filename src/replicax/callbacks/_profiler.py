@@ -12,13 +12,12 @@ import keras
 
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
-from replicax._tools.profile import _render
-from replicax._tools.profile._recorder import Plan, Recorder
-from replicax._tools.profile._summary import summarized
-from replicax._tools.profile._talk import talk_timed
+from replicax._tools.profile.recorder import Plan, Recorder, talk_timed
+from replicax._tools.profile.summary import summarized
+from replicax._tools.profile.text import to_json, to_markdown
 
 if TYPE_CHECKING:
-    from replicax._tools.profile._result import Profile
+    from replicax._tools.profile.result import Profile
 
 
 class Profiler(keras.callbacks.Callback):
@@ -103,5 +102,5 @@ class Profiler(keras.callbacks.Callback):
             warnings.warn(f"No profile was made. {error}", stacklevel=2)
             return
         self._folder.mkdir(parents=True, exist_ok=True)
-        for name, text in (("md", _render.to_markdown), ("json", _render.to_json)):
+        for name, text in (("md", to_markdown), ("json", to_json)):
             (self._folder / f"profile.{name}").write_text(text(self.profile), encoding="utf-8")

@@ -33,7 +33,7 @@ from replicax.launch._profile_arguments import (
 from replicax.launch._run_arguments import add_run, add_top
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _DESCRIPTION = """\
 The strategies of tf.distribute for Keras 3 on JAX.
@@ -74,10 +74,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command in ("k8s", "slurm"):
         return _write(command, request)
     if command == "top":
-        child = [sys.executable, "-m", "replicax._tools.top", json.dumps(request)]
-        return run_child(child, os.environ)
-    child = [sys.executable, "-m", "replicax._tools.compare", command, json.dumps(request)]
-    return run_child(child, child_environment(os.environ, replicas=request["replicas"]))
+        return _child(command, request, os.environ)
+    return _child(command, request, child_environment(os.environ, replicas=request["replicas"]))
+
+
+def _child(command: str, options: Mapping[str, Any], environment: Mapping[str, str]) -> int:
+    """Let a process do the work of a command that needs JAX, or more than the standard library."""
+    child = [sys.executable, "-m", "replicax._tools.commands", command, json.dumps(options)]
+    return run_child(child, environment)
 
 
 def _run(request: dict[str, Any], typed: Sequence[str]) -> int:
@@ -107,8 +111,8 @@ def _migrate(typed: Sequence[str]) -> int:
     request = vars(build_parser().parse_args(own))
     del request["command"]
     request["args"] = of_program
-    child = [sys.executable, "-m", "replicax._tools.migrate", json.dumps(request)]
-    return run_child(child, migrate_environment(os.environ, replicas=request["replicas"]))
+    environment = migrate_environment(os.environ, replicas=request["replicas"])
+    return _child("migrate", request, environment)
 
 
 def _for_script(typed: Sequence[str]) -> int:
@@ -129,8 +133,7 @@ def _for_script(typed: Sequence[str]) -> int:
     else:
         options = doctor_request(request, of_script)
         environment = profile_environment(environ, None, cores=cores)
-    child = [sys.executable, "-m", f"replicax._tools.{command}", json.dumps(options)]
-    return run_child(child, environment)
+    return _child(command, options, environment)
 
 
 def build_parser() -> _Parser:

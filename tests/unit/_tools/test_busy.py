@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replicax._tools import busy
+from replicax._tools import machine as busy
 
 
 @pytest.mark.parametrize(

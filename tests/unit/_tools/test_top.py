@@ -9,7 +9,8 @@ import pytest
 
 from replicax._processes.metrics import Target, published_at
 from replicax._processes.prometheus import read, series, write
-from replicax._tools.top.__main__ import by_worker, main, state
+from replicax._tools.commands import main
+from replicax._tools.top import by_worker, state
 
 RUN = """
 replicax_worker_up{worker="10"} 1
@@ -30,7 +31,7 @@ replicax_queued_closures{worker="chief 0"} 7
 
 
 def top(capsys, source):
-    code = main([json.dumps({"source": str(source), "once": True})])
+    code = main(["top", json.dumps({"source": str(source), "once": True})])
     return code, *capsys.readouterr()
 
 

@@ -42,7 +42,7 @@ def run_python(code):
 def test_compare_starts_the_report_with_all_options_as_json(started):
     _cli.main(["compare", "--model", "mlp", "--strategies", "default, mirrored", "--replicas=4"])
     arguments, _ = started[0]
-    assert arguments[:-1] == [sys.executable, "-m", "replicax._tools.compare", "compare"]
+    assert arguments[:-1] == [sys.executable, "-m", "replicax._tools.commands", "compare"]
     assert json.loads(arguments[-1]) == {
         "dataset": "digits",
         "model": "mlp",
@@ -77,15 +77,15 @@ def test_the_exit_code_of_the_child_is_passed_on(started):
 
 
 def test_defaults_and_choices_are_those_of_the_report():
-    from replicax._tools.compare import _data, _models, _settings
+    from replicax._tools.compare import settings, subjects
     from replicax.report import Settings
 
     options = vars(_cli.build_parser().parse_args(["compare"]))
     del options["command"], options["output"], options["open"]
     assert Settings(**options) == Settings()
-    assert _compare_arguments.STRATEGIES == _settings.STRATEGIES
-    assert _compare_arguments.DATASETS == _data.DATASETS
-    assert _compare_arguments.MODELS == _models.NAMES
+    assert _compare_arguments.STRATEGIES == settings.STRATEGIES
+    assert set(_compare_arguments.DATASETS) == set(subjects._LOADERS)
+    assert set(_compare_arguments.MODELS) == set(subjects._RECIPES)
 
 
 def test_the_child_gets_as_many_cpu_devices_as_replicas():

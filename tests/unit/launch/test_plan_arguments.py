@@ -18,8 +18,8 @@ def started(monkeypatch):
     calls = []
 
     def catch(arguments, environment):
-        assert arguments[1:3] == ["-m", "replicax._tools.plan"]
-        calls.append((json.loads(arguments[3]), environment))
+        assert arguments[1:4] == ["-m", "replicax._tools.commands", "plan"]
+        calls.append((json.loads(arguments[4]), environment))
         return 3
 
     monkeypatch.setattr(_cli, "run_child", catch)

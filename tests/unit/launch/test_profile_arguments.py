@@ -13,12 +13,12 @@ pytestmark = pytest.mark.usefixtures("programs")
 
 @pytest.fixture
 def started(monkeypatch):
-    """What `main` would start: a list of (module, options, environment)."""
+    """What `main` would start: a list of (name, options, environment)."""
     calls = []
 
     def catch(arguments, environment):
-        assert arguments[1] == "-m"
-        calls.append((arguments[2], json.loads(arguments[3]), environment))
+        assert arguments[1:3] == ["-m", "replicax._tools.commands"]
+        calls.append((arguments[3], json.loads(arguments[4]), environment))
         return 3
 
     monkeypatch.setattr(_cli, "run_child", catch)
@@ -28,8 +28,8 @@ def started(monkeypatch):
 def test_a_profile(started):
     typed = "profile train.py --replicas 12 --steps 7 --warm-up 2 --json p.json -- --lr 1"
     assert _cli.main(typed.split()) == 3
-    ((module, options, environment),) = started
-    assert module == "replicax._tools.profile"
+    ((name, options, environment),) = started
+    assert name == "profile"
     assert options == {
         "script": "train.py",
         "args": ["--lr", "1"],
@@ -60,8 +60,8 @@ def test_the_doctor(started, monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     _cli.main(["doctor"])
     _cli.main(["doctor", "train.py", "--replicas", "4,1,2,2", "--", "a"])
-    (module, options, environment), (_, scaled, _) = started
-    assert module == "replicax._tools.doctor"
+    (name, options, environment), (_, scaled, _) = started
+    assert name == "doctor"
     assert (options["script"], options["replicas"]) == (None, None)
     assert environment["KERAS_BACKEND"] == "torch"  # it says what is wrong with that
     assert (scaled["script"], scaled["replicas"], scaled["args"]) == ("train.py", [1, 2, 4], ["a"])

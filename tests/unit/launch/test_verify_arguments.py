@@ -6,9 +6,7 @@ import json
 
 import pytest
 
-from replicax._tools.verify import _strategies
 from replicax.launch import _cli
-from replicax.launch._doctor_arguments import STRATEGIES
 
 pytestmark = pytest.mark.usefixtures("programs")
 
@@ -20,8 +18,8 @@ def test_a_child_with_virtual_devices_verifies(monkeypatch):
     typed += ["--", "--steps", "9"]
     assert _cli.main(typed) == 1
     ((arguments, environment),) = started
-    assert arguments[1:3] == ["-m", "replicax._tools.verify"]
-    options = json.loads(arguments[3])
+    assert arguments[1:4] == ["-m", "replicax._tools.commands", "verify"]
+    options = json.loads(arguments[4])
     assert options["target"] == "train.py"
     assert options["args"] == ["--steps", "9"]
     assert (options["strategies"], options["steps"], options["repeat"]) == (["zero1"], 8, True)
@@ -34,7 +32,3 @@ def test_an_unknown_strategy_is_refused(capsys):
         _cli.main(["verify", "train.py", "--strategies", "mirored"])
     said = " ".join(capsys.readouterr().err.split())
     assert "no strategy 'mirored'" in said and "central_storage, zero1" in said
-
-
-def test_the_names_are_those_that_the_child_knows():
-    assert _strategies.NAMES == STRATEGIES

@@ -4,5 +4,4 @@
 `calls` judges names and calls by `names` and `kinds`, which ask `replicax.tf` and Keras themselves.
 `findings` joins that to a verdict on each program, `imports` rewrites, `trial` runs the program in
 a copy, and `report` prints.
-`__main__` is started by `replicax.launch`.
 """

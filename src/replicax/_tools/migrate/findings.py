@@ -13,8 +13,7 @@ from libcst import ParserSyntaxError
 from replicax._core.errors import UsageError
 from replicax._tools.migrate.calls import LOOK, Remark, judge
 from replicax._tools.migrate.imports import rewritten
-from replicax._tools.migrate.names import MISSING, checks, verdict
-from replicax._tools.migrate.numpy_names import of_numpy_1
+from replicax._tools.migrate.names import MISSING, checks, of_numpy_1, verdict
 from replicax._tools.migrate.programs import refused
 
 if TYPE_CHECKING:

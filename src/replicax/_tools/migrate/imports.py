@@ -7,7 +7,7 @@ from typing import Any, final
 import libcst as cst
 from libcst import matchers as m
 
-from replicax._tools.migrate.numpy_names import replacement
+from replicax._tools.migrate.names import replacement
 from replicax.tf._names import NAMESPACES
 
 # Replicax has no counterpart: such an import stays, and fails as before.

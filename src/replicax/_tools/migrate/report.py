@@ -181,7 +181,7 @@ def _share(part: int, whole: int) -> str:
     return f"{100 * part // whole if whole else 100} %"
 
 
-def as_json(
+def as_data(
     findings: Sequence[Findings],
     judgements: Sequence[Judgement],
     unread: Sequence[str],

@@ -11,8 +11,8 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -22,6 +22,8 @@ from replicax._tools.migrate.programs import is_skipped, mask_magics
 
 if TYPE_CHECKING:
     from replicax._tools.migrate.findings import Findings, Judgement
+
+Options = Mapping[str, Any]  # of the command line
 
 _RESULT = ".replicax-trial.json"
 _MOST_FILES, _MOST_BYTES = 2_000, 200_000_000  # the most that is copied beside the program
@@ -34,20 +36,6 @@ _OF_THE_MACHINE = (
 
 @final
 @dataclass(frozen=True)
-class Options:
-    """How programs are tried: under `MirroredStrategy` on so many virtual devices.
-
-    A program is ended after so many training steps or seconds, whichever comes first.
-    """
-
-    args: Sequence[str]
-    steps: int
-    replicas: int
-    seconds: float
-
-
-@final
-@dataclass(frozen=True)
 class Outcome:
     """What a run showed, in words; whether it agrees with the verdict, None if nobody can tell."""
 
@@ -55,8 +43,25 @@ class Outcome:
     agrees: bool | None
 
 
-def tried(judgement: Judgement, found: Sequence[Findings], root: Path, options: Options) -> Outcome:
-    """Run a program from a copy of its folder, in which all files are rewritten."""
+def tried(
+    judgements: Sequence[Judgement], found: Sequence[tuple[Findings, Path]], options: Options
+) -> dict[str, Outcome]:
+    """Run each program, under `MirroredStrategy`, from a copy of its folder.
+
+    In the copy all files are rewritten. The program is ended after so many training steps or
+    seconds, whichever comes first.
+    """
+    roots, outcomes = dict(found), {}
+    for one in judgements:
+        root = roots[one.entry]
+        beside = [file for file in roots if file.source.path.is_relative_to(root)]
+        outcomes[one.entry.file] = _tried(one, beside, root, options)
+    return outcomes
+
+
+def _tried(
+    judgement: Judgement, found: Sequence[Findings], root: Path, options: Options
+) -> Outcome:
     names = {name for one in judgement.files for name in one.uses}
     if any("ParameterServer" in name for name in names):
         return Outcome("not run: parameter servers are processes of their own", None)
@@ -97,7 +102,8 @@ def _copied(entry: Findings, found: Sequence[Findings], root: Path, folder: Path
 
 def _result(script: Path, folder: Path, options: Options) -> dict[str, Any] | None:
     """What the child writes; None if it did not end in time."""
-    request = {**asdict(options), "script": str(script), "result": str(folder / _RESULT)}
+    request = {name: options[name] for name in ("args", "steps", "replicas")}
+    request |= {"script": str(script), "result": str(folder / _RESULT)}
     with open(folder / ".replicax-trial.log", "w+b") as log:
         child = subprocess.Popen(
             [sys.executable, "-m", "replicax._tools.migrate.trial", json.dumps(request)],
@@ -108,7 +114,7 @@ def _result(script: Path, folder: Path, options: Options) -> dict[str, Any] | No
             start_new_session=True,
         )
         try:
-            child.wait(options.seconds)
+            child.wait(options["time_limit"])
         except subprocess.TimeoutExpired:
             return None
         finally:  # and all that it has started
@@ -124,9 +130,9 @@ def _result(script: Path, folder: Path, options: Options) -> dict[str, Any] | No
 
 def _compared(judgement: Judgement, result: dict[str, Any] | None, options: Options) -> Outcome:
     if result is None:
-        return Outcome(f"did not end within {options.seconds:g} s; inconclusive", None)
+        return Outcome(f"did not end within {options['time_limit']:g} s; inconclusive", None)
     runs, error = judgement.verdict == RUNS, result["error"]
-    text = f"made {result['steps']} steps on {options.replicas} devices"
+    text = f"made {result['steps']} steps on {options['replicas']} devices"
     if error is None:
         text += "" if result["ended"] else " and ended by itself"
         agrees = True if runs else (None if result["ended"] else False)

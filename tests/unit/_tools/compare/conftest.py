@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from replicax._tools.compare._comparison import Comparison, Epoch, Measurement, Place
-from replicax._tools.compare._machine import Device, Machine
-from replicax._tools.compare._settings import Settings
+from replicax._tools.compare.result import Comparison, Epoch, Measurement, Place
+from replicax._tools.compare.settings import Settings
+from replicax._tools.machine import Device, Machine
 
 MACHINE = Machine(
     system="Linux-6.1",

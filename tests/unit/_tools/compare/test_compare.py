@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import replicax as rx
-from replicax._tools.compare import _measure
+from replicax._tools.compare import training
 from replicax.report import Settings, compare
 
 from helpers import WITH_PLOTS, wait_until
@@ -54,7 +54,7 @@ def result():
         repeats=2,
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_measure, "_MOST_EPOCHS_PER_ROUND", 2)
+        patch.setattr(training, "_MOST_EPOCHS_PER_ROUND", 2)
         return compare(settings, listener=listener), listener
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._tools.compare._comparison import Interval, ScalePoint, weight_difference
-from replicax._tools.compare._settings import Settings
+from replicax._tools.compare.result import Interval, ScalePoint, weight_difference
+from replicax._tools.compare.settings import Settings
 
 NAMES = ["a", "b"]
 

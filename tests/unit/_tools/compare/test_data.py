@@ -9,7 +9,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 import replicax as rx
-from replicax._tools.compare import _data
+from replicax._tools.compare.subjects import load_data
 from replicax.report import Settings
 
 
@@ -23,7 +23,7 @@ def tiny_cifar10(monkeypatch):
 
 
 def test_digits_are_split_80_to_20():
-    data = _data.load(Settings())
+    data = load_data(Settings())
     assert data.train_inputs.shape == (1437, 8, 8, 1)
     assert data.test_inputs.shape == (360, 8, 8, 1)
     assert len(data.train_classes) == 1437
@@ -31,7 +31,7 @@ def test_digits_are_split_80_to_20():
 
 
 def test_digits_are_all_there_once():
-    data = _data.load(Settings())
+    data = load_data(Settings())
     both = np.concatenate([data.train_inputs, data.test_inputs]).reshape(-1, 64)
     original = load_digits().data.astype(np.float32) / 16
     assert np.array_equal(np.unique(both, axis=0), np.unique(original, axis=0))
@@ -40,11 +40,11 @@ def test_digits_are_all_there_once():
 def test_digits_need_scikit_learn(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(rx.errors.UsageError, match=r"pip install 'replicax\[report\]'"):
-        _data.load(Settings())
+        load_data(Settings())
 
 
 def test_digits_keep_their_classes():
-    data = _data.load(Settings(examples=50))
+    data = load_data(Settings(examples=50))
     originals = load_digits()
     class_of = {row.tobytes(): c for row, c in zip(originals.data, originals.target, strict=True)}
     rows = data.train_inputs.reshape(-1, 64).astype(np.float64) * 16
@@ -52,32 +52,32 @@ def test_digits_keep_their_classes():
 
 
 def test_images_are_float32_from_0_to_1_and_classes_int32():
-    data = _data.load(Settings())
+    data = load_data(Settings())
     assert data.train_inputs.dtype == np.float32
     assert (data.train_inputs.min(), data.train_inputs.max()) == (0, 1)
     assert data.train_classes.dtype == np.int32
 
 
 def test_the_same_seed_gives_the_same_order():
-    first, second = _data.load(Settings(seed=1)), _data.load(Settings(seed=1))
+    first, second = load_data(Settings(seed=1)), load_data(Settings(seed=1))
     assert np.array_equal(first.train_inputs, second.train_inputs)
 
 
 def test_another_seed_gives_another_order():
-    first, second = _data.load(Settings(seed=1)), _data.load(Settings(seed=2))
+    first, second = load_data(Settings(seed=1)), load_data(Settings(seed=2))
     assert not np.array_equal(first.train_inputs, second.train_inputs)
 
 
 @pytest.mark.parametrize(("limit", "test"), [(64, 16), (65, 17), (1, 1)])
 def test_a_limit_takes_the_first_examples_and_a_quarter_of_the_tests(limit, test):
-    data, all_ = _data.load(Settings(examples=limit)), _data.load(Settings())
+    data, all_ = load_data(Settings(examples=limit)), load_data(Settings())
     assert np.array_equal(data.train_inputs, all_.train_inputs[:limit])
     assert np.array_equal(data.test_inputs, all_.test_inputs[:test])
 
 
 @pytest.mark.usefixtures("tiny_cifar10")
 def test_cifar10_is_shuffled_with_its_classes_and_scaled():
-    data = _data.load(Settings(dataset="cifar10"))
+    data = load_data(Settings(dataset="cifar10"))
     assert data.train_inputs.shape == (6, 32, 32, 3)
     brightness = data.train_inputs[:, 0, 0, 0] * 255
     assert np.allclose(brightness, data.train_classes)
@@ -87,7 +87,7 @@ def test_cifar10_is_shuffled_with_its_classes_and_scaled():
 
 @pytest.mark.usefixtures("tiny_cifar10")
 def test_the_tests_of_cifar10_keep_their_order():
-    assert _data.load(Settings(dataset="cifar10")).test_classes.tolist() == [6, 7, 8, 9]
+    assert load_data(Settings(dataset="cifar10")).test_classes.tolist() == [6, 7, 8, 9]
 
 
 def test_a_failed_download_says_what_to_do(monkeypatch):
@@ -98,10 +98,10 @@ def test_a_failed_download_says_what_to_do(monkeypatch):
     with pytest.raises(
         rx.errors.ReplicaxError, match=r"URL fetch failure.*--dataset digits"
     ) as error:
-        _data.load(Settings(dataset="cifar10"))
+        load_data(Settings(dataset="cifar10"))
     assert not isinstance(error.value, rx.errors.UsageError)
 
 
 def test_an_unknown_dataset_is_refused():
     with pytest.raises(rx.errors.UsageError, match="any of digits, cifar10"):
-        _data.load(Settings(dataset="mnist"))
+        load_data(Settings(dataset="mnist"))

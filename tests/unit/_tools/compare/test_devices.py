@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from replicax._tools.compare import _devices, _machine
-from replicax._tools.compare._strategies import StrategyUse
+from replicax._tools import machine as _machine
+from replicax._tools.compare import devices as _devices
+from replicax._tools.compare.devices import StrategyUse
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 import replicax as rx
-from replicax._tools.compare import _machine
+from replicax._tools import machine as _machine
 
 
 @pytest.mark.parametrize(
@@ -54,13 +54,13 @@ def test_an_accelerator_tells_its_own_memory(monkeypatch):
     gpu = SimpleNamespace(
         platform="gpu", id=1, device_kind="Abacus", memory_stats=lambda: {"bytes_limit": 7}
     )
-    monkeypatch.setattr(_machine.jax, "local_devices", lambda: [gpu])
+    monkeypatch.setattr(jax, "local_devices", lambda: [gpu])
     assert _machine.inspect_machine().devices == (_machine.Device("GPU:1", "Abacus", "gpu", 7),)
 
 
 def test_an_accelerator_may_not_tell_its_memory(monkeypatch):
     gpu = SimpleNamespace(platform="gpu", id=0, device_kind="Abacus", memory_stats=lambda: None)
-    monkeypatch.setattr(_machine.jax, "local_devices", lambda: [gpu])
+    monkeypatch.setattr(jax, "local_devices", lambda: [gpu])
     assert _machine.inspect_machine().devices[0].memory_bytes is None
 
 

@@ -1,4 +1,4 @@
-"""`python -m replicax._tools.compare`: exit codes, and what goes to which stream."""
+"""`replicax compare` and `devices`: exit codes, and what goes to which stream."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import webbrowser
 
 import pytest
 
-import replicax as rx
 from replicax import report
-from replicax._tools.compare.__main__ import main
+from replicax._tools.commands import main
 
 
 @pytest.fixture
@@ -61,16 +60,6 @@ def test_the_page_is_opened_or_it_is_said_where_it_is(run, sample, tmp_path, mon
     assert err == ("" if outcome is True else said)
 
 
-def test_a_wrong_argument_is_exit_code_2(run):
-    code, _, err = run(rx.errors.UsageError("No."))
-    assert (code, err) == (2, "replicax compare: error: No.\n")
-
-
-def test_another_failure_is_exit_code_1(run):
-    code, _, err = run(rx.errors.ReplicaxError("No net."))
-    assert (code, err) == (1, "replicax compare: error: No net.\n")
-
-
 def test_settings_are_checked(run, sample):
     code, _, err = run(sample(), epochs=0)
     assert code == 2
@@ -92,9 +81,3 @@ def test_devices_as_text(capsys):
 def test_devices_as_json(capsys):
     assert main(["devices", '{"replicas": null, "json": true}']) == 0
     assert len(json.loads(capsys.readouterr().out)["machine"]["devices"]) == 8
-
-
-@pytest.mark.parametrize("arguments", [[], ["compare"], ["train", "{}"]])
-def test_other_calls_are_told_the_usage(arguments, capsys):
-    assert main(arguments) == 2
-    assert "see replicax --help" in capsys.readouterr().err

@@ -9,8 +9,9 @@ import jax
 import numpy as np
 import pytest
 
-from replicax._tools.compare import _data, _measure, _strategies
-from replicax._tools.compare._progress import Silent
+from replicax._tools.compare import training
+from replicax._tools.compare.subjects import load_data
+from replicax._tools.progress import Silent
 from replicax.report import Settings
 
 
@@ -20,7 +21,7 @@ def planned(*, one_device, other=0.0, rows, batch_size=10):
         SimpleNamespace(name="one_device", step_seconds=one_device),
         SimpleNamespace(name="other", step_seconds=other),
     ]
-    round_ = _measure.plan_round(
+    round_ = training.plan_round(
         trials,  # type: ignore[arg-type]
         settings=Settings(batch_size=batch_size),
         rows=rows,
@@ -48,10 +49,10 @@ def test_how_long_a_round_is(steps, rows, expected):
 @pytest.fixture(scope="module")
 def trial():
     settings = Settings(model="mlp", examples=40, epochs=2, batch_size=16)
-    data = _data.load(settings)
-    initial = _measure.new_model(settings, data).get_weights()
-    trial = _measure.train(
-        _strategies.way("one_device", jax.local_devices(), None),
+    data = load_data(settings)
+    initial = training.new_model(settings, data).get_weights()
+    trial = training.train(
+        training.way("one_device", jax.local_devices(), None),
         settings=settings,
         data=data,
         initial=initial,
@@ -63,7 +64,7 @@ def trial():
 
 def test_training_starts_from_the_given_weights_and_takes_the_batches_in_order(trial):
     settings, data, initial, measured = trial
-    model = _measure.new_model(settings, data)
+    model = training.new_model(settings, data)
     model.set_weights(initial)
     for _ in range(2):
         for start in (0, 16, 32):
@@ -76,7 +77,7 @@ def test_training_starts_from_the_given_weights_and_takes_the_batches_in_order(t
 def test_timed_rounds_leave_the_measured_weights_alone(trial):
     settings, data, _, measured = trial
     before = [weight.copy() for weight in measured.training.weights]
-    seconds = _measure.time_round(measured, _measure.Round(16, 2), settings=settings, data=data)
+    seconds = training.time_round(measured, training.Round(16, 2), settings=settings, data=data)
     assert seconds > 0
     assert all(map(np.array_equal, measured.training.weights, before))
     assert not np.array_equal(measured.model.get_weights()[0], before[0])

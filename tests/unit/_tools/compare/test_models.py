@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._tools.compare import _models
+from replicax._tools.compare.subjects import build_model, new_optimizer
+from replicax.launch._compare_arguments import MODELS
 
 
 def trainable(model):
@@ -15,19 +16,19 @@ def trainable(model):
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 1), (32, 32, 3)])
-@pytest.mark.parametrize("name", _models.NAMES)
+@pytest.mark.parametrize("name", MODELS)
 def test_every_model_gives_a_logit_per_class(name, shape):
-    assert _models.build(name, shape).output_shape == (None, 10)
+    assert build_model(name, shape).output_shape == (None, 10)
 
 
 def test_size_of_the_mlp():
     # 64·256 + 256, 256·128 + 128, 128·10 + 10
-    assert trainable(_models.build("mlp", (8, 8, 1))) == 16640 + 32896 + 1290
+    assert trainable(build_model("mlp", (8, 8, 1))) == 16640 + 32896 + 1290
 
 
 def test_size_of_the_cnn():
     # 9·1·32 + 2·32, 9·32·64 + 2·64, and after two poolings 2·2·64·10 + 10
-    assert trainable(_models.build("cnn", (8, 8, 1))) == 352 + 18560 + 2570
+    assert trainable(build_model("cnn", (8, 8, 1))) == 352 + 18560 + 2570
 
 
 def test_size_of_resnet20():
@@ -37,17 +38,17 @@ def test_size_of_resnet20():
     stage_3 = 9 * 32 * 64 + 2 * 64 + 5 * (9 * 64 * 64 + 2 * 64)
     expected = first + stage_1 + stage_2 + stage_3 + 64 * 10 + 10
     assert expected == 269722  # the 0.27 million of the paper
-    assert trainable(_models.build("resnet20", (32, 32, 3))) == expected
+    assert trainable(build_model("resnet20", (32, 32, 3))) == expected
 
 
 def test_resnet20_has_20_layers_with_weights():
-    layers = _models.build("resnet20", (32, 32, 3)).layers
+    layers = build_model("resnet20", (32, 32, 3)).layers
     kinds = (keras.layers.Conv2D, keras.layers.Dense)
     assert sum(isinstance(layer, kinds) for layer in layers) == 20
 
 
 def test_a_shortcut_takes_every_second_pixel_and_pads_channels():
-    model = _models.build("resnet20", (8, 8, 1))
+    model = build_model("resnet20", (8, 8, 1))
     before = model.get_layer("stage_1_block_3_act_2").output
     branch = model.get_layer("stage_2_block_1_conv_2_norm").output
     added = model.get_layer("stage_2_block_1_add").output
@@ -57,27 +58,27 @@ def test_a_shortcut_takes_every_second_pixel_and_pads_channels():
     np.testing.assert_allclose(total, shortcut + y, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", _models.NAMES)
+@pytest.mark.parametrize("name", MODELS)
 def test_no_convolution_before_batchnorm_has_a_bias(name):
-    layers = _models.build(name, (8, 8, 1)).layers
+    layers = build_model(name, (8, 8, 1)).layers
     assert not any(layer.use_bias for layer in layers if isinstance(layer, keras.layers.Conv2D))
 
 
-@pytest.mark.parametrize("name", _models.NAMES)
+@pytest.mark.parametrize("name", MODELS)
 def test_no_model_has_a_kink(name):
-    layers = _models.build(name, (8, 8, 1)).layers
+    layers = build_model(name, (8, 8, 1)).layers
     assert not any(isinstance(layer, keras.layers.MaxPooling2D) for layer in layers)
     activations = {getattr(layer, "activation", None) for layer in layers} - {None}
     assert activations == {keras.activations.silu, keras.activations.linear}
 
 
 def test_weights_have_names_that_tell_where_they_are():
-    paths = [weight.path for weight in _models.build("cnn", (8, 8, 1)).weights]
+    paths = [weight.path for weight in build_model("cnn", (8, 8, 1)).weights]
     assert paths[:2] == ["conv_1/kernel", "conv_1_norm/gamma"]
 
 
 def test_optimizers_are_not_shared():
-    assert _models.optimizer("cnn") is not _models.optimizer("cnn")
+    assert new_optimizer("cnn") is not new_optimizer("cnn")
 
 
 def test_an_unknown_model_is_refused():
@@ -85,4 +86,4 @@ def test_an_unknown_model_is_refused():
         rx.errors.UsageError,
         match="any of cnn, mlp, resnet20",
     ):
-        _models.build("vgg", (8, 8, 1))
+        build_model("vgg", (8, 8, 1))

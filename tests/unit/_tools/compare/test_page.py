@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from replicax._tools.compare import _page
-from replicax._tools.compare._comparison import Place, ScalePoint
-from replicax._tools.compare._settings import Settings
+from replicax._tools.compare.page import headline, to_html
+from replicax._tools.compare.result import Place, ScalePoint
+from replicax._tools.compare.settings import Settings
 
 SECTIONS = (
     "table",
@@ -82,7 +82,7 @@ def full(sample, **changes):
 
 @pytest.fixture(scope="module")
 def text(sample):
-    return _page.to_html(full(sample))
+    return to_html(full(sample))
 
 
 @pytest.fixture(scope="module")
@@ -124,13 +124,13 @@ def test_plots_have_the_colours_of_the_page(text):
 
 
 def test_the_same_data_give_the_same_page(sample, text):
-    assert _page.to_html(full(sample)) == text
+    assert to_html(full(sample)) == text
 
 
 def test_the_headline_is_what_people_look_for(sample):
-    assert _page.headline(sample()) == "Every strategy gives what one device gives."
-    assert _page.headline(full(sample)) == "Every synchronous strategy gives what one device gives."
-    wrong = _page.headline(sample(difference=0.5))
+    assert headline(sample()) == "Every strategy gives what one device gives."
+    assert headline(full(sample)) == "Every synchronous strategy gives what one device gives."
+    wrong = headline(sample(difference=0.5))
     assert wrong == "1 of 2 strategies does not give what one device gives."
 
 
@@ -143,7 +143,7 @@ def test_tiles_say_how_fast_each_is(page):
 
 
 def test_a_difference_is_seen_in_tile_and_table(sample):
-    text = Page(_page.to_html(sample(difference=0.5))).text
+    text = Page(to_html(sample(difference=0.5))).text
     assert "✗ weights differ by 5.0e-01" in text
     assert "mirrored ✗ differs dense/bias 5.0e-01" in text
 
@@ -151,7 +151,7 @@ def test_a_difference_is_seen_in_tile_and_table(sample):
 @pytest.mark.parametrize("difference", [float("nan"), float("inf"), 0.0])
 def test_every_difference_can_be_drawn(sample, difference):
     drawn = "0: every bit is equal" if difference == 0 else str(difference)
-    assert drawn in Page(_page.to_html(sample(difference=difference))).text
+    assert drawn in Page(to_html(sample(difference=difference))).text
 
 
 def test_efficiency_on_one_cpu_is_what_is_kept(page):
@@ -163,7 +163,7 @@ def test_efficiency_of_accelerators_is_by_replica(sample):
     comparison = sample(mirrored=(0.5, 0.625))
     gpus = tuple(replace(device, platform="gpu") for device in comparison.machine.devices)
     machine = replace(comparison.machine, devices=gpus)
-    text = Page(_page.to_html(replace(comparison, machine=machine))).text
+    text = Page(to_html(replace(comparison, machine=machine))).text
     assert "2 1.80 (1.60-2.00) 90%" in text  # twice one device would be all
     assert "virtual" not in text
     assert "made to look like several" not in text
@@ -178,7 +178,7 @@ def test_workers_on_the_cpu_are_not_judged_by_an_accelerator(sample):
     comparison = replace(comparison, machine=replace(comparison.machine, devices=gpus))
     assert comparison.deviating == ()
     assert comparison.largest_difference == 0
-    text = Page(_page.to_html(comparison)).text
+    text = Page(to_html(comparison)).text
     assert "multi_worker on the CPU: not judged" in text
     assert text.count("computed on the CPU, the others on GPU") == 2  # by the table and the plot
 
@@ -195,7 +195,7 @@ def test_many_replicas_are_not_all_drawn(sample):
     many = tuple(Place(f"CPU:{n}", 1, 4, computes=True, rows=(n, n + 1)) for n in range(12))
     mirrored = replace(comparison.measurement("mirrored"), places=many, replicas=12)
     measurements = (comparison.measurements[0], mirrored)
-    text = Page(_page.to_html(replace(comparison, measurements=measurements))).text
+    text = Page(to_html(replace(comparison, measurements=measurements))).text
     # seven, then 4 more in words, then the last
     assert "CPU:6 replica 6 1 variable, 0.0 KiB and 4 replicas more rows 11–11 CPU:11" in text
 
@@ -215,7 +215,7 @@ def test_what_comes_from_outside_is_escaped(sample):
         replace(m, differing_weight="<b>&") if m.weight_difference else m
         for m in comparison.measurements
     )
-    text = _page.to_html(replace(comparison, machine=machine, measurements=measurements))
+    text = to_html(replace(comparison, machine=machine, measurements=measurements))
     assert "<script>" not in text
     assert "&lt;script&gt;" in text
     assert "&lt;b&gt;&amp;" in text

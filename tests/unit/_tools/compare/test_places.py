@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._tools.compare import _strategies
-from replicax._tools.compare._comparison import Place
+from replicax._tools.compare.result import Place
+from replicax._tools.compare.training import way as way_of
 
 
 def trained(strategy):
@@ -29,7 +29,7 @@ VARIABLES, BYTES = 4, 44
     ("name", "holders"), [("mirrored", 3), ("central_storage", 1), ("one_device", 1)]
 )
 def test_places_of_three_devices(name, holders):
-    way = _strategies.way(name, jax.local_devices()[:3], None)
+    way = way_of(name, jax.local_devices()[:3], None)
     strategy = way.make()
     # 10 rows for 3 replicas: 4, 4 and what is left
     rows = [(0, 10)] if name == "one_device" else [(0, 4), (4, 8), (8, 10)]
@@ -42,7 +42,7 @@ def test_places_of_three_devices(name, holders):
 def test_places_of_servers():
     strategy = rx.ParameterServerStrategy(engine="threads", num_workers=2, num_ps=2)
     try:
-        way = _strategies.way("parameter_server", [], 2)
+        way = way_of("parameter_server", [], 2)
         found = way.find_places(strategy, trained(strategy), 10)
     finally:
         strategy.close()

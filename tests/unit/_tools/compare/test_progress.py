@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from replicax._tools.compare import _progress
+from replicax._tools import progress
 
 
 def tell(listener):
@@ -19,7 +19,7 @@ def tell(listener):
 
 
 def test_lines_tell_each_event_but_not_each_step(capsys):
-    with _progress.Lines() as lines:
+    with progress.Lines() as lines:
         tell(lines)
     assert capsys.readouterr().out == (
         "mirrored: 2 steps\nmirrored: compiling\nmirrored: test accuracy 98.9%\n"
@@ -28,8 +28,8 @@ def test_lines_tell_each_event_but_not_each_step(capsys):
 
 def test_lines_tell_how_long_a_long_job_still_takes(capsys, monkeypatch):
     times = iter([0.0, 0.0, 20.0, 40.0, 60.0])  # 20 s for each of ten steps
-    monkeypatch.setattr(_progress.time, "monotonic", lambda: next(times))
-    lines = _progress.Lines()
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(times))
+    lines = progress.Lines()
     lines.begin("mirrored", steps=10)
     for _ in range(3):
         lines.advance()
@@ -39,18 +39,18 @@ def test_lines_tell_how_long_a_long_job_still_takes(capsys, monkeypatch):
 
 
 def test_a_job_of_one_step_is_not_announced(capsys):
-    _progress.Lines().begin("prepare", steps=1)
+    progress.Lines().begin("prepare", steps=1)
     assert capsys.readouterr().out == ""
 
 
 def test_silence(capsys):
-    tell(_progress.Silent())
+    tell(progress.Silent())
     assert capsys.readouterr().out == ""
 
 
 def test_bars_show_job_steps_and_result():
     console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
-    with _progress.Bars(console) as bars:
+    with progress.Bars(console) as bars:
         tell(bars)
     last = console.file.getvalue().split("\r")[-1]
     assert "✓ mirrored" in last
@@ -60,13 +60,13 @@ def test_bars_show_job_steps_and_result():
 
 def test_the_end_fills_the_bar():
     console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
-    with _progress.Bars(console) as bars:
+    with progress.Bars(console) as bars:
         bars.begin("prepare", steps=3)
         bars.end("done")
     assert "3/3" in console.file.getvalue()
 
 
-@pytest.mark.parametrize(("terminal", "kind"), [(True, _progress.Bars), (False, _progress.Lines)])
+@pytest.mark.parametrize(("terminal", "kind"), [(True, progress.Bars), (False, progress.Lines)])
 def test_bars_are_for_terminals(monkeypatch, terminal, kind):
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal, raising=False)
-    assert type(_progress.for_stdout()) is kind
+    assert type(progress.for_stdout()) is kind

@@ -9,13 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from replicax._tools.compare import _render, _table
+from replicax._tools.compare import text as of_comparison
+from replicax._tools.text import aligned
 
 
 def test_the_table_of_the_text(sample):
     # one_device: 1000 examples in 1 s twice; mirrored in 2 and 1.25 s: 500 and 800 per second,
     # median 650; ratios 0.5 and 0.8, median 0.65.
-    lines = _render.to_text(sample()).split("\n")
+    lines = of_comparison.to_text(sample()).split("\n")
     assert lines[0] == (
         "cnn (12,345 parameters) on digits: 1437 examples, 2 epochs, batches of 64, seed 0, float32"
     )
@@ -32,26 +33,26 @@ def test_the_table_of_the_text(sample):
 
 
 def test_a_ratio_whose_rounds_are_far_apart_is_not_shown(sample):
-    text = _render.to_text(sample(mirrored=(2.0, 0.3)))  # ratios 0.5 and 3.3
+    text = of_comparison.to_text(sample(mirrored=(2.0, 0.3)))  # ratios 0.5 and 3.3
     assert "unclear (0.50-3.33)" in text
     assert "--repeats" in text
 
 
 def test_several_devices_of_one_cpu_and_a_busy_machine_are_explained(sample):
-    text = " ".join(_render.to_text(sample()).split())
+    text = " ".join(of_comparison.to_text(sample()).split())
     assert "2 virtual devices of one CPU" in text
     assert "busy" not in text
     assert "busy machine: other programs took 99.0 of" in " ".join(
-        _render.to_text(replace(sample(), busy_cores=99.0)).split()
+        of_comparison.to_text(replace(sample(), busy_cores=99.0)).split()
     )
 
 
 def test_no_line_of_the_text_is_too_long(sample):
-    assert max(map(len, _render.to_text(sample()).split("\n"))) <= 110
+    assert max(map(len, of_comparison.to_text(sample()).split("\n"))) <= 110
 
 
 def test_markdown_has_table_caption_plots_and_machine(sample):
-    text = _render.to_markdown(sample())
+    text = of_comparison.to_markdown(sample())
     assert (
         "| mirrored | CPU:0-1 each | 2 | 0.2500 | 92.50% | 2.5e-06 | 2.5 | 650 "
         "| 0.65 (0.50-0.80) |" in text
@@ -62,7 +63,7 @@ def test_markdown_has_table_caption_plots_and_machine(sample):
 
 
 def test_json_has_every_raw_number(sample):
-    data = json.loads(_render.to_json(sample()))
+    data = json.loads(of_comparison.to_json(sample()))
     mirrored = data["measurements"][1]
     assert mirrored["round_seconds"] == [2.0, 1.25]
     assert mirrored["epochs"][1]["test_accuracy"] == 0.925
@@ -74,7 +75,7 @@ def test_json_has_every_raw_number(sample):
 
 
 def test_json_has_what_follows_from_the_raw_numbers(sample):
-    summary = json.loads(_render.to_json(sample()))["summary"]
+    summary = json.loads(of_comparison.to_json(sample()))["summary"]
     assert summary["mirrored"] == {
         "examples_per_second": {"median": 650.0, "low": 500.0, "high": 800.0},
         "speed_ratio": {"median": 0.65, "low": 0.5, "high": 0.8},
@@ -83,38 +84,38 @@ def test_json_has_what_follows_from_the_raw_numbers(sample):
 
 @pytest.mark.parametrize(("value", "text"), [(math.nan, "nan"), (math.inf, "inf")])
 def test_json_says_what_is_no_number_in_words(sample, value, text):
-    data = json.loads(_render.to_json(sample(difference=value)), parse_constant=pytest.fail)
+    data = json.loads(of_comparison.to_json(sample(difference=value)), parse_constant=pytest.fail)
     assert data["measurements"][1]["weight_difference"] == text
 
 
 def test_an_asynchronous_strategy_is_compared_by_accuracy(sample):
-    text = _render.verdict(sample(difference=None))
+    text = of_comparison.verdict(sample(difference=None))
     assert "92.50% on test data; one device has 92.50%" in text
-    assert "by accuracy" in _render.to_text(sample(difference=None))
+    assert "by accuracy" in of_comparison.to_text(sample(difference=None))
 
 
 @pytest.mark.parametrize(("difference", "text"), [(0.0126, "1.3e-02"), (math.nan, "nan")])
 def test_the_verdict_names_who_differs_and_where(sample, difference, text):
-    assert f"mirrored differs by {text} in dense/bias" in _render.verdict(
+    assert f"mirrored differs by {text} in dense/bias" in of_comparison.verdict(
         sample(difference=difference)
     )
-    assert "differs" not in _render.verdict(sample())
+    assert "differs" not in of_comparison.verdict(sample())
 
 
 def test_a_table_without_rows():
-    assert _table.aligned(["a", "b"], []) == "a  b\n-  -"
+    assert aligned(["a", "b"], []) == "a  b\n-  -"
 
 
 @pytest.mark.parametrize(
     ("count", "text"), [(512, "0.5 KiB"), (2**20 - 1024, "1,023.0 KiB"), (3 * 2**19, "1.5 MiB")]
 )
 def test_kibibytes(count, text):
-    assert _render.kibibytes(count) == text
+    assert of_comparison.kibibytes(count) == text
 
 
 @pytest.mark.parametrize(("count", "text"), [(None, "unknown"), (3 * 2**29, "1.5 GiB")])
 def test_gibibytes(count, text):
-    assert _render.gibibytes(count) == text
+    assert of_comparison.gibibytes(count) == text
 
 
 @pytest.mark.parametrize(
@@ -126,4 +127,4 @@ def test_one_accelerator_shows_no_scaling(sample, platform, count, is_said):
         replace(one, platform=platform) for one in comparison.machine.devices[:1] * count
     )
     comparison = replace(comparison, machine=replace(comparison.machine, devices=devices))
-    assert _render.to_text(comparison).count("needs a second accelerator") == is_said
+    assert of_comparison.to_text(comparison).count("needs a second accelerator") == is_said

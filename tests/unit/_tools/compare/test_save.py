@@ -11,7 +11,7 @@ from replicax.report import save
 
 from helpers import uninstall
 
-PICTURES = ("_page", "_plots")
+PICTURES = ("page", "plots")
 
 
 def test_five_files_are_written_into_a_new_folder(tmp_path, sample):

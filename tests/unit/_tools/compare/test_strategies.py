@@ -9,7 +9,11 @@ import jax
 import pytest
 
 import replicax as rx
-from replicax._tools.compare import _strategies
+from replicax._tools.compare.devices import strategy_use
+from replicax._tools.compare.settings import LOCAL
+from replicax._tools.compare.training import check
+from replicax._tools.strategies import call as written_call
+from replicax._tools.strategies import make
 
 
 @pytest.mark.parametrize(
@@ -22,7 +26,7 @@ from replicax._tools.compare import _strategies
     ],
 )
 def test_use_of_three_devices(name, replicas, compute, variables):
-    use = _strategies.strategy_use(name, jax.local_devices()[:3])
+    use = strategy_use(name, jax.local_devices()[:3])
     assert use.replicas == replicas
     assert use.compute_devices == compute
     assert use.variable_devices == variables
@@ -38,25 +42,25 @@ def test_use_of_three_devices(name, replicas, compute, variables):
     ],
 )
 def test_how_a_program_gets_it(name, call):
-    assert _strategies.call(name, jax.local_devices()[:2]) == call
+    assert written_call(name, jax.local_devices()[:2]) == call
 
 
 @pytest.mark.parametrize("name", ["mirrored", "central_storage"])
 def test_all_devices_need_not_be_named(name):
-    assert _strategies.call(name, jax.local_devices()).endswith("Strategy()")
+    assert written_call(name, jax.local_devices()).endswith("Strategy()")
 
 
 def test_beside_one_accelerator_a_central_storage_is_the_cpu():
     gpu = SimpleNamespace(platform="gpu", id=0)
     written = 'CentralStorageStrategy(["GPU:0"], parameter_device="CPU:0")'
-    assert _strategies.call("central_storage", [gpu]) == written
-    assert _strategies.call("central_storage", jax.local_devices()[:1]).endswith('(["CPU:0"])')
+    assert written_call("central_storage", [gpu]) == written
+    assert written_call("central_storage", jax.local_devices()[:1]).endswith('(["CPU:0"])')
 
 
 def test_the_expressions_are_true():
-    for name in _strategies.NAMES:
-        made = _strategies.make(name, jax.local_devices()[:2])
-        written = eval(_strategies.call(name, jax.local_devices()[:2]), vars(rx) | _names())
+    for name in LOCAL:
+        made = make(name, jax.local_devices()[:2], LOCAL)
+        written = eval(written_call(name, jax.local_devices()[:2]), vars(rx) | _names())
         assert type(made) is type(written)
 
 
@@ -68,9 +72,9 @@ def _names():
 def test_without_their_packages_parameter_servers_are_refused_before_the_work(monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(rx.errors.UsageError, match="cloudpickle"):
-        _strategies.check("parameter_server", jax.local_devices())
+        check("parameter_server", jax.local_devices())
 
 
 def test_an_unknown_strategy_is_refused():
     with pytest.raises(rx.errors.UsageError, match="any of default, one_device, mirrored"):
-        _strategies.make("tpu", jax.local_devices())
+        make("tpu", jax.local_devices(), LOCAL)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from replicax._core.machine.nvidia import Driver, Gpu
-from replicax._tools.doctor._facts import PACKAGES, Facts
-from replicax._tools.profile._result import PARTS, Profile
+from replicax._tools.doctor.facts import PACKAGES, Facts
+from replicax._tools.profile.result import PARTS, Profile
 
 
 @pytest.fixture

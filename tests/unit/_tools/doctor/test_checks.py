@@ -11,10 +11,12 @@ import pytest
 
 from replicax._core.errors import UsageError
 from replicax._core.machine.nvidia import Driver, Gpu, GpuProcess
-from replicax._tools.doctor import __main__ as command
-from replicax._tools.doctor import _examination, _facts, _render
-from replicax._tools.doctor._checks import CHECKS, CHECKS_OF_GPUS, OK, WARN, WRONG, checked
-from replicax._tools.doctor._facts import PACKAGES, gather
+from replicax._tools import commands
+from replicax._tools.doctor import examination
+from replicax._tools.doctor import facts as facts_module
+from replicax._tools.doctor import text as doctor_text
+from replicax._tools.doctor.checks import CHECKS, CHECKS_OF_GPUS, OK, WARN, WRONG, checked
+from replicax._tools.doctor.facts import PACKAGES, gather
 
 GIB = 2**30
 
@@ -212,7 +214,7 @@ def test_a_fault_is_found_and_mended(found, name, facts, level, says, fix):
 def test_nothing_is_wrong(found, facts):
     checks = checked(found(**facts))
     assert [(one.name, one.level, one.fix) for one in checks if one.level != OK] == []
-    assert "nothing is wrong" in _render.checks_to_text(checks, only_faults=True)
+    assert "nothing is wrong" in doctor_text.checks_to_text(checks, only_faults=True)
 
 
 def test_each_check_has_a_fault():
@@ -225,7 +227,7 @@ def test_where_no_gpu_is_nothing_is_said_of_gpus(found):
 
 
 def test_the_table_has_what_mends_below_it(found):
-    text = _render.checks_to_text(checked(found(backend="torch")), only_faults=True)
+    text = doctor_text.checks_to_text(checked(found(backend="torch")), only_faults=True)
     assert "wrong  Keras' backend  KERAS_BACKEND=torch" in text
     assert text.endswith("how to fix it\nKeras' backend: export KERAS_BACKEND=jax")
 
@@ -246,11 +248,11 @@ def test_what_cannot_be_had_is_a_fact_too(monkeypatch):
         raise OSError("refused")
 
     def not_installed(_name):
-        raise _facts.metadata.PackageNotFoundError
+        raise facts_module.metadata.PackageNotFoundError
 
-    monkeypatch.setattr(_facts.socket, "create_server", refused)
-    monkeypatch.setattr(_facts.shutil, "disk_usage", refused)
-    monkeypatch.setattr(_facts.metadata, "requires", not_installed)
+    monkeypatch.setattr(facts_module.socket, "create_server", refused)
+    monkeypatch.setattr(facts_module.shutil, "disk_usage", refused)
+    monkeypatch.setattr(facts_module.metadata, "requires", not_installed)
     facts = gather({"JAX_PLATFORMS": "abacus"})
     assert (facts.loopback_error, facts.shared_bytes, facts.wanted) == ("refused", None, {})
     assert (facts.platform, facts.devices) == ("", 0)
@@ -261,7 +263,7 @@ def test_jax_that_does_not_answer_is_a_fact_too(monkeypatch):
     def late(command, *, timeout, **_options):
         raise subprocess.TimeoutExpired(command, timeout)
 
-    monkeypatch.setattr(_facts.subprocess, "run", late)
+    monkeypatch.setattr(facts_module.subprocess, "run", late)
     facts = gather({})
     assert (facts.platform, facts.devices) == ("", 0)
     assert "timed out after 120 seconds" in facts.jax_error
@@ -280,9 +282,10 @@ def test_an_installation_without_anything_is_checked():
     program = f"""
 import sys
 sys.modules.update(dict.fromkeys({missing}))
-from replicax._tools.doctor import __main__ as command, _facts
-_facts._devices = lambda environ: ("", 0, "no module", "")
-sys.exit(command.main([{options()[0]!r}]))
+from replicax._tools import commands
+from replicax._tools.doctor import facts
+facts._devices = lambda environ: ("", 0, "no module", "")
+sys.exit(commands.main({options()!r}))
 """
     ran = subprocess.run(
         [sys.executable, "-c", program],
@@ -312,24 +315,22 @@ def test_one_accelerator_is_one_replica(found, monkeypatch, facts, replicas):
         tried.append(numbers)
         raise UsageError("enough")
 
-    monkeypatch.setattr(command, "gather", lambda: found(**facts))
-    monkeypatch.setattr(_examination, "examine", examine)
-    assert command.main(options(script="train.py", replicas=None, workers=None)) == 2
+    monkeypatch.setattr(facts_module, "gather", lambda: found(**facts))
+    monkeypatch.setattr(examination, "examine", examine)
+    assert commands.main(options(script="train.py", replicas=None, workers=None)) == 2
     assert tried == [replicas]
 
 
 def options(**changes):
     usual = {"script": None, "args": [], "replicas": [1], "warm_up": 1, "steps": 2, "json": None}
-    return [json.dumps(usual | changes)]
+    return ["doctor", json.dumps(usual | changes)]
 
 
 def test_the_exit_code_says_whether_something_is_wrong(found, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(command, "gather", found)
-    assert command.main(options(json=str(tmp_path / "found.json"))) == 0
+    monkeypatch.setattr(facts_module, "gather", found)
+    assert commands.main(options(json=str(tmp_path / "found.json"))) == 0
     checks = json.loads((tmp_path / "found.json").read_text())["checks"]
     assert {check["level"] for check in checks} == {OK}
-    monkeypatch.setattr(command, "gather", lambda: found(backend="torch"))
-    assert command.main(options()) == 1
+    monkeypatch.setattr(facts_module, "gather", lambda: found(backend="torch"))
+    assert commands.main(options()) == 1
     assert "export KERAS_BACKEND=jax" in capsys.readouterr().out
-    assert command.main([]) == 2
-    assert "see replicax doctor --help" in capsys.readouterr().err

@@ -6,11 +6,10 @@ import json
 
 import pytest
 
-from replicax._tools.doctor import _render
-from replicax._tools.doctor._advice import advice, findings
-from replicax._tools.doctor._examination import Examination
-from replicax._tools.doctor._scaling import STRONG, WEAK, points, wanted_rows
-from replicax._tools.profile._result import DeviceUse
+from replicax._tools.doctor import text as doctor_text
+from replicax._tools.doctor.conclusions import STRONG, WEAK, advice, findings, points, wanted_rows
+from replicax._tools.doctor.examination import Examination
+from replicax._tools.profile.result import DeviceUse
 
 SLOW = (DeviceUse("CPU:0", 0.01, 0.3, 0.1), DeviceUse("CPU:1", 0.31, 0.0, 0.9))
 
@@ -95,7 +94,7 @@ def test_weak_scaling(made):
     _, second = points(WEAK, [made(1, 8, compute=0.4), made(2, 16, compute=0.4, input=0.1)])
     assert second.efficiency == pytest.approx(0.8)
     assert (second.lost["compute"], second.lost["input"]) == (0.0, 0.1)
-    assert _render.losses(second) == "input wait 100 ms"
+    assert doctor_text.losses(second) == "input wait 100 ms"
 
 
 def test_what_is_lost_in_parts_is_what_is_lost(made):
@@ -117,7 +116,7 @@ def test_the_page_and_its_numbers(made):
     causes = tuple(findings(profiles[-1]))
     workers = (made(compute=0.1, workers=0.3), made(compute=0.1, input=0.3))
     found = Examination("train.py", profiles, workers, scaling, causes, causes[0])
-    text = _render.examination_to_text(found, cores=2, platform="cpu")
+    text = doctor_text.examination_to_text(found, cores=2, platform="cpu")
     assert "strong scaling" in text
     assert "weak scaling" not in text
     assert "slow input (30%)" in text
@@ -126,7 +125,7 @@ def test_the_page_and_its_numbers(made):
     assert "0 400 100 compute 100 ms 1 400 400 input wait 300 ms" in " ".join(table)
     assert "2 virtual devices share the CPU's 2 cores" in text.replace("\n", " ")
     assert text.partition("first of all\n")[2].startswith("huge logging: Callbacks, printing")
-    assert "virtual" not in _render.examination_to_text(found, cores=2, platform="gpu")
-    data = json.loads(_render.to_json([], found))["examination"]
+    assert "virtual" not in doctor_text.examination_to_text(found, cores=2, platform="gpu")
+    data = json.loads(doctor_text.to_json([], found))["examination"]
     assert data["advice"]["cause"] == "huge logging"
     assert [one["replicas"] for one in data["scaling"]["strong"]] == [1, 2]

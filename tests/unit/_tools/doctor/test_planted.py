@@ -12,14 +12,12 @@ from pathlib import Path
 import pytest
 
 from replicax._core.errors import UsageError
-from replicax._tools.doctor import __main__ as command
-from replicax._tools.doctor import _examination
-from replicax._tools.doctor._advice import advice, findings
-from replicax._tools.doctor._examination import Script, failed
-from replicax._tools.profile.__main__ import main as profile_main
-from replicax._tools.profile._recorder import Plan
-from replicax._tools.profile._result import PARTS
-from replicax._tools.profile._running import profile_script
+from replicax._tools.commands import main
+from replicax._tools.doctor import examination
+from replicax._tools.doctor.conclusions import advice, findings
+from replicax._tools.doctor.examination import Script, failed
+from replicax._tools.profile.recorder import Plan, profile_script
+from replicax._tools.profile.result import PARTS
 
 MODEL = """
 import keras, time, numpy as np
@@ -100,11 +98,11 @@ def test_what_makes_it_slow_is_named(cause, tmp_path):
 
 def test_a_script_is_examined_on_several_numbers_of_replicas(tmp_path, monkeypatch, capsys):
     def in_this_process(arguments, environment):
-        options = json.loads(arguments[3])
+        options = json.loads(arguments[4])
         assert (environment["JAX_NUM_CPU_DEVICES"], environment["NPROC"]) == ("8", "8")
-        return profile_main([json.dumps(options | {"log": None})])
+        return main(["profile", json.dumps(options | {"log": None})])
 
-    monkeypatch.setattr(_examination, "run_child", in_this_process)
+    monkeypatch.setattr(examination, "run_child", in_this_process)
     options = {
         "script": written(tmp_path, PLANTED["slow input"]),
         "args": [],
@@ -114,7 +112,7 @@ def test_a_script_is_examined_on_several_numbers_of_replicas(tmp_path, monkeypat
         "workers": None,
         "json": str(tmp_path / "doctor.json"),
     }
-    command.main([json.dumps(options)])
+    main(["doctor", json.dumps(options)])
     assert "slow input: A step waits" in capsys.readouterr().out.replace("\n", " ")
     found = json.loads((tmp_path / "doctor.json").read_text())["examination"]
     rows = {kind: [point["rows"] for point in found["scaling"][kind]] for kind in found["scaling"]}
@@ -149,7 +147,7 @@ def test_a_script_that_fails_is_shown(tmp_path, monkeypatch):
         Path(json.loads(arguments[-1])["log"]).write_text("first\nlast")
         return 7
 
-    monkeypatch.setattr(_examination, "run_child", fail)
+    monkeypatch.setattr(examination, "run_child", fail)
     with pytest.raises(UsageError, match=r"(?s)exit code 7.*first"):
         Script("train.py", [], warm_up=1, steps=1).profile(1)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from replicax._tools.migrate import __main__ as command
+from replicax._tools import commands
 from replicax.launch import _cli
 
 from helpers import run_python
@@ -50,7 +50,9 @@ NOTEBOOK = {
 def migrate(*paths, **options):
     request = {"paths": [str(path) for path in paths], "diff": False, "write": False}
     how = {"run": False, "steps": 3, "replicas": 2, "time_limit": 100, "args": []}
-    return command.main([json.dumps({**request, **how, "backup": False, "json": None, **options})])
+    return commands.main(
+        ["migrate", json.dumps({**request, **how, "backup": False, "json": None, **options})]
+    )
 
 
 @pytest.fixture
@@ -224,8 +226,8 @@ def test_the_command_starts_it(monkeypatch, tmp_path):
     of_it = ["--", "--epochs", "1"]
     assert _cli.main(["migrate", "a.py", "folder", "--write", "--json", "x", *of_it]) == 5
     ((arguments, environment),) = started
-    assert arguments[1:3] == ["-m", "replicax._tools.migrate"]
-    assert json.loads(arguments[3]) == {
+    assert arguments[1:4] == ["-m", "replicax._tools.commands", "migrate"]
+    assert json.loads(arguments[4]) == {
         "paths": ["a.py", "folder"],
         "diff": False,
         "write": True,

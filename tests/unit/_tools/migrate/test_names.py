@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 
-from replicax._tools.migrate import numpy_names
+from replicax._tools.migrate import names
 from replicax._tools.migrate.calls import judge
 from replicax._tools.migrate.names import CHANGED, MISSING, SAME, checks, verdict
 from replicax.tf._absent import ABSENT, CHANGES
@@ -124,11 +124,11 @@ def test_the_advice_for_tensorflow_addons_names_what_there_is():
 
 
 def test_names_of_numpy_1():
-    for name, new in numpy_names.RENAMED.items():
+    for name, new in names.RENAMED.items():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             assert not hasattr(np, name)
         assert eval(new, {"np": np}) is not None
     tree = ast.parse("np.float = float\nnp.Inf\nnp.inf\nnp.asscalar(x)\nfrom numpy import product")
-    found = sorted((line, done) for line, _, done in numpy_names.of_numpy_1(tree))
+    found = sorted((line, done) for line, _, done in names.of_numpy_1(tree))
     assert found == [(2, True), (4, False), (5, False)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from replicax._tools.migrate import __main__ as command
+from replicax._tools import commands
 
 from helpers import wait_until
 
@@ -42,7 +42,7 @@ def ran(tmp_path, capsys):
             "json": str(tmp_path / "found.json"), "run": True, "steps": 3, "replicas": 2,
             "time_limit": 100, "args": [], **options,
         }  # fmt: skip
-        code = command.main([json.dumps(request)])
+        code = commands.main(["migrate", json.dumps(request)])
         assert (sorted(folder.rglob("*")), (folder / name).read_text()) == (before, text)
         (program,) = json.loads((tmp_path / "found.json").read_text())["programs"]
         return code, program["verdict"], program["run"]["agrees"], program["run"]["text"]

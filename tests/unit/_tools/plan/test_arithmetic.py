@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from replicax._core.machine.memory import GIB, size
-from replicax._tools.plan._collectives import Collective
-from replicax._tools.plan._largest import Largest, largest
-from replicax._tools.plan._reading import too_large
-from replicax._tools.plan._wire import wire_bytes, wire_bytes_by_kind
+from replicax._tools.plan.hlo import Collective, wire_bytes, wire_bytes_by_kind
+from replicax._tools.plan.planning import Largest, largest
+from replicax._tools.plan.step import too_large
 
 
 @pytest.mark.parametrize(

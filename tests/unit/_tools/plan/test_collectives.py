@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replicax._tools.plan._collectives import Collective, collectives
+from replicax._tools.plan.hlo import Collective, collectives
 
 
 def found(*lines, more=""):

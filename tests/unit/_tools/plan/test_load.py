@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._tools.plan._load import load
-from replicax._tools.plan._subject import subject, suggested_batch
+from replicax._tools.plan.subject import load, subject, suggested_batch
 
 
 def shapes(batch):

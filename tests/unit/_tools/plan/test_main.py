@@ -8,7 +8,7 @@ import signal
 import keras
 import pytest
 
-from replicax._tools.plan.__main__ import main
+from replicax._tools.commands import main
 
 from helpers import uninstall
 
@@ -30,7 +30,7 @@ def run(capsys):
     before = signal.getsignal(signal.SIGTERM)
 
     def run(**options):
-        code = main([json.dumps(OPTIONS | options)])
+        code = main(["plan", json.dumps(OPTIONS | options)])
         return code, *capsys.readouterr()
 
     yield run
@@ -50,7 +50,7 @@ def script(tmp_path):
 
 
 def test_a_picture_needs_matplotlib(run, script, tmp_path, monkeypatch):
-    uninstall(monkeypatch, "matplotlib", "replicax._tools.plan._plots")
+    uninstall(monkeypatch, "matplotlib", "replicax._tools.plan.plot")
     code, out, err = run(target=script, plot=str(tmp_path / "plan.png"))
     assert (code, out) == (2, "")  # before anything was planned
     assert "Run `pip install 'replicax[report]'`." in err
@@ -81,14 +81,3 @@ def test_errors_have_an_exit_code(run, script):
     code, _, err = run(target=script, topologies=["v5e:nothing"])
     assert code == 2
     assert err.startswith("replicax plan: error: ")
-
-
-def test_a_folder_that_is_not_there_is_found_first(run, script):
-    code, _, err = run(target="missing.py", json="/nowhere/plan.json")
-    assert code == 2
-    assert "/nowhere/plan.json" in err
-
-
-def test_it_is_not_for_people(capsys):
-    assert main([]) == 2
-    assert "see replicax plan --help" in capsys.readouterr().err

@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._tools.plan import _planning, _targets
-from replicax._tools.plan._chips import Chip, gpu
-from replicax._tools.plan._compiled import bytes_per_device, lower_train_step, rows_of
-from replicax._tools.plan._reading import TooLarge
-from replicax._tools.plan._strategies import strategy_for
+from replicax._tools.plan import planning, targets
+from replicax._tools.plan.step import TooLarge, bytes_per_device, lower_train_step, rows_of
+from replicax._tools.plan.targets import Chip, gpu, strategy_for
 
 from helpers import run_python
 
@@ -152,13 +150,13 @@ def test_more_gpus_than_there_are_are_described_by_the_one_that_is_here(monkeypa
         asked.update(how)
         return SimpleNamespace(devices=list("abcd"))
 
-    monkeypatch.setattr(_targets, "_devices_of", lambda _platform: [here])
+    monkeypatch.setattr(targets, "_devices_of", lambda _platform: [here])
     monkeypatch.setattr("jax.experimental.topologies.get_topology_desc", describe)
-    found = _targets.target("gpu:4")
+    found = targets.target("gpu:4")
     assert (found.devices, found.chip) == (tuple("abcd"), Chip("NVIDIA H200", 7))
     assert found.is_described
     assert asked == {"platform": "gpu", "topology": "1x1x4"}
-    assert _targets.target("gpu:1").devices == (here,)
+    assert targets.target("gpu:1").devices == (here,)
 
 
 def test_programs_for_tpus_are_not_kept_on_disk(tmp_path):
@@ -216,7 +214,7 @@ class Small:
 
     def __init__(self, monkeypatch, limit):
         self.batches = []
-        original = _planning.compile_and_read
+        original = planning.compile_and_read
 
         def compile_and_read(lowered, devices):
             self.batches.append(lowered.batch)
@@ -224,7 +222,7 @@ class Small:
                 return TooLarge(None, None, "RESOURCE_EXHAUSTED")
             return original(lowered, devices)
 
-        monkeypatch.setattr(_planning, "compile_and_read", compile_and_read)
+        monkeypatch.setattr(planning, "compile_and_read", compile_and_read)
 
 
 def test_what_does_not_fit_is_said_and_not_raised(monkeypatch):
@@ -274,17 +272,17 @@ def test_without_the_compiler_for_tpus(monkeypatch):
 
     monkeypatch.setattr(topologies, "get_topology_desc", missing)
     with pytest.raises(rx.errors.UsageError, match=r'pip install "replicax\[tpu\]"'):
-        _targets.target("v5e:2x4")
+        targets.target("v5e:2x4")
 
 
 def test_chips_are_devices():
     kinds = {"v2:2x2": 8, "v3:2x2": 8, "v4:2x2x1": 4, "v5p:2x2x1": 4, "v6e:1x1": 1, "v5e:4x4": 16}
-    assert {name: len(_targets.target(name).devices) for name in kinds} == kinds
+    assert {name: len(targets.target(name).devices) for name in kinds} == kinds
 
 
 def test_uneven_batches_are_planned_as_fit_places_them():
     batch = (np.zeros((13, 8, 8, 3), "float32"), np.zeros(13, "int32"))
-    lowered = lower_train_step(cnn(), batch, strategy_for("mirrored", _targets.target("cpu:4")))
+    lowered = lower_train_step(cnn(), batch, strategy_for("mirrored", targets.target("cpu:4")))
     assert lowered.batch == 13 * (8 * 8 * 3 * 4 + 4)  # the whole batch on each device
 
 

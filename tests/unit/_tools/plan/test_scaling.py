@@ -7,9 +7,9 @@ import json
 import keras
 
 import replicax as rx
-from replicax._tools.plan._collectives import Collective
-from replicax._tools.plan._result import Plan, Row
-from replicax._tools.plan._scaling import scale, with_halves
+from replicax._tools.plan.hlo import Collective
+from replicax._tools.plan.result import Plan, Row
+from replicax._tools.plan.scaling import scale, with_halves
 
 
 def test_half_of_a_slice_is_compiled_if_it_is_the_only_one_of_its_kind():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from replicax._tools.profile._compiled import Collectives, facts
+from replicax._tools.profile.result import Collectives, facts
 
 TEXT = """\
 HloModule jit_program

@@ -11,11 +11,10 @@ import pytest
 
 import replicax as rx
 from replicax._core import events
-from replicax._tools.profile import _render
-from replicax._tools.profile.__main__ import main
-from replicax._tools.profile._recorder import Plan, Recorder
-from replicax._tools.profile._result import PARTS, Profile
-from replicax._tools.profile._running import profile_script
+from replicax._tools.commands import main
+from replicax._tools.profile import text as profile_text
+from replicax._tools.profile.recorder import Plan, Recorder, profile_script
+from replicax._tools.profile.result import PARTS, Profile
 
 FIT = """
     import keras, numpy as np
@@ -107,8 +106,8 @@ def test_tensorboard_finds_a_trace_with_our_steps(of_fit):
 
 def test_a_profile_is_written_and_read_again(of_fit):
     profile, _ = of_fit
-    assert Profile.of_data(json.loads(_render.to_json(profile))) == profile
-    text, page = _render.to_text(profile), _render.to_markdown(profile)
+    assert Profile.of_data(json.loads(profile_text.to_json(profile))) == profile
+    text, page = profile_text.to_text(profile), profile_text.to_markdown(profile)
     for name in (*PARTS.values(), "all-reduce", "temporaries", "CPU:1", "tensorboard --logdir"):
         assert name in text
         assert name in page
@@ -123,7 +122,7 @@ def test_a_custom_loop_with_larger_batches(script):
     assert (profile.rows, profile.steps) == (10, 3)  # 2 of each replica, 2.5 times: 5
     assert (profile.is_traced, profile.devices, profile.trace) == (False, (), None)
     assert profile.slowest is None
-    assert "not measured: what the devices did" in _render.to_text(profile)
+    assert "not measured: what the devices did" in profile_text.to_text(profile)
 
 
 OPTIONS = {
@@ -143,14 +142,22 @@ OPTIONS = {
 
 def test_the_command_prints_a_page_and_writes_files(script, tmp_path, capsys):
     files = {name: str(tmp_path / name) for name in ("json", "markdown")}
-    assert main([json.dumps(OPTIONS | files | {"script": script(LOOP), "replicas": 1})]) == 0
+    assert (
+        main(["profile", json.dumps(OPTIONS | files | {"script": script(LOOP), "replicas": 1})])
+        == 0
+    )
     assert "together" in capsys.readouterr().out
     assert json.loads((tmp_path / "json").read_text())["rows"] == 4
     assert (tmp_path / "markdown").read_text().startswith("/")
 
 
 def test_a_script_without_such_steps(script, capsys):
-    assert main([json.dumps(OPTIONS | {"script": script(FIT.replace("raise", "exit() #"))})]) == 2
+    assert (
+        main(
+            ["profile", json.dumps(OPTIONS | {"script": script(FIT.replace("raise", "exit() #"))})]
+        )
+        == 2
+    )
     assert "Cannot profile" in capsys.readouterr().err
 
 
@@ -166,8 +173,3 @@ def test_too_few_steps(script):
     plan = Plan(warm_up=50, steps=1, traced=0)
     with pytest.raises(rx.errors.UsageError, match=r"30 training steps"):
         profile_script(script(LOOP), plan=plan, replicas=1)
-
-
-def test_a_wrong_call_says_how_it_is_used(capsys):
-    assert main([]) == 2
-    assert "see replicax profile --help" in capsys.readouterr().err

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from replicax._tools.profile._split import Moment, Span, Step, mean, split, union
-from replicax._tools.profile._summary import divided
-from replicax._tools.profile._trace import DeviceTimes, Operation, device_times
+from replicax._tools.profile.summary import divided
+from replicax._tools.profile.times import (
+    DeviceTimes,
+    Moment,
+    Operation,
+    Span,
+    Step,
+    device_times,
+    mean,
+    split,
+    union,
+)
 
 
 def span(part, begin, end, cpu=(0.0, 0.0)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import pytest
 
-from replicax._tools.profile._trace import device_times, operations
+from replicax._tools.profile.times import device_times, operations
 
 KERNEL = "regs:32 grid:1,1,1 block:128,1,1"
 

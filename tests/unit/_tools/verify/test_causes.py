@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from replicax._tools.verify._causes import cause_of
-from replicax._tools.verify._compare import differences, epsilon, tolerance
-from replicax._tools.verify._evidence import Evidence
-from replicax._tools.verify._record import (
+from replicax._tools.verify.causes import Evidence, cause_of
+from replicax._tools.verify.compare import differences, epsilon, tolerance
+from replicax._tools.verify.record import (
     GRADIENT,
     METRIC,
     STATISTIC,

@@ -1,0 +1,301 @@
+"""The comparison itself: every strategy trains, then all are timed in turn.
+
+Several workers train and are timed in processes of their own, because a process that has used JAX
+alone cannot join them. `rx.launch.run` ends them, even after Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import replicax as rx
+from replicax._tools.compare.result import (
+    SCALED,
+    Comparison,
+    Measurement,
+    Place,
+    ScalePoint,
+    weight_difference,
+)
+from replicax._tools.compare.settings import ASYNCHRONOUS, BASELINE, MULTI_WORKER, Settings
+from replicax._tools.compare.subjects import load_data
+from replicax._tools.compare.training import (
+    QUIET,
+    Round,
+    Way,
+    check,
+    exact_products,
+    held_by,
+    new_model,
+    pieces_of,
+    plan_round,
+    time_round,
+    train,
+    way,
+)
+from replicax._tools.machine import OtherPrograms, choose_devices, inspect_machine
+from replicax._tools.progress import Silent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import jax
+    import keras
+
+    from replicax._tools.compare.subjects import Dataset
+    from replicax._tools.compare.training import Training, Trial
+    from replicax._tools.progress import Listener
+
+
+def compare(settings: Settings | None = None, *, listener: Listener | None = None) -> Comparison:
+    """Train the same model under every strategy and measure what comes out and how fast.
+
+    All start from the same weights and see the same batches in the same order; nothing but the
+    strategy differs. The timed rounds come afterwards and touch none of these numbers.
+
+    Args:
+        settings: What to train; by default a small CNN on handwritten digits.
+        listener: Told how far it is; by default nobody is.
+
+    Returns:
+        Every measurement, as data.
+
+    Raises:
+        replicax.errors.UsageError: If something is asked for that there is not.
+        replicax.errors.ReplicaxError: If a data set cannot be downloaded.
+
+    Example:
+        >>> from replicax.report import Settings, compare
+        >>> settings = Settings(model="mlp", replicas=2, examples=64, epochs=1, repeats=1)
+        >>> compare(settings).deviating
+        ()
+    """
+    settings = settings or Settings()
+    listener = listener or Silent()
+    began, others = time.perf_counter(), OtherPrograms()
+    devices = choose_devices(settings.replicas)
+    with exact_products():
+        data, initial = _prepare(settings, devices, listener)
+        measured, round_ = _measure_all(settings, devices, data, initial, listener)
+    # Processes that were started are not told from others.
+    busy = 0.0 if settings.workers else others.cores()
+    of = {training.name: (training, seconds) for training, seconds in measured}
+    model = new_model(settings, data)
+    paths = [weight.path for weight in model.weights]
+    return Comparison(
+        settings=settings,
+        measurements=tuple(
+            _measurement(*of[name], of[BASELINE][0].weights, paths) for name in settings.strategies
+        ),
+        scaling=tuple(
+            ScalePoint(count, of[_scaled(count)][1]) for count in _counts(settings, devices)
+        ),
+        machine=inspect_machine(),
+        parameters=sum(int(np.prod(v.shape)) for v in model.trainable_variables),
+        train_examples=len(data.train_inputs),
+        test_examples=len(data.test_inputs),
+        examples_per_round=round_.examples,
+        seconds=time.perf_counter() - began,
+        busy_cores=busy,
+    )
+
+
+_Measured = list[tuple["Training", tuple[float, ...]]]
+
+
+def _measure_all(
+    settings: Settings,
+    devices: Sequence[jax.Device],
+    data: Dataset,
+    initial: Sequence[np.ndarray],
+    listener: Listener,
+) -> tuple[_Measured, Round]:
+    """Train under every strategy, then time all of them; what they started ends here."""
+    with contextlib.ExitStack() as ends:
+        trials = [
+            _trial(way, settings, data, initial, listener, ends) for way in _ways(settings, devices)
+        ]
+        round_ = plan_round(
+            [trial.training for trial in trials],
+            settings=settings,
+            rows=len(data.train_inputs),
+            baseline=BASELINE,
+        )
+        measured = _time_in_turn(trials, round_, settings, data, listener)
+    if MULTI_WORKER in settings.strategies:
+        measured.append(_in_workers(settings, initial, round_, listener))
+    return measured, round_
+
+
+def _ways(settings: Settings, devices: Sequence[jax.Device]) -> list[Way]:
+    """The ways to train in this process: the strategies, and mirrored ones on fewer devices."""
+    names = [name for name in settings.strategies if name != MULTI_WORKER]
+    return [
+        *(way(name, devices, settings.workers) for name in names),
+        *(
+            replace(way(SCALED, devices[:count], None), name=_scaled(count))
+            for count in _counts(settings, devices)
+        ),
+    ]
+
+
+def _counts(settings: Settings, devices: Sequence[jax.Device]) -> list[int]:
+    """The powers of two between one device and all."""
+    if SCALED not in settings.strategies:
+        return []
+    return [2**k for k in range(1, len(devices).bit_length()) if 2**k < len(devices)]
+
+
+def _scaled(count: int) -> str:
+    return f"{SCALED} on {count}"
+
+
+def _prepare(
+    settings: Settings, devices: Sequence[jax.Device], listener: Listener
+) -> tuple[Dataset, list[np.ndarray]]:
+    """Load the data and draw the weights from which every strategy starts."""
+    listener.begin("prepare", steps=1)
+    for name in settings.strategies:
+        check(name, devices)  # errors of any strategy are found first
+    listener.report("loading data")
+    data = load_data(settings)
+    listener.report("warming up")
+    initial = new_model(settings, data).get_weights()
+    _warm_up(settings, data)
+    listener.end(f"{len(data.train_inputs)} training and {len(data.test_inputs)} test examples")
+    return data, [np.array(weight) for weight in initial]
+
+
+def _warm_up(settings: Settings, data: Dataset) -> None:
+    """Take one unmeasured step, so that the first strategy does not pay for first uses."""
+    model = new_model(settings, data)
+    model.fit(data.train_inputs[:1], data.train_classes[:1], verbose=QUIET)
+
+
+def _trial(
+    way: Way,
+    settings: Settings,
+    data: Dataset,
+    initial: Sequence[np.ndarray],
+    listener: Listener,
+    ends: contextlib.ExitStack,
+) -> Trial:
+    if way.name not in settings.strategies:  # it is only timed, and one epoch compiles it
+        settings = replace(settings, epochs=2)
+    steps = settings.epochs * -(-len(data.train_inputs) // settings.batch_size)
+    listener.begin(way.name, steps=steps)
+    listener.report("compiling")
+    trial = train(way, settings=settings, data=data, initial=initial, listener=listener, ends=ends)
+    listener.end(_result(trial.training))
+    return trial
+
+
+def _result(training: Training) -> str:
+    return (
+        f"test accuracy {training.epochs[-1].test_accuracy:.1%}, "
+        f"first step after {training.first_step_seconds:.1f} s"
+    )
+
+
+def _time_in_turn(
+    trials: Sequence[Trial],
+    round_: Round,
+    settings: Settings,
+    data: Dataset,
+    listener: Listener,
+) -> _Measured:
+    """Time A B C A B C …, so that a slow spell of the machine affects all alike."""
+    listener.begin("timing", steps=settings.repeats * len(trials))
+    listener.report("warming up")
+    for trial in trials:
+        time_round(trial, Round(round_.rows, 1), settings=settings, data=data)
+    seconds: list[list[float]] = [[] for _ in trials]
+    for repeat in range(settings.repeats):
+        listener.report(f"round {repeat + 1}/{settings.repeats}")
+        for trial, rounds in zip(trials, seconds, strict=True):
+            rounds.append(time_round(trial, round_, settings=settings, data=data))
+            listener.advance()
+    listener.end(f"{settings.repeats} rounds of {round_.examples} examples")
+    return [(t.training, tuple(rounds)) for t, rounds in zip(trials, seconds, strict=True)]
+
+
+def _in_workers(
+    settings: Settings, initial: Sequence[np.ndarray], round_: Round, listener: Listener
+) -> tuple[Training, tuple[float, ...]]:
+    """Train and time with several workers in processes of their own."""
+    listener.begin(MULTI_WORKER, steps=1)
+    listener.report(f"{settings.workers} processes")
+    training, seconds = in_workers(settings, initial, round_)
+    listener.end(_result(training))
+    return training, seconds
+
+
+def _measurement(
+    training: Training,
+    rounds: tuple[float, ...],
+    reference: Sequence[np.ndarray],
+    paths: Sequence[str],
+) -> Measurement:
+    difference, differing = weight_difference(training.weights, reference, paths)
+    return Measurement(
+        strategy=training.name,
+        replicas=sum(place.computes for place in training.places),
+        places=training.places,
+        first_step_seconds=training.first_step_seconds,
+        epochs=training.epochs,
+        weight_difference=None if training.name in ASYNCHRONOUS else difference,
+        differing_weight=differing,
+        round_seconds=rounds,
+    )
+
+
+# Workers need an accelerator each; any number of them shares the CPU.
+_ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"}
+
+
+def in_workers(
+    settings: Settings, initial: Sequence[np.ndarray], round_: Round
+) -> tuple[Training, tuple[float, ...]]:
+    """Train under `MultiWorkerMirroredStrategy` on this machine, one device for each worker.
+
+    Returns the first worker's measurements with the places of all, and the seconds of each timed
+    round.
+    """
+    results = rx.launch.run(
+        f"{__name__}:work",
+        num_workers=settings.workers or 1,
+        devices_per_worker=1,
+        args=(settings, list(initial), round_),
+        env=_ENVIRONMENT,
+    )
+    training, seconds = results[0]
+    found = (place for each, _ in results for place in each.places)
+    return replace(training, places=tuple(found)), seconds
+
+
+def work(
+    settings: Settings, initial: Sequence[np.ndarray], round_: Round
+) -> tuple[Training, tuple[float, ...]]:
+    """The work of each worker."""
+    way = Way(MULTI_WORKER, rx.MultiWorkerMirroredStrategy, _places_here)
+    with exact_products(), contextlib.ExitStack() as ends:
+        data = load_data(settings)
+        trial = train(
+            way, settings=settings, data=data, initial=initial, listener=Silent(), ends=ends
+        )
+        rounds = [Round(round_.rows, 1), *[round_] * settings.repeats]
+        _warm_up, *seconds = (
+            time_round(trial, each, settings=settings, data=data) for each in rounds
+        )
+    return trial.training, tuple(seconds)
+
+
+def _places_here(strategy: rx.Strategy, model: keras.Model, rows: int) -> tuple[Place, ...]:
+    """The only device of this worker, under the worker's name."""
+    number = strategy.cluster_resolver.task_id
+    (held,), (piece,) = held_by(model).values(), pieces_of(strategy, rows)
+    return (Place(f"worker {number}", *held, computes=True, rows=piece),)

@@ -1,0 +1,382 @@
+"""A comparison as one page of HTML that needs nothing beside it: a pure function of the data.
+
+Plots are in `plots.py`, the style in `page.css`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from html import escape
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from replicax._tools.compare import plots
+from replicax._tools.compare.result import WEIGHT_LIMIT
+from replicax._tools.compare.settings import BASELINE, MULTI_WORKER, PARAMETER_SERVER
+from replicax._tools.compare.text import (
+    HEADERS,
+    WORDS,
+    beside_accelerators,
+    caption,
+    counted,
+    difference,
+    kibibytes,
+    machine_rows,
+    rows,
+    title,
+    verdict,
+    with_spread,
+)
+from replicax._tools.machine import name_range
+from replicax._tools.text import html_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from replicax._tools.compare.result import Comparison, Interval, Measurement, Place
+
+
+_DATA = {
+    "digits": "1797 handwritten digits of 8 × 8 pixels, which come with scikit-learn.",
+    "cifar10": "CIFAR-10: 60000 photographs of 32 × 32 pixels in ten classes.",
+}
+
+_ORDER = "One row for each strategy, in the order in which they trained"
+
+
+def to_html(comparison: Comparison) -> str:
+    """The page."""
+    parts = {
+        "table": ("Results", _results(comparison)),
+        "accuracy": ("Accuracy", _accuracy(comparison)),
+        "throughput": ("Throughput", _throughput(comparison)),
+        "scaling": ("Scaling", _scaling(comparison)),
+        "verification": ("Verification", _verification(comparison)),
+        "placement": ("Where things are", _placement(comparison)),
+        "environment": ("Environment", _environment(comparison)),
+        "again": ("Run it again", _again(comparison)),
+    }
+    links = "".join(f'<a href="#{name}">{head}</a>' for name, (head, _) in parts.items())
+    sections = "\n".join(
+        f'<section id="{name}" aria-labelledby="{name}-head">'
+        f'<h2 id="{name}-head">{head}</h2>\n{body}\n</section>'
+        for name, (head, body) in parts.items()
+    )
+    style = resources.files("replicax._tools.compare").joinpath("page.css").read_text("utf-8")
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<link rel="icon" href="data:,">\n'  # or the browser asks for one
+        f"<title>{escape(headline(comparison))} replicax compare</title>\n"
+        f"<style>\n{style}</style>\n</head>\n<body>\n<main>\n<header>\n{_header(comparison)}\n"
+        f'<nav aria-label="Sections">{links}</nav>\n</header>\n{sections}\n</main>\n'
+        "</body>\n</html>\n"
+    )
+
+
+def headline(comparison: Comparison) -> str:
+    """The answer to what people look for first."""
+    wrong = len(comparison.deviating)
+    if not wrong:
+        which = "synchronous strategy" if comparison.asynchronous else "strategy"
+        return f"Every {which} gives what one device gives."
+    verb = "does" if wrong == 1 else "do"
+    return f"{wrong} of {len(comparison.judged)} strategies {verb} not give what one device gives."
+
+
+def _header(comparison: Comparison) -> str:
+    tiles = "\n".join(
+        _tile(comparison, measurement, position)
+        for position, measurement in enumerate(comparison.measurements)
+    )
+    columns = 3 if len(comparison.measurements) in (3, 5, 6) else 4
+    return (
+        f'<p class="eyebrow">replicax compare: {escape(title(comparison))}</p>\n'
+        f"<h1>{escape(headline(comparison))}</h1>\n"
+        f'<p class="lead">{escape(verdict(comparison))}</p>\n'
+        f'<ul class="tiles" style="--columns:{columns}">\n{tiles}\n</ul>\n{_of_speed(comparison)}'
+    )
+
+
+def _tile(comparison: Comparison, measurement: Measurement, position: int) -> str:
+    name = measurement.strategy
+    ratio = comparison.speed_ratio(name)
+    spread = "the unit" if name == BASELINE else f"{ratio.low:.2f}× to {ratio.high:.2f}×"
+    last = measurement.epochs[-1]
+    return (
+        f'<li class="card tile" style="--c:{_colour(position)}"><h3>{escape(name)}</h3>'
+        f"{_badge(comparison, measurement)}"
+        f'<span class="figure">{_speed(ratio)} <small>speed</small></span>'
+        f'<span class="note">{spread}<br>{last.test_accuracy:.2%} right on test data<br>'
+        f"{counted(measurement.replicas, 'replica')}</span></li>"
+    )
+
+
+def _speed(ratio: Interval) -> str:
+    return f"{ratio.median:.2f}×" if ratio.is_clear else "unclear"
+
+
+def _badge(comparison: Comparison, measurement: Measurement) -> str:
+    if measurement.strategy == BASELINE:
+        return '<span class="badge plain">the reference</span>'
+    if measurement.weight_difference is None:
+        return '<span class="badge plain">asynchronous</span>'
+    if measurement.strategy in comparison.on_cpu_alone:
+        return '<span class="badge plain">on the CPU</span>'
+    if measurement in comparison.deviating:
+        return f'<span class="badge bad">✗ weights differ by {difference(measurement)}</span>'
+    return '<span class="badge">✓ same weights</span>'
+
+
+def _of_speed(comparison: Comparison) -> str:
+    """What the numbers of speed mean on this machine."""
+    if comparison.machine.shares_cores and len(comparison.machine.devices) > 1:
+        text = (
+            "Speed: training examples per second, relative to one device. The "
+            f"{len(comparison.machine.devices)} devices here are one CPU, made to look like "
+            "several; one device already uses all of its "
+            f"{counted(comparison.machine.cores, 'core')}. So 1 is the most that can be expected, "
+            "and what is missing is what the strategy costs. On accelerators the most would be "
+            "the number of replicas."
+        )
+    else:
+        text = (
+            "Speed: training examples per second, relative to one device. The most that can be "
+            "expected is the number of replicas."
+        )
+    return f'<p class="note">{escape(text)}</p>'
+
+
+def _results(comparison: Comparison) -> str:
+    headers = [header.replace("\n", " ") for header in HEADERS]
+    words = [line.partition(": ") for line in caption(comparison)]
+    meanings = "".join(f"<dt>{escape(a)}</dt><dd>{escape(b)}</dd>" for a, _, b in words)
+    table = html_table(headers, rows(comparison), caption=_ORDER, left=WORDS)
+    return f'<div class="card">{table}<dl class="words">{meanings}</dl></div>'
+
+
+def _accuracy(comparison: Comparison) -> str:
+    return (
+        f"<p>{escape(_DATA[comparison.settings.dataset])} Equal curves lie on top of each other: "
+        f"wide ones below, thin ones above.</p>\n{_legend(comparison)}\n"
+        '<div class="pair">'
+        + _plot(plots.svg(plots.accuracy_by_epoch, comparison), "After each epoch.")
+        + _plot(
+            plots.svg(plots.accuracy_by_seconds, comparison),
+            "Against the time since the strategy was made. A triangle is the end of the first "
+            "step, when its program is compiled; a program that was compiled before is not "
+            "compiled again. The time of tests is left out.",
+        )
+        + "</div>"
+    )
+
+
+def _throughput(comparison: Comparison) -> str:
+    alone = (
+        f" {MULTI_WORKER} was timed after the others, in processes of its own."
+        if MULTI_WORKER in comparison.settings.strategies
+        else ""
+    )
+    if comparison.on_cpu_alone:
+        alone += f" {', '.join(comparison.on_cpu_alone)} {beside_accelerators(comparison)}."
+    return _plot(
+        plots.svg(plots.throughput, comparison),
+        f"Each point is one timed round of {comparison.examples_per_round:,} examples, the line "
+        "their median. The strategies take turns, so that a slow spell of the machine meets all "
+        f"alike.{alone}",
+    )
+
+
+def _scaling(comparison: Comparison) -> str:
+    ratios = comparison.speed_by_replicas()
+    if not ratios:
+        return '<p class="note">Mirrored training on several devices was not measured.</p>'
+    shares = comparison.machine.shares_cores
+    ideal = "1, since all of them share one CPU" if shares else "the number of replicas"
+    table = html_table(
+        ("replicas", "times one device", "efficiency"),
+        [
+            (
+                str(n),
+                with_spread(ratio) if n > 1 else "1",
+                f"{ratio.median / (1 if shares else n):.0%}" if ratio.is_clear else "unclear",
+            )
+            for n, ratio in ratios.items()
+        ],
+        caption="Mirrored training; median, lowest and highest",
+        left=0,
+    )
+    return (
+        '<div class="pair">'
+        + _plot(
+            plots.svg(plots.efficiency, comparison),
+            "Throughput of mirrored training with the same batches of "
+            f"{comparison.settings.batch_size} rows, relative to one device and divided by the "
+            f"ideal: {ideal}. Bars show lowest to highest.",
+        )
+        + f'<div class="card">{table}</div></div>'
+    )
+
+
+def _verification(comparison: Comparison) -> str:
+    table = html_table(
+        ("strategy", "verdict", "found in", "largest difference"),
+        [
+            (m.strategy, _judged(comparison, m), _place_of_difference(m), difference(m))
+            for m in comparison.measurements
+        ],
+        caption="After the whole training, from the same weights, on the same batches",
+        left=3,
+    )
+    limit = f"{WEIGHT_LIMIT:.0e}"
+    return (
+        '<div class="pair">'
+        + _plot(
+            plots.svg(plots.differences, comparison),
+            f"Rounding leaves 1e-6 to 1e-5; a wrong reduction leaves 1e-2 and more. The limit is "
+            f"{limit}.",
+        )
+        + f'<div class="card">{table}</div></div>'
+        '<p class="note"><code>replicax verify train.py</code> does this with a program of yours: '
+        "step by step, with every gradient, and with the likely cause.</p>"
+    )
+
+
+def _place_of_difference(measurement: Measurement) -> str:
+    return measurement.differing_weight if measurement.weight_difference else "–"
+
+
+def _judged(comparison: Comparison, measurement: Measurement) -> str:
+    if measurement.weight_difference is None:
+        return "asynchronous: by accuracy"
+    if measurement.strategy == BASELINE:
+        return "the reference"
+    if measurement.strategy in comparison.on_cpu_alone:
+        return "on the CPU: not judged"
+    return "✗ differs" if measurement in comparison.deviating else "✓ the same"
+
+
+def _placement(comparison: Comparison) -> str:
+    drawings = "\n".join(
+        f'<figure class="card drawing" style="--c:{_colour(position)}">'
+        f"<h3>{escape(m.strategy)}</h3>{draw(comparison, m)}</figure>"
+        for position, m in enumerate(comparison.measurements)
+    )
+    return (
+        '<p class="note">Variables, with those of the optimizer, were looked up on their devices '
+        "after training; rows were found with a batch that has their numbers in it. What is "
+        "exchanged is counted from the trainable variables, as float32.</p>\n"
+        f'<div class="drawings">\n{drawings}\n</div>'
+    )
+
+
+def _environment(comparison: Comparison) -> str:
+    table = html_table(
+        ("", ""), machine_rows(comparison.machine), caption="The machine and its software", left=2
+    )
+    return f'<div class="card">{table}</div>'
+
+
+def _again(comparison: Comparison) -> str:
+    devices = comparison.settings.replicas or len(comparison.machine.devices)
+    command = replace(comparison.settings, replicas=devices).command()
+    return (
+        f"<p>It took {comparison.seconds:.0f} seconds. The same weights and batches come again, "
+        "and with the same versions on the same kind of machine the same accuracies; times do "
+        "not.</p>\n"
+        f"<pre><code>{escape(command)}</code></pre>"
+    )
+
+
+def _plot(svg: str, text: str) -> str:
+    return f'<figure class="card">{svg}<figcaption>{escape(text)}</figcaption></figure>\n'
+
+
+def _legend(comparison: Comparison) -> str:
+    items = "".join(
+        f'<li><span class="swatch" style="--c:{_colour(position)}"></span>{escape(m.strategy)}</li>'
+        for position, m in enumerate(comparison.measurements)
+    )
+    return f'<ul class="legend" aria-label="Colours of the strategies">{items}</ul>'
+
+
+def _colour(position: int) -> str:
+    return f"var(--s{position % 6})"
+
+
+_MOST_SHOWN = 8  # replicas shown; those after the first are alike
+
+_ALL_REDUCE = "all-reduce: the gradients of all replicas become one sum, {size} in each step"
+_COMBINING = {
+    "mirrored": f"{_ALL_REDUCE}; every copy gets the same update",
+    "central_storage": f"{_ALL_REDUCE}; the one copy is updated and sent to the other replicas",
+    MULTI_WORKER: f"{_ALL_REDUCE}, between processes; every copy gets the same update",
+    PARAMETER_SERVER: "workers fetch variables and send gradients, {size} in each step; servers "
+    "apply them as they come, and nobody waits",
+}
+
+
+def draw(comparison: Comparison, measurement: Measurement) -> str:
+    """The boxes of one strategy: pieces of a batch, devices, exchange, servers."""
+    computing = [place for place in measurement.places if place.computes]
+    others = [place for place in measurement.places if not place.computes]
+    size = kibibytes(4 * comparison.parameters)
+    combining = _COMBINING.get(measurement.strategy, "")
+    exchanged = (
+        f'<p class="combine">{escape(combining.format(size=size))}</p>'
+        if combining and len(measurement.places) > 1
+        else '<p class="combine nothing">one replica: nothing to combine</p>'
+    )
+    servers = f'<ul class="places of-servers">{"".join(map(_server, others))}</ul>'
+    return (
+        f"<p>{escape(in_words(comparison, measurement))}</p>"
+        f'<ul class="places">{_replicas(computing)}</ul>{exchanged}{servers if others else ""}'
+    )
+
+
+def in_words(comparison: Comparison, measurement: Measurement) -> str:
+    """The same as a sentence or two."""
+    holding = [place for place in measurement.places if place.variables]
+    where = name_range(place.name for place in holding)
+    copies = "a copy on each of" if len(holding) > 1 else "one copy, on"
+    if measurement.strategy == PARAMETER_SERVER and len(holding) > 1:
+        copies = "divided among"
+    rows = comparison.settings.batch_size
+    if all(place.rows is None for place in measurement.places):
+        share = f"Whole batches of {rows} rows go to whichever worker is free."
+    elif measurement.replicas == 1:
+        share = f"One replica takes each batch of {rows} rows."
+    else:
+        share = f"Each batch of {rows} rows is cut into {measurement.replicas} pieces."
+    return f"{share} Variables: {copies} {where}."
+
+
+def _replicas(places: Sequence[Place]) -> str:
+    items = [_replica(number, place) for number, place in enumerate(places)]
+    if len(items) > _MOST_SHOWN:
+        hidden = len(items) - _MOST_SHOWN
+        more = f'<li><div class="device none">and {counted(hidden, "replica")} more</div></li>'
+        items[_MOST_SHOWN - 1 : -1] = [more]
+    return "".join(items)
+
+
+def _replica(number: int, place: Place) -> str:
+    if place.rows is None:
+        piece = '<div class="piece waits">a batch, when free</div>'
+    else:
+        first, behind = place.rows
+        piece = f'<div class="piece">rows {first}–{behind - 1}</div>'
+    return (
+        f'<li>{piece}<div class="device"><b>{escape(place.name)}</b>'
+        f'<span class="part">replica {number}</span>{_variables(place)}</div></li>'
+    )
+
+
+def _server(place: Place) -> str:
+    return f'<li><div class="device"><b>{escape(place.name)}</b>{_variables(place)}</div></li>'
+
+
+def _variables(place: Place) -> str:
+    if not place.variables:
+        return '<span class="part none">keeps no variables</span>'
+    text = f"{counted(place.variables, 'variable')}, {kibibytes(place.variable_bytes)}"
+    return f'<span class="part variables">{text}</span>'

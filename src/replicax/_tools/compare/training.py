@@ -1,0 +1,336 @@
+"""One strategy in training: first for its results, then in timed rounds for its speed.
+
+The places of its variables and batches are found by looking, not by its name."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import jax
+import keras
+import numpy as np
+
+import replicax as rx
+from replicax._tools.compare.result import Epoch, Place
+from replicax._tools.compare.settings import LOCAL, OF_WORKERS, PARAMETER_SERVER
+from replicax._tools.compare.subjects import build_model, new_optimizer
+from replicax._tools.machine import device_name
+from replicax._tools.strategies import make
+
+if TYPE_CHECKING:
+    import contextlib
+    from collections.abc import Callable, Sequence
+
+    from replicax._tools.compare.settings import Settings
+    from replicax._tools.compare.subjects import Dataset
+    from replicax._tools.progress import Listener
+
+
+QUIET: Any = 0  # Keras declares `verbose` as text
+
+_ROUND_SECONDS = 1.0  # on one device: long compared with disturbances
+_LONGEST_ROUND_SECONDS = 3.0
+_MOST_EPOCHS_PER_ROUND = 50
+
+
+@final
+@dataclass(frozen=True)
+class Training:
+    """The measurements of one training, which can be sent between processes."""
+
+    name: str
+    places: tuple[Place, ...]
+    weights: tuple[np.ndarray, ...]
+    epochs: tuple[Epoch, ...]
+    first_step_seconds: float
+    step_seconds: float
+
+
+@final
+@dataclass(frozen=True)
+class Trial:
+    """A strategy after its training, with the model that the timed rounds train on."""
+
+    strategy: rx.Strategy
+    model: keras.Model
+    training: Training
+
+
+@final
+@dataclass(frozen=True)
+class Round:
+    """The data of one timed round: the first `rows` examples, `epochs` times."""
+
+    rows: int
+    epochs: int
+
+    @property
+    def examples(self) -> int:
+        """How many examples a round trains on."""
+        return self.rows * self.epochs
+
+
+def exact_products() -> contextlib.AbstractContextManager[Any]:
+    """Float32 products of matrices on every device.
+
+    An accelerator's faster default would hide the strategies' differences in its own rounding.
+    """
+    return jax.default_matmul_precision("highest")
+
+
+def new_model(settings: Settings, data: Dataset) -> keras.Model:
+    """The model of a comparison, untrained, in the current scope."""
+    keras.utils.set_random_seed(settings.seed)
+    model = build_model(settings.model, data.train_inputs.shape[1:])
+    model.compile(
+        optimizer=new_optimizer(settings.model),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return model
+
+
+def train(
+    way: Way,
+    *,
+    settings: Settings,
+    data: Dataset,
+    initial: Sequence[np.ndarray],
+    listener: Listener,
+    ends: contextlib.ExitStack,
+) -> Trial:
+    """Make the strategy; train the model from the weights `initial` on all batches in order.
+
+    Anything that the strategy has started, such as parameter servers, ends with `ends`.
+    """
+    watch = _Watch(listener)
+    strategy = way.make()
+    ends.callback(getattr(strategy, "close", lambda: None))
+    with strategy.scope():
+        model = new_model(settings, data)
+    model.set_weights(initial)
+    history: Any = model.fit(
+        data.train_inputs,
+        data.train_classes,
+        validation_data=(data.test_inputs, data.test_classes),
+        batch_size=settings.batch_size,
+        epochs=settings.epochs,
+        shuffle=False,
+        verbose=QUIET,
+        callbacks=[watch],
+    )
+    training = Training(
+        name=way.name,
+        places=way.find_places(strategy, model, settings.batch_size),
+        weights=tuple(np.array(weight) for weight in model.get_weights()),
+        epochs=_epochs(history.history, watch.epoch_seconds),
+        first_step_seconds=watch.first_step_seconds,
+        step_seconds=watch.step_seconds,
+    )
+    return Trial(strategy, model, training)
+
+
+def plan_round(
+    trainings: Sequence[Training], *, settings: Settings, rows: int, baseline: str
+) -> Round:
+    """Choose a round that takes one device about a second and no strategy much longer.
+
+    It has whole epochs if several fit; of a larger data set, as many whole batches as fit.
+    """
+    one_device = next(t.step_seconds for t in trainings if t.name == baseline)
+    slowest = max(training.step_seconds for training in trainings)
+    steps = min(_ROUND_SECONDS / one_device, _LONGEST_ROUND_SECONDS / slowest)
+    steps_per_epoch = -(-rows // settings.batch_size)
+    if steps >= steps_per_epoch:
+        return Round(rows, min(_MOST_EPOCHS_PER_ROUND, round(steps / steps_per_epoch)))
+    return Round(min(rows, settings.batch_size * max(1, int(steps))), 1)
+
+
+def time_round(trial: Trial, round_: Round, *, settings: Settings, data: Dataset) -> float:
+    """Train for one round; return its seconds, without what `fit` does before and after."""
+    stopwatch = _Stopwatch()
+    trial.model.fit(
+        data.train_inputs[: round_.rows],
+        data.train_classes[: round_.rows],
+        batch_size=settings.batch_size,
+        epochs=round_.epochs,
+        shuffle=False,
+        verbose=QUIET,
+        callbacks=[stopwatch],
+    )
+    return stopwatch.ended - stopwatch.began
+
+
+def _epochs(history: dict[str, list[float]], seconds: Sequence[float]) -> tuple[Epoch, ...]:
+    keys = ("loss", "accuracy", "val_loss", "val_accuracy")
+    columns = [[float(value) for value in history[key]] for key in keys]
+    return tuple(Epoch(*values) for values in zip(*columns, seconds, strict=True))
+
+
+@final
+class _Watch(keras.callbacks.Callback):
+    """Times the first step, the steps of the last epoch, and each epoch, and tells the listener.
+
+    Epochs are timed from the creation of the watch, less what the tests took.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__()
+        self._listener = listener
+        self._created = time.perf_counter()
+        self._test_began = 0.0
+        self.first_step_seconds = 0.0
+        self.epoch_seconds: list[float] = []
+        self._steps_began = 0.0
+        self._steps = 0
+        self.step_seconds = 0.0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._steps_began, self._steps = self._passed(), 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        float(logs["loss"])  # waits until the step is done
+        self._steps += 1
+        if not self.first_step_seconds:
+            self.first_step_seconds = self._passed()
+            self._steps_began, self._steps = self.first_step_seconds, 0  # the first step compiles
+        self._listener.advance()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._test_began = time.perf_counter()
+        self.epoch_seconds.append(self._passed())
+        # An epoch ends with all its steps, even where nobody waits for them.
+        self.step_seconds = (self.epoch_seconds[-1] - self._steps_began) / max(1, self._steps)
+
+    def on_test_end(self, logs: Any = None) -> None:
+        self._created += time.perf_counter() - self._test_began
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        assert self.params is not None
+        self._listener.report(
+            f"epoch {epoch + 1}/{self.params['epochs']}, loss {logs['loss']:.4f}, "
+            f"test accuracy {logs['val_accuracy']:.1%}"
+        )
+
+    def _passed(self) -> float:
+        return time.perf_counter() - self._created
+
+
+@final
+class _Stopwatch(keras.callbacks.Callback):
+    """Runs from the beginning of the first epoch to the end of the last."""
+
+    began = ended = 0.0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 0:
+            self.began = time.perf_counter()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        float(logs["loss"])  # waits until the last step is done
+        self.ended = time.perf_counter()
+
+
+_EVERY_SERVER = "every server"
+
+
+def places(strategy: rx.Strategy, model: keras.Model, rows: int) -> tuple[Place, ...]:
+    """The devices of a strategy here, with their variables and their rows of a full batch.
+
+    The model was trained under it, so that its optimizer has its variables.
+    """
+    held = held_by(model)
+    computing = dict(zip(strategy.extended.worker_devices, pieces_of(strategy, rows), strict=True))
+    return tuple(
+        Place(name, *held.get(name, (0, 0)), computes=name in computing, rows=computing.get(name))
+        for name in dict.fromkeys([*computing, *held])
+    )
+
+
+def places_of_servers(model: keras.Model, workers: int) -> tuple[Place, ...]:
+    """Parameter servers, with the variables they hold, and workers, which take batches in turn."""
+    held = held_by(model)
+    count, size = held.pop(_EVERY_SERVER, (0, 0))
+    return (
+        *(
+            Place(name, held[name][0] + count, held[name][1] + size, computes=False)
+            for name in sorted(held)
+        ),
+        *(Place(f"worker {number}", 0, 0, computes=True) for number in range(workers)),
+    )
+
+
+def pieces_of(strategy: rx.Strategy, rows: int) -> list[tuple[int, int]]:
+    """The rows of a batch that each replica of this process gets, (first, behind the last).
+
+    Found by a batch that holds the row numbers.
+    """
+    batch = rx.data.Dataset.from_tensor_slices(np.arange(rows)).batch(rows)
+    share: Any = next(iter(strategy.experimental_distribute_dataset(batch)))
+    return [_ends(np.asarray(piece)) for piece in strategy.experimental_local_results(share)]
+
+
+def held_by(model: keras.Model) -> dict[str, tuple[int, int]]:
+    """The number and bytes of variables of a model and its optimizer on each device."""
+    optimizer: Any = model.optimizer
+    counts: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for variable in (*model.weights, *optimizer.variables):
+        for name, size in _parts(variable):
+            counts[name] += 1
+            sizes[name] += size
+    return {name: (counts[name], sizes[name]) for name in counts}
+
+
+def _parts(variable: Any) -> list[tuple[str, int]]:
+    """The places of a variable, with the bytes there."""
+    task = getattr(variable, "device", None)
+    if task is not None:  # on one parameter server; counters of the optimizer are on each of them
+        number = str(task).rpartition("task:")[2]
+        name = f"server {number}" if number.isdecimal() else _EVERY_SERVER
+        return [(name, variable.value.nbytes)]
+    shards = variable.value.addressable_shards
+    return [(device_name(shard.device), shard.data.nbytes) for shard in shards]
+
+
+def _ends(numbers: np.ndarray) -> tuple[int, int]:
+    return (int(numbers[0]), int(numbers[-1]) + 1) if len(numbers) else (0, 0)
+
+
+@final
+@dataclass(frozen=True)
+class Way:
+    """A way to train: how its strategy is made, and how to find where it puts things.
+
+    `find_places` gets the strategy, a model trained under it, and the rows of a full batch.
+    """
+
+    name: str
+    make: Callable[[], rx.Strategy]
+    find_places: Callable[[rx.Strategy, keras.Model, int], tuple[Place, ...]] = places
+
+
+def way(name: str, devices: Sequence[jax.Device], workers: int | None) -> Way:
+    """The way to train under the strategy of that name, which this process makes."""
+    if name != PARAMETER_SERVER:
+        return Way(name, lambda: make(name, devices, LOCAL))
+    return Way(
+        name,
+        lambda: rx.ParameterServerStrategy(num_workers=workers, num_ps=1),
+        lambda _strategy, model, _rows: places_of_servers(model, workers or 1),
+    )
+
+
+def check(name: str, devices: Sequence[jax.Device]) -> None:
+    """Find what is wrong with a strategy before any trains."""
+    if name not in OF_WORKERS:
+        make(name, devices, LOCAL)
+    elif name == PARAMETER_SERVER and importlib.util.find_spec("cloudpickle") is None:
+        raise rx.errors.UsageError(
+            f"Cannot compare {name}: cloudpickle is not installed. Run `pip install "
+            "'replicax[ps]'`, or name the other strategies with `--strategies`."
+        )

@@ -1,0 +1,245 @@
+"""What makes a program slow, how it scales, and what to do first: arithmetic on profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, final
+
+from replicax._core.events import COMPILE, COMPUTE, COPY, INPUT
+from replicax._tools.profile.result import COLLECTIVES, LAUNCH, PARTS, Profile
+from replicax._tools.profile.times import CALLBACKS, OTHER, PYTHON
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+# A smaller share of a step is not worth a change.
+WORTH = 0.2
+# A replica that computes this many times as long as others is slow; less may be chance.
+SLOW_FACTOR = 2.0
+# With fewer rows a replica is done before the next step can be started.
+FEW_ROWS = 16
+
+
+@final
+@dataclass(frozen=True)
+class Finding:
+    """Something that takes a share of a step, with a sentence of what was measured."""
+
+    cause: str
+    share: float
+    number: str
+    advice: str
+
+
+def findings(profile: Profile, workers: Sequence[Profile] = ()) -> list[Finding]:
+    """Everything that takes a share of a step worth a change, the largest first."""
+    late = slow_worker(workers)
+    found = [*(rule(profile) for rule in RULES), late]
+    if late is not None:  # the others wait for it in collective operations
+        found = [_less(one, late) if one and one.cause == "communication" else one for one in found]
+    large = [one for one in found if one is not None and one.share >= WORTH]
+    return sorted(large, key=lambda one: -one.share)
+
+
+def advice(found: Sequence[Finding], last: Profile) -> Finding:
+    """The one thing to do first."""
+    if found:
+        return found[0]
+    share = last.share(COMPUTE)
+    return Finding(
+        "nothing",
+        share,
+        f"On {last.replicas} replicas, computing is {share:.0%} of a step of {_ms(last.seconds)}.",
+        "Nothing else stands out: a faster model, or more devices, is what is left.",
+    )
+
+
+def _less(finding: Finding, late: Finding) -> Finding:
+    return replace(finding, share=max(0.0, finding.share - late.share))
+
+
+def slow_input(profile: Profile) -> Finding:
+    return Finding(
+        "slow input",
+        profile.share(INPUT),
+        f"A step waits {_of(profile, [INPUT])} for data.",
+        "Read ahead and in parallel: `dataset.map(fn, num_parallel_calls=4).prefetch(2)`, or "
+        "`PyDataset(workers=4)`; cache what does not change.",
+    )
+
+
+def slow_copy(profile: Profile) -> Finding:
+    return Finding(
+        "slow copy",
+        profile.share(COPY),
+        f"Copies of batches to the devices take {_of(profile, [COPY])}.",
+        "Send less: uint8 or bfloat16 in place of float32, and convert in the model.",
+    )
+
+
+def recompilation(profile: Profile) -> Finding:
+    return Finding(
+        "recompilation",
+        profile.share(COMPILE),
+        f"{profile.compiled_in} of {profile.steps} steps compiled {profile.compiled} programs, "
+        f"which takes {_of(profile, [COMPILE])}.",
+        "Give all batches one shape: `drop_remainder=True`, padding to a few lengths, and numbers "
+        "that change as arrays, not as Python's.",
+    )
+
+
+def huge_logging(profile: Profile) -> Finding:
+    return Finding(
+        "huge logging",
+        profile.share(CALLBACKS),
+        f"Callbacks, printing and logging take {_of(profile, [CALLBACKS])}.",
+        "Log less often, such as every hundredth step or at the end of an epoch; "
+        "`TensorBoard(update_freq=100)`.",
+    )
+
+
+def slow_replica(profile: Profile) -> Finding | None:
+    slowest = profile.slowest
+    if slowest is None or slowest.factor < SLOW_FACTOR:
+        return None
+    return Finding(
+        "slow worker",
+        # The seconds are of a traced step, which takes longer than a measured one.
+        min(1.0, slowest.seconds / profile.seconds),
+        f"{slowest.name} computes {slowest.factor:.1f} times as long as the others, which wait "
+        f"{_ms(slowest.seconds)} in a step.",
+        "See what else runs there and whether it is throttled, and that no replica gets more "
+        "rows or does more than the others.",
+    )
+
+
+def slow_worker(workers: Sequence[Profile]) -> Finding | None:
+    """The worker that takes longest for its own part of a step, beside the others' median."""
+    if len(workers) < 2:
+        return None
+    *others, last = sorted(range(len(workers)), key=lambda worker: workers[worker].own)
+    usual, slow = workers[others[len(others) // 2]], workers[last]
+    if slow.own < SLOW_FACTOR * usual.own:
+        return None
+    part = max(PARTS, key=lambda part: slow.parts[part] - usual.parts[part])
+    return Finding(
+        "slow worker",
+        (slow.own - usual.own) / slow.seconds,
+        f"Worker {last} takes {slow.own / usual.own:.1f} times as long as the others for its own "
+        f"part of a step, which wait {_ms(slow.own - usual.own)}; its {PARTS[part]} takes "
+        f"{_ms(slow.parts[part])}, theirs {_ms(usual.parts[part])}.",
+        "See what else runs on that machine, and whether its files are as near and its share of "
+        "the rows as large as those of the others.",
+    )
+
+
+def tiny_batch(profile: Profile) -> Finding:
+    rows = None if profile.rows is None else profile.rows / profile.replicas
+    parts = [LAUNCH, PYTHON]
+    if rows is not None and rows <= FEW_ROWS:
+        parts += [COLLECTIVES, COPY]  # these would take no longer for a few more rows
+    each = "" if rows is None else f" for {rows:.3g} rows on each replica"
+    return Finding(
+        "tiny batch",
+        _share(profile, parts),
+        f"What each step costs whatever its batch takes {_of(profile, parts)}; computing"
+        f"{each} takes {_ms(profile.parts[COMPUTE])}.",
+        "Use a larger batch, or `compile(steps_per_execution=10)`; with so little to compute, "
+        "one device may be faster than several.",
+    )
+
+
+def communication(profile: Profile) -> Finding:
+    return Finding(
+        "communication",
+        profile.share(COLLECTIVES),
+        f"Collective operations, with nothing computed beside them, take "
+        f"{_of(profile, [COLLECTIVES])}.",
+        "Use a larger batch, add gradients up over several steps, or compress them: "
+        "`communication_options`, docs/multi_worker.md.",
+    )
+
+
+def unknown_wait(profile: Profile) -> Finding:
+    return Finding(
+        "unknown wait",
+        profile.share(OTHER),
+        f"The main thread waits {_of(profile, [OTHER])} for something that is neither data nor "
+        "devices.",
+        "Look for sleeps, locks, files and requests in the loop around the step.",
+    )
+
+
+RULES: Sequence[Callable[[Profile], Finding | None]] = (
+    slow_input,
+    slow_copy,
+    recompilation,
+    huge_logging,
+    slow_replica,
+    tiny_batch,
+    communication,
+    unknown_wait,
+)
+
+
+def _of(profile: Profile, parts: Iterable[str]) -> str:
+    names = list(parts)
+    seconds = sum(profile.parts[part] for part in names)
+    return f"{_ms(seconds)} of {_ms(profile.seconds)} ({_share(profile, names):.0%})"
+
+
+def _share(profile: Profile, parts: Iterable[str]) -> float:
+    return sum(map(profile.share, parts))
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"
+
+
+STRONG, WEAK = "strong", "weak"
+
+
+@final
+@dataclass(frozen=True)
+class Point:
+    """A number of replicas, beside the smallest one.
+
+    The ideal step is the one in which all replicas do as well as the fewest.
+    """
+
+    replicas: int
+    rows: int | None  # of the whole batch
+    seconds: float
+    efficiency: float  # seconds of the ideal step / seconds
+    lost: dict[str, float]  # seconds of each part beyond the ideal step's
+    is_steady: bool = True  # whether the steps of both took about as long as each other
+
+
+def points(kind: str, profiles: Sequence[Profile]) -> tuple[Point, ...]:
+    """Compare profiles, from the fewest replicas to the most, with the first of them.
+
+    `STRONG`: the batch stays the same, and the ideal step is shorter. `WEAK`: each replica's part
+    stays the same, and the ideal step takes as long.
+    """
+    return tuple(_point(kind, profiles[0], one) for one in profiles)
+
+
+def _point(kind: str, first: Profile, now: Profile) -> Point:
+    factor = first.replicas / now.replicas if kind == STRONG else 1.0
+    return Point(
+        now.replicas,
+        now.rows,
+        now.seconds,
+        first.seconds * factor / now.seconds,
+        {part: now.parts[part] - first.parts[part] * factor for part in now.parts},
+        first.is_steady and now.is_steady,
+    )
+
+
+def wanted_rows(kind: str, first: Profile, replicas: int) -> int | None:
+    """The rows that a batch needs on this many replicas; None if they cannot be seen."""
+    if first.rows is None:
+        return None
+    return first.rows if kind == STRONG else first.rows * replicas // first.replicas

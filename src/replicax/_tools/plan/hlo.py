@@ -1,0 +1,313 @@
+"""The text of a compiled program (HLO): its collective operations, and what they send.
+
+The text is a list of computations. One of them is the entry; the others are called from there,
+those of a loop once a turn."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import final
+
+ENTRY = "ENTRY"
+
+
+@final
+@dataclass(frozen=True)
+class Instruction:
+    """One line of a computation; operands are names of instructions, or the value of a constant."""
+
+    name: str
+    shape: str
+    operation: str
+    operands: tuple[str, ...]
+    line: str
+    is_root: bool
+
+
+Computations = dict[str, list[Instruction]]
+
+_HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
+_INSTRUCTION = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = (.+?) ([a-z][a-z0-9\-]*)\(([^)]*)\)")
+_COMMENT = re.compile(r"/\*.*?\*/")
+
+
+def computations(text: str) -> Computations:
+    """The instructions of each computation; the entry is named `ENTRY`."""
+    bodies: Computations = {}
+    body: list[Instruction] | None = None
+    for line in text.splitlines():
+        head = _HEAD.match(line)
+        if head:
+            body = bodies.setdefault(ENTRY if head[1] else head[2], [])
+        elif line.startswith("}"):
+            body = None
+        elif body is not None:
+            found = _INSTRUCTION.match(_COMMENT.sub("", line))
+            if found:
+                root, name, shape, operation, operands = found.groups()
+                names = tuple(one.strip().lstrip("%") for one in operands.split(","))
+                body.append(Instruction(name, shape, operation, names, line, root is not None))
+    return bodies
+
+
+_CALLED = re.compile(
+    r"\b(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)"
+)
+_BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
+
+
+def how_often(bodies: Computations) -> dict[str, int]:
+    """How often each computation runs; every branch of a condition counts as taken.
+
+    A loop whose number of turns the text does not tell counts as one turn.
+    """
+    times: dict[str, int] = defaultdict(int)
+    waiting = [(ENTRY, 1)]
+    while waiting:
+        name, count = waiting.pop()
+        times[name] += count
+        for one in bodies.get(name, ()):
+            turns = _turns(one, bodies[name], bodies) or 1
+            waiting += [(callee, count * turns) for callee in _called(one)]
+    return times
+
+
+def _called(one: Instruction) -> list[str]:
+    branches = _BRANCHES.search(one.line)
+    taken = branches[1].split(",") if branches else []
+    return [*_CALLED.findall(one.line), *(branch.strip().lstrip("%") for branch in taken)]
+
+
+_KNOWN_TURNS = re.compile(r'known_trip_count"?[:=]\{"?n"?:"?(\d+)')
+
+
+def _turns(loop: Instruction, around: list[Instruction], bodies: Computations) -> int | None:
+    """The number of a loop's turns, from the compiler's note or from its counter.
+
+    The compiler for TPUs does not note it for loops of its own making. They count one element of
+    their state from a constant, by a constant, while it is below a constant.
+    """
+    if loop.operation != "while":
+        return None
+    known = _KNOWN_TURNS.search(loop.line)
+    if known:
+        return int(known[1])
+    named = re.search(r"condition=%?([\w.\-]+).*body=%?([\w.\-]+)", loop.line)
+    if named is None:
+        return None
+    condition, body = (_by_name(bodies.get(name, [])) for name in named.groups())
+    limit = _limit(condition)
+    if limit is None:
+        return None
+    position, end = limit
+    start = _constant_in_tuple(_by_name(around), loop.operands[0], position)
+    step = _step(body, position)
+    return None if start is None or not step else max(0, -(-(end - start) // step))
+
+
+_Named = dict[str, Instruction]
+
+
+def _by_name(body: list[Instruction]) -> _Named:
+    return {one.name: one for one in body}
+
+
+def _root(body: _Named) -> Instruction | None:
+    return next((one for one in body.values() if one.is_root), None)
+
+
+def _limit(condition: _Named) -> tuple[int, int] | None:
+    """The element that is counted, and its limit, if the loop's condition is `element < limit`."""
+    root = _root(condition)
+    if root is None or root.operation != "compare" or "direction=LT" not in root.line:
+        return None
+    element, end = _element(condition, root.operands[0]), _constant(condition, root.operands[1])
+    return None if element is None or end is None else (element, end)
+
+
+def _step(body: _Named, position: int) -> int | None:
+    """The increment of the counted element in a turn."""
+    root = _root(body)
+    if root is None or root.operation != "tuple":
+        return None
+    new = body.get(root.operands[position])
+    if new is None or new.operation != "add" or _element(body, new.operands[0]) != position:
+        return None
+    return _constant(body, new.operands[1])
+
+
+def _element(body: _Named, name: str) -> int | None:
+    """The number of this element in the loop's state."""
+    one = body.get(name)
+    index = re.search(r"\bindex=(\d+)", _COMMENT.sub("", one.line)) if one else None
+    return int(index[1]) if one and index and one.operation == "get-tuple-element" else None
+
+
+def _constant_in_tuple(body: _Named, name: str, position: int) -> int | None:
+    one = body.get(name)
+    if one is None or one.operation != "tuple" or position >= len(one.operands):
+        return None
+    return _constant(body, one.operands[position])
+
+
+def _constant(body: _Named, name: str) -> int | None:
+    one = body.get(name)
+    while one is not None and one.operation == "copy":
+        one = body.get(one.operands[0])
+    if one is None or one.operation != "constant" or not one.operands[0].isdigit():
+        return None
+    return int(one.operands[0])
+
+
+KINDS = (
+    "all-reduce",
+    "reduce-scatter",
+    "all-gather",
+    "all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
+
+
+@final
+@dataclass(frozen=True)
+class Collective:
+    """One collective operation of a program.
+
+    Args:
+        kind: Its name in HLO, such as `all-reduce`.
+        result_bytes: How large its result is on one device, all arrays together.
+        group: How many devices it joins.
+        times: How often it runs in a step.
+        overlapped: Whether the program computes something else meanwhile.
+    """
+
+    kind: str
+    result_bytes: int
+    group: int
+    times: int = 1
+    overlapped: bool = False
+
+
+def collectives(text: str, devices: int) -> tuple[Collective, ...]:
+    """The collective operations of a program, `compiled.as_text()`, that join several devices."""
+    bodies = computations(text)
+    times = how_often(bodies)
+    found: list[Collective] = []
+    chains: set[tuple[str, ...]] = set()
+    for name, body in bodies.items():
+        scatters = _SCATTERS.search(name) is not None
+        for instruction in body:
+            one = _collective(instruction, devices, times[name], scatters=scatters)
+            chain = _CHAINED.search(instruction.line)
+            if (
+                one is None
+                or one.group < 2
+                or not one.times
+                or (chain and chain.groups() in chains)
+            ):
+                continue
+            found.append(one)
+            chains |= {chain.groups()} if chain else set()
+    return tuple(found)
+
+
+# The compiler for TPUs writes a reduce-scatter as a fusion: an all-reduce, of which each device
+# keeps its slice.
+_SCATTERS = re.compile(r"all-reduce-scatter")
+# It also spreads an operation over several fusions, which compute meanwhile: its start, some parts
+# and its end all name the operation, with the same two numbers.
+_CHAINED = re.compile(r'channel_id=(\d+).*\bchain_id="(\d+)"')
+
+
+def _collective(
+    instruction: Instruction, devices: int, times: int, *, scatters: bool
+) -> Collective | None:
+    kind, start, _ = instruction.operation.partition("-start")
+    if kind not in KINDS:
+        return None
+    group = _group(instruction.line, devices)
+    result = _result_bytes(instruction.shape, kind, started=bool(start))
+    overlapped = bool(start) or _CHAINED.search(instruction.line) is not None
+    if scatters and kind == "all-reduce":
+        return Collective("reduce-scatter", result // group, group, times, overlapped)
+    return Collective(kind, result, group, times, overlapped)
+
+
+_ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,<=]*)\]")
+# bits of an element, if the type's name does not tell
+_BITS = {"pred": 8, "token": 0, "opaque": 0}
+
+
+def _result_bytes(shape: str, kind: str, *, started: bool) -> int:
+    """The bytes of an operation's result; the text of a start has the operands, too."""
+    sizes = [_array_bytes(*array) for array in _ARRAY.findall(_without_layouts(shape))]
+    if started and kind == "all-gather":
+        return sum(sizes[len(sizes) // 2 :])  # the operands, then as many results
+    if started and kind in ("collective-permute", "collective-broadcast"):
+        return sizes[min(1, len(sizes) - 1)]  # the operand, the result, two numbers
+    return sum(sizes)
+
+
+def _without_layouts(shape: str) -> str:
+    return re.sub(r"\{[^}]*\}", "", shape)
+
+
+def _array_bytes(kind: str, dimensions: str) -> int:
+    bits = _BITS.get(kind)
+    if bits is None:
+        number = re.search(r"\d+", kind)
+        bits = int(number[0]) if number else 0
+    bounds = [int(re.sub(r"\D", "", bound)) for bound in dimensions.split(",") if bound]
+    return -(-math.prod(bounds) * bits // 8)
+
+
+_MESH_GROUPS = re.compile(r"replica_groups=@?mesh\w*[\[<]([^\]>]*)[\]>]\s*\{([^}]*)\}")
+_IOTA_GROUPS = re.compile(r"replica_groups=\[(\d+),(\d+)\]<=")
+_LISTED_GROUPS = re.compile(r"replica_groups=\{\{([\d,\s]*)\}")
+
+
+def _group(line: str, devices: int) -> int:
+    """The number of devices that an operation joins; its text has groups in one of three forms."""
+    mesh = _MESH_GROUPS.search(line)
+    if mesh:
+        lengths = dict(re.findall(r"'?([\w.]+)'?=(\d+)", mesh[1]))
+        axes = re.findall(r"'([\w.]+)'(?::\(\d+\)(\d+))?", mesh[2])
+        return math.prod(int(part or lengths[axis]) for axis, part in axes)
+    iota = _IOTA_GROUPS.search(line)
+    if iota:
+        return int(iota[2])
+    listed = _LISTED_GROUPS.search(line)
+    if listed:
+        return len(listed[1].split(","))
+    return devices
+
+
+def wire_bytes(collective: Collective) -> int:
+    """The bytes that one device sends each time the operation runs.
+
+    Its `result_bytes` are what one device has afterwards.
+    """
+    n, b = collective.group, collective.result_bytes
+    sent = {
+        "all-reduce": Fraction(2 * (n - 1) * b, n),
+        "all-gather": Fraction((n - 1) * b, n),
+        "reduce-scatter": Fraction((n - 1) * b),  # b is one of n pieces
+        "all-to-all": Fraction((n - 1) * b, n),
+        "collective-permute": Fraction(b),
+        "collective-broadcast": Fraction(b),
+    }
+    return round(sent[collective.kind])
+
+
+def wire_bytes_by_kind(collectives: Iterable[Collective]) -> dict[str, int]:
+    """How many bytes one device sends in a step, for each kind of operation."""
+    total: dict[str, int] = {}
+    for one in collectives:
+        total[one.kind] = total.get(one.kind, 0) + one.times * wire_bytes(one)
+    return total

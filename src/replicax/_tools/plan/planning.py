@@ -1,0 +1,291 @@
+"""`rx.plan`: compile a training step for machines one does not have, and say what it needs."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+from replicax._core.errors import UsageError
+from replicax._tools.plan.hlo import wire_bytes_by_kind
+from replicax._tools.plan.result import Plan, Row
+from replicax._tools.plan.scaling import scale as scale_rows
+from replicax._tools.plan.scaling import with_halves
+from replicax._tools.plan.step import Reading, TooLarge, compile_and_read, rows_of, with_rows
+from replicax._tools.plan.subject import Subject, subject
+from replicax._tools.plan.targets import Target, not_kept, strategy_for, target
+from replicax._tools.progress import Silent
+
+if TYPE_CHECKING:
+    from replicax._tools.progress import Listener
+
+
+# Compilations for one search of the largest batch.
+TRIES = 6
+
+
+def plan(
+    model_or_step: Any,
+    batch: Any = None,
+    *,
+    topologies: Sequence[str] = ("v5e:2x4",),
+    strategies: Sequence[str] = ("mirrored",),
+    batch_size: int | None = None,
+    find_largest: bool = False,
+    scale: Sequence[int] = (),
+    listener: Listener | None = None,
+) -> Plan:
+    """Compile a model's training step for other machines, and read what it needs there.
+
+    The step is the one that `fit` runs, compiled by the compiler of those machines; for TPUs that
+    is Google's, which needs no TPU. Nothing is run, and no values are used.
+
+    Args:
+        model_or_step: A compiled Keras model; or a step of a custom loop, a function for
+            `strategy.run`, which is traced outside every scope first.
+        batch: A batch as `fit` takes it, `(x, y)` or `(x, y, sample_weight)`: arrays or
+            `jax.ShapeDtypeStruct`s. By default what the model's inputs, outputs and loss suggest.
+            For a step the tuple of its arguments, for all replicas together.
+        topologies: Slices of TPUs in chips, such as `v5e:4x4` and `v4:2x2x2`, or devices of this
+            machine, such as `cpu:8`.
+        strategies: Names of strategies: `one_device`, `mirrored`, `zero1`, `zero3`,
+            `model_parallel:M`.
+        batch_size: The rows of the whole batch, if not those of `batch`.
+        find_largest: Whether to look for the largest batch that fits, with more compilations.
+        scale: Numbers of chips, such as `(1, 64, 4096)`, on which the bytes that a device sends
+            follow from the largest topology of each kind. If it is alone of its kind, half of it
+            is compiled as a check.
+        listener: Told how far it is.
+
+    Returns:
+        The plan: `print(plan.table())`, `plan.to_json()`, `plan.plot("plan.png")`.
+
+    Raises:
+        UsageError: If the model says nothing about its batches, a topology or a strategy is not
+            known, or the compiler for TPUs is not installed.
+
+    Example:
+        >>> import keras
+        >>> import replicax as rx
+        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        >>> model.compile("adam", "mse")
+        >>> found = rx.plan(model, topologies=["cpu:1"], batch_size=8)
+        >>> found.rows[0].memory.parameters  # 4 x 2 weights and 2 biases of 4 bytes
+        40
+    """
+    return plan_subject(
+        subject(model_or_step, batch),
+        topologies=topologies,
+        strategies=strategies,
+        batch_size=batch_size,
+        find_largest=find_largest,
+        scale=scale,
+        listener=listener or Silent(),
+    )
+
+
+def plan_subject(
+    planned: Subject,
+    *,
+    topologies: Sequence[str],
+    strategies: Sequence[str],
+    batch_size: int | None,
+    find_largest: bool,
+    listener: Listener,
+    scale: Sequence[int] = (),
+) -> Plan:
+    """`plan` for any subject."""
+    if not topologies or not strategies:
+        raise UsageError(
+            f"A plan needs at least one topology and one strategy, got {len(topologies)} and "
+            f'{len(strategies)}. Pass for example topologies=["v5e:2x4"].'
+        )
+    rows = batch_size or rows_of(planned.batch)
+    pairs = [
+        (one, name, strategy_for(name, one))
+        for one in map(target, with_halves(topologies) if scale else topologies)
+        for name in strategies
+    ]
+    steps = 1 + TRIES if find_largest else 1
+    made: list[Row] = []
+    for one, name, strategy in pairs:
+        listener.begin(f"{one.name} {name}", steps=steps)
+        planner = _Planner(planned, one, name, strategy, listener)
+        row = planner.row(rows, find_largest=find_largest)
+        listener.end(_verdict(row))
+        made.append(row)
+    scaling = scale_rows(made, scale) if scale else ()
+    return Plan(planned.name, planned.parameters, tuple(made), scaling)
+
+
+class _Planner:
+    """Plans one strategy on one topology."""
+
+    def __init__(
+        self, planned: Subject, one: Target, name: str, strategy: Any, listener: Listener
+    ) -> None:
+        self._planned = planned
+        self._target = one
+        self._name = name
+        self._strategy = strategy
+        self._listener = listener
+        self._devices = len(strategy.extended.distribution.topology.devices)
+
+    def row(self, rows: int, *, find_largest: bool) -> Row:
+        """Compile for a batch of this many rows, and perhaps for others."""
+        began = time.perf_counter()
+        read = self._read(rows)
+        seconds = time.perf_counter() - began
+        replicas = self._strategy.num_replicas_in_sync
+        capacity = _capacity(self._target, read)
+        found = read if isinstance(read, Reading) else None
+        searched = find_largest and capacity is not None
+        return Row(
+            topology=self._target.name,
+            strategy=self._name,
+            devices=self._devices,
+            replicas=replicas,
+            batch=rows,
+            chip=self._target.chip,
+            capacity=capacity,
+            fits=_fits(read, capacity),
+            needed=read.needed if isinstance(read, TooLarge) else None,
+            memory=found.memory if found else None,
+            flops=found.flops if found else 0.0,
+            memory_traffic=found.memory_traffic if found else 0.0,
+            collectives=found.collectives if found else (),
+            wire=wire_bytes_by_kind(found.collectives) if found else {},
+            largest=self._largest(rows, read, capacity) if searched and capacity else None,
+            compile_seconds=seconds,
+        )
+
+    def _read(self, rows: int) -> Reading | TooLarge:
+        self._listener.report(f"compiling for a batch of {rows}")
+        lowered = self._planned.lower(with_rows(self._planned.batch, rows), self._strategy)
+        with not_kept() if self._target.is_described else contextlib.nullcontext():
+            read = compile_and_read(lowered, self._devices)
+        self._listener.advance()
+        return read
+
+    def _largest(self, rows: int, first: Reading | TooLarge, capacity: int) -> Largest:
+        known = {rows: _needs(first, capacity)}
+
+        def needs(wanted: int) -> int | None:
+            if wanted not in known:
+                known[wanted] = _needs(self._read(wanted), capacity)
+            return known[wanted]
+
+        replicas = self._strategy.num_replicas_in_sync
+        return largest(needs, rows, capacity=capacity, multiple=replicas, tries=TRIES)
+
+
+def _needs(read: Reading | TooLarge, capacity: int) -> int | None:
+    if isinstance(read, Reading):
+        return read.memory.total
+    return None if read.needed is None else max(read.needed, capacity + 1)
+
+
+def _fits(read: Reading | TooLarge, capacity: int | None) -> bool | None:
+    if isinstance(read, TooLarge):
+        return False
+    return None if capacity is None else read.memory.total <= capacity
+
+
+def _capacity(one: Target, read: Reading | TooLarge) -> int | None:
+    """The memory that a program may use; the compiler knows better than the catalogue."""
+    if isinstance(read, TooLarge) and read.available is not None:
+        return read.available
+    return one.chip.memory_bytes if one.chip else None
+
+
+def _verdict(row: Row) -> str:
+    if row.fits is None:
+        return "compiled"
+    return "fits" if row.fits else "does not fit"
+
+
+# The largest batch is found to a sixteenth, which suffices.
+_PRECISION = 16
+# A small batch does not show how memory grows, because the chip's caches hold all of it.
+_FURTHEST = 1024
+
+
+@final
+@dataclass(frozen=True)
+class Largest:
+    """What a search has found.
+
+    Args:
+        fits: The largest batch that was tried and fits; 0 if none did.
+        too_large: The smallest that was tried and does not fit; None if all did.
+        is_known: Whether a batch larger by a sixteenth would not fit, as far as can be seen.
+    """
+
+    fits: int
+    too_large: int | None
+    is_known: bool
+
+
+def largest(
+    needs: Callable[[int], int | None], start: int, *, capacity: int, multiple: int, tries: int
+) -> Largest:
+    """Find the largest batch whose step fits into a memory.
+
+    The need of a step grows with the batch in a nearly straight line, so two tries tell where to
+    look; bisection takes over where they are wrong. `needs` returns the bytes for a number of rows,
+    None if it is known only that they are too many; it is called `tries` times at most. Batches are
+    multiples of the number of replicas.
+    """
+    sizes: dict[int, int] = {}
+    low, high, rows = 0, None, _rounded(start, multiple)
+    for _ in range(tries):
+        size = needs(rows)
+        if size is not None:
+            sizes[rows] = size
+        if size is not None and size <= capacity:
+            low = max(low, rows)
+        else:
+            high = rows if high is None else min(high, rows)
+        guess = _on_line(sizes, capacity)
+        if _is_known(low, high, guess, multiple):
+            return Largest(low, high, is_known=True)
+        rows = _next(guess, low, high, multiple)
+    return Largest(low, high, is_known=False)
+
+
+def _is_known(low: int, high: int | None, guess: int | None, multiple: int) -> bool:
+    close = max(multiple, low // _PRECISION)
+    if high is not None and high - low <= close:
+        return True
+    return low > 0 and guess is not None and abs(guess - low) <= close
+
+
+def _next(guess: int | None, low: int, high: int | None, multiple: int) -> int:
+    """The batch to try: a little below the line's answer, but inside the open interval."""
+    aimed = None if guess is None else guess - guess // (2 * _PRECISION)
+    if high is None:
+        wanted = aimed if aimed is not None and aimed > low else 2 * low
+        return max(_rounded(min(wanted, _FURTHEST * low), multiple), low + multiple)
+    if aimed is None or not low < aimed < high:
+        aimed = (low + high) // 2
+    return min(max(_rounded(aimed, multiple), low + multiple), max(high - multiple, multiple))
+
+
+def _on_line(sizes: dict[int, int], capacity: int) -> int | None:
+    """The batch that fills the memory, on the line through the two tries nearest to that.
+
+    With one try, on the line from zero.
+    """
+    nearest = sorted(sizes.items(), key=lambda tried: abs(tried[1] - capacity))[:2]
+    if not nearest:
+        return None
+    (first, lower), (second, upper) = sorted([*nearest, (0, 0)])[-2:]
+    if upper <= lower:
+        return None
+    return int(second + (capacity - upper) * (second - first) / (upper - lower))
+
+
+def _rounded(rows: int, multiple: int) -> int:
+    return max(multiple, rows // multiple * multiple)

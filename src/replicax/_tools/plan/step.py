@@ -1,0 +1,321 @@
+"""A training step, lowered and compiled for devices that need not be here, and what it needs.
+
+It is the very step that `fit` runs, from `_fit/step_program.py`, with the same placement of
+variables and batch. Shapes replace values, so nothing is copied and no device needs memory. A
+program that is too large for a chip's memory is not compiled to the end; then the compiler's error
+has the number."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import jax
+import numpy as np
+
+from replicax._core.context import Frame, ReplicaContext, entered
+from replicax._core.cross_device_ops import CrossDeviceOps
+from replicax._core.errors import UsageError
+from replicax._core.values import PerReplica
+from replicax._fit.step_program import program_of_steps, spread, step_state, step_variables
+from replicax._fit.trainer import install_hooks
+from replicax._keras import _compat
+from replicax._keras.distribution import spec_of
+from replicax._mesh.engine import Engine
+from replicax._mesh.spmd import build as build_replica_program
+from replicax._mesh.spmd import stack_of
+from replicax._mesh.store import DeviceStore, Placement
+from replicax._tools.plan.hlo import Collective, collectives
+from replicax.strategies import Strategy
+
+if TYPE_CHECKING:
+    from replicax._core.topology import Topology
+
+
+@final
+@dataclass(frozen=True)
+class Lowered:
+    """A step before compilation, with the bytes of its arguments on one device.
+
+    These are the model's variables, the variables of optimizer and metrics, and the batch.
+    """
+
+    program: Any
+    parameters: int
+    optimizer: int
+    batch: int
+
+
+def described_strategy(topology: Topology, placement: Placement) -> Strategy:
+    """A strategy for devices that are only described: programs can be compiled, not run."""
+    return Strategy(Engine(topology, DeviceStore(placement, topology), CrossDeviceOps()))
+
+
+def lower_train_step(model: Any, batch: Any, strategy: Strategy) -> Lowered:
+    """Trace and lower the step that `fit` would run.
+
+    The model is compiled, made in any scope or in none; it is built if it was not. The batch is
+    whole: arrays, or `jax.ShapeDtypeStruct`s, as `fit` would pass them on: `(x, y)` or `(x, y,
+    sample_weight)`. The devices of the strategy may be only described.
+    """
+    batch = shapes_of(batch)
+    build(model, batch)
+    distribution = strategy.extended.distribution
+    with strategy.scope():
+        groups = step_variables(model, "train")
+        layouts = [[distribution.store.layout(spec_of(v)) for v in group] for group in groups]
+        values = [
+            [_shape(variable, layout) for variable, layout in zip(group, where, strict=True)]
+            for group, where in zip(groups, layouts, strict=True)
+        ]
+        state = step_state(groups, "train", donates=True)
+        state.replaced = range(len(state.written))  # wherever the variables live now
+        batch = jax.tree.map(
+            lambda leaf: _laid_out(leaf, distribution.get_data_layout(leaf.shape)), batch
+        )
+        divide = functools.partial(spread, distribution.topology)
+        program = program_of_steps(model, "train", state, layouts, spread=divide, logs=None)
+        lowered = program.lower(sum(values, []), [], [batch])
+    trainable, others, optimizer, metrics = (bytes_per_device(group) for group in values)
+    return Lowered(lowered, trainable + others, optimizer + metrics, bytes_per_device(batch))
+
+
+def lower_replica_step(fn: Callable[..., Any], batch: Any, strategy: Strategy) -> Lowered:
+    """Trace and lower `strategy.run(fn, args=batch)`.
+
+    The batch is whole: a tuple of arguments, whose arrays or `jax.ShapeDtypeStruct`s the replicas
+    share by rows. The devices of the strategy may be only described.
+    """
+    distribution = strategy.extended.distribution
+    topology = distribution.topology
+    arrays, tree = jax.tree.flatten(shapes_of(batch))
+    parts = [_part(leaf, topology) for leaf in arrays]
+
+    def replica_fn(group: Any, leaves: Sequence[Any]) -> Any:
+        with entered(Frame(strategy, ReplicaContext(strategy, group))):
+            return fn(*tree.unflatten(leaves))
+
+    def layout(variable: Any) -> Any:
+        return distribution.store.layout(spec_of(variable))
+
+    with strategy.scope():
+        program = build_replica_program(
+            replica_fn,
+            parts,
+            topology,
+            CrossDeviceOps().combine,
+            donate=True,
+            adopt=lambda variables: None,  # they stay where they are; only their shapes count
+            layout=layout,
+        )
+        captured = program.captured
+        state = [_shape(variable, layout(variable)) for variable in captured.variables]
+        written = set(captured.written)
+        news = [state[i] for i in captured.written]
+        others = [one for i, one in enumerate(state) if i not in written]
+        lowered = program.program.compiled.lower(news, others, list(map(stack_of, parts)))
+    kept = [_compat.slot(variable) is not None for variable in captured.variables]
+    optimizer = [one for one, is_slot in zip(state, kept, strict=True) if is_slot]
+    return Lowered(
+        lowered,
+        bytes_per_device(state) - bytes_per_device(optimizer),
+        bytes_per_device(optimizer),
+        bytes_per_device(parts),
+    )
+
+
+def _part(leaf: Any, topology: Topology) -> Any:
+    replicas = topology.num_replicas
+    if replicas == 1:
+        return _laid_out(leaf, topology.replicated)
+    if not leaf.shape or leaf.shape[0] % replicas:
+        raise UsageError(
+            f"Cannot divide an array of shape {leaf.shape} over {replicas} replicas. Pass a batch "
+            "whose rows they divide."
+        )
+    shape = (replicas, leaf.shape[0] // replicas, *leaf.shape[1:])
+    return PerReplica(jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=topology.split))
+
+
+def build(model: Any, batch: Any) -> None:
+    """Make all variables of the model, its metrics and its optimizer."""
+    if getattr(model, "optimizer", None) is None:
+        raise UsageError(
+            f"Cannot plan {getattr(model, 'name', model)!r}: it is not compiled. Call "
+            "`model.compile(…)` first."
+        )
+    install_hooks()  # they tell which variable an optimizer keeps a slot for
+    owner = _compat.strategy_of(model)
+    try:
+        with owner.scope() if owner is not None else contextlib.nullcontext():
+            _compat.build_for(model, batch)
+    except Exception as error:
+        kinds = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves(batch))
+        raise UsageError(
+            f"The model does not accept a batch of {kinds}: {error}. Pass a batch that `fit` "
+            "would take, or build the model with `keras.Input`."
+        ) from error
+
+
+def shapes_of(batch: Any) -> Any:
+    """A batch without its values, with the shapes and types that JAX gives its arrays."""
+
+    def one(leaf: Any) -> Any:
+        leaf = leaf if hasattr(leaf, "shape") and hasattr(leaf, "dtype") else np.asarray(leaf)
+        kind = jax.dtypes.canonicalize_dtype(leaf.dtype)
+        return jax.ShapeDtypeStruct(tuple(leaf.shape), kind)
+
+    return jax.tree.map(one, batch)
+
+
+def bytes_per_device(arrays: Iterable[Any]) -> int:
+    """The bytes of these arrays on one device; a divided array counts by its part."""
+    return sum(
+        int(np.prod(leaf.sharding.shard_shape(leaf.shape), dtype=np.int64)) * _item_bytes(leaf)
+        for leaf in jax.tree.leaves(arrays)
+    )
+
+
+def _item_bytes(leaf: Any) -> int:
+    return np.dtype(leaf.dtype).itemsize
+
+
+def _shape(variable: Any, layout: Any) -> Any:
+    kind = _compat.stored_dtype(variable)
+    return jax.ShapeDtypeStruct(tuple(variable.shape), kind, sharding=layout)
+
+
+def _laid_out(leaf: Any, layout: Any) -> Any:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=layout)
+
+
+def rows_of(batch: Any) -> int:
+    """How many rows a batch has."""
+    rows: Sequence[int] = sorted({leaf.shape[0] for leaf in jax.tree.leaves(batch) if leaf.shape})
+    if len(rows) != 1:
+        raise UsageError(
+            "All arrays of a batch must have the same number of rows, got "
+            f"{', '.join(map(str, rows)) or 'no array with rows'}."
+        )
+    return rows[0]
+
+
+def with_rows(batch: Any, rows: int) -> Any:
+    """The same batch with another number of rows."""
+    return jax.tree.map(
+        lambda leaf: (
+            jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype) if leaf.shape else leaf
+        ),
+        batch,
+    )
+
+
+@final
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that one device needs for a step.
+
+    Args:
+        parameters: The model's variables.
+        optimizer: The variables of optimizer and metrics.
+        batch: The device's part of the batch.
+        temporaries: Activations, gradients, and whatever else the step makes on its way.
+        rest: Padding of arrays, new values that do not take over the memory of old ones, code.
+    """
+
+    parameters: int
+    optimizer: int
+    batch: int
+    temporaries: int
+    rest: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.parameters + self.optimizer + self.batch + self.temporaries + self.rest
+
+
+@final
+@dataclass(frozen=True)
+class Reading:
+    """A compiled step; operations and bytes are those of one device, as XLA counts them."""
+
+    memory: Memory
+    flops: float
+    memory_traffic: float
+    collectives: tuple[Collective, ...]
+
+
+@final
+@dataclass(frozen=True)
+class TooLarge:
+    """A step that the compiler refused because of its memory, in bytes where it says so."""
+
+    needed: int | None
+    available: int | None
+    said: str
+
+
+def compile_and_read(lowered: Lowered, devices: int) -> Reading | TooLarge:
+    """Compile a step and read what it needs."""
+    try:
+        compiled = lowered.program.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return too_large(str(error))
+    costs = _costs(compiled)
+    return Reading(
+        memory=_memory(lowered, compiled.memory_analysis()),
+        flops=costs.get("flops", 0.0),
+        memory_traffic=costs.get("bytes accessed", 0.0),
+        collectives=collectives(compiled.as_text(), devices),
+    )
+
+
+def _memory(lowered: Lowered, found: Any) -> Memory:
+    arguments = lowered.parameters + lowered.optimizer + lowered.batch
+    padding = max(0, found.argument_size_in_bytes - arguments)
+    outputs = max(0, found.output_size_in_bytes - found.alias_size_in_bytes)
+    return Memory(
+        lowered.parameters,
+        lowered.optimizer,
+        lowered.batch,
+        temporaries=found.temp_size_in_bytes,
+        rest=padding + outputs + found.generated_code_size_in_bytes,
+    )
+
+
+def _costs(compiled: Any) -> dict[str, float]:
+    found = compiled.cost_analysis() or {}
+    return found[0] if isinstance(found, list | tuple) else found
+
+
+_SIZES = re.compile(r"(\d+(?:\.\d+)?)\s?([KMGT]?)(?:i?B)?\b")
+_NEEDED = re.compile(r"(?:total memory required[^(]*\(|[Uu]sed )(\d[\d.]*[KMGT]?)")
+_AVAILABLE = re.compile(r"(?:available HBM \(|[Uu]sed [\d.]+[KMGT]? of )(\d[\d.]*[KMGT]?)")
+
+
+def too_large(said: str) -> TooLarge:
+    """The numbers in the compiler's error for a program that is too large.
+
+    Such as `… the total memory required for HLO temporaries (180.19G) exceeds available HBM
+    (15.75G).`
+    """
+    needed, available = _NEEDED.search(said), _AVAILABLE.search(said)
+    return TooLarge(
+        needed=_bytes(needed[1]) if needed else None,
+        available=_bytes(available[1]) if available else None,
+        said=said.splitlines()[0],
+    )
+
+
+def _bytes(text: str) -> int | None:
+    found = _SIZES.match(text)
+    if found is None:
+        return None
+    return round(float(found[1]) * 1024 ** (" KMGT".index(found[2]) if found[2] else 0))

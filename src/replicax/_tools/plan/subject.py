@@ -1,0 +1,350 @@
+"""The subjects of a plan: the training step of a Keras model, or a function for `strategy.run`.
+
+A model is given, or loaded from a script, which runs up to its first training step, from a saved
+model, or from Keras by name."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, Protocol, final
+
+import jax
+import keras
+import numpy as np
+
+from replicax._core.errors import UsageError, did_you_mean
+from replicax._fit.trainer import install_hooks
+from replicax._keras import _compat
+from replicax._program.capture import capture
+from replicax._tools.plan.step import (
+    Lowered,
+    build,
+    lower_replica_step,
+    lower_train_step,
+    rows_of,
+    shapes_of,
+    with_rows,
+)
+from replicax._tools.script import replaced, run_program
+
+
+class Subject(Protocol):
+    """Something that can be lowered for a strategy and a batch."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+    @property
+    def batch(self) -> Any:
+        """The shapes of the whole batch."""
+        ...
+
+    @property
+    def parameters(self) -> int:
+        """The number of trained numbers."""
+        ...
+
+    @property
+    def variables(self) -> Sequence[Any]:
+        """All that a step may read or write."""
+        ...
+
+    def lower(self, batch: Any, strategy: Any) -> Lowered:
+        """Trace and lower the step for this batch."""
+        ...
+
+    def run(self, batch: Any, strategy: Any) -> None:
+        """Take the step with this batch, and wait for its end."""
+        ...
+
+
+@final
+@dataclass(frozen=True)
+class ModelStep:
+    """The step that `fit` runs."""
+
+    model: Any
+    batch: Any
+
+    @property
+    def name(self) -> str:
+        return str(self.model.name)
+
+    @property
+    def parameters(self) -> int:
+        return _numbers_in(self.model.trainable_variables)
+
+    @property
+    def variables(self) -> Sequence[Any]:
+        model = self.model
+        return [*model.variables, *model.metrics_variables, *model.optimizer.variables]
+
+    def lower(self, batch: Any, strategy: Any) -> Lowered:
+        return lower_train_step(self.model, batch, strategy)
+
+    def run(self, batch: Any, strategy: Any) -> None:
+        self.model.train_on_batch(*_zeros(batch))
+
+
+@final
+@dataclass(frozen=True)
+class ReplicaStep:
+    """A function for `strategy.run`."""
+
+    function: Callable[..., Any]
+    batch: Any
+    variables: Sequence[Any]
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], batch: Any) -> ReplicaStep:
+        """The function, traced once here without a scope, so that it makes its variables."""
+        leaves, tree = jax.tree.flatten(batch)
+        install_hooks()  # they tell which variable an optimizer keeps a slot for
+        captured = capture(lambda leaves: function(*tree.unflatten(leaves)), leaves)
+        return cls(function, batch, captured.variables)
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.function, "__name__", type(self.function).__name__))
+
+    @property
+    def parameters(self) -> int:
+        return _numbers_in(variable for variable in self.variables if variable.trainable)
+
+    def lower(self, batch: Any, strategy: Any) -> Lowered:
+        return lower_replica_step(self.function, batch, strategy)
+
+    def run(self, batch: Any, strategy: Any) -> None:
+        own = with_rows(batch, rows_of(batch) // strategy.num_replicas_in_sync)
+        with strategy.scope():
+            jax.block_until_ready(strategy.run(self.function, args=_zeros(own)))
+
+
+def _zeros(batch: Any) -> Any:
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), batch)
+
+
+def _numbers_in(variables: Iterable[Any]) -> int:
+    return sum(int(np.prod(variable.shape)) for variable in variables)
+
+
+def subject(model: Any, batch: Any = None) -> Subject:
+    """Prepare a model, or a function for `strategy.run`, for a plan.
+
+    The batch is as `fit` takes it; by default one that the model's inputs and loss suggest. For a
+    function it is the tuple of its arguments.
+    """
+    is_model = isinstance(model, _compat.Trainer)
+    if callable(model) and not is_model and isinstance(batch, tuple):
+        return ReplicaStep.of(model, shapes_of(batch))
+    if not is_model:
+        raise UsageError(
+            f"Cannot plan a {type(model).__name__} with a {type(batch).__name__}. Pass a compiled "
+            "Keras model, or a function and the tuple of its arguments; on the command line a "
+            "script that calls `fit`."
+        )
+    shapes = shapes_of(batch) if batch is not None else suggested_batch(model)
+    build(model, shapes)
+    return ModelStep(model, shapes)
+
+
+def suggested_batch(model: Any, rows: int = 32) -> Any:
+    """The batch that a model's inputs, outputs and loss suggest."""
+    inputs, outputs = getattr(model, "inputs", None), getattr(model, "outputs", None)
+    open_ended = [t for t in inputs or () if None in t.shape[1:]]
+    if not inputs or not outputs or open_ended:
+        found = f"inputs of shape {open_ended[0].shape}" if open_ended else "no declared inputs"
+        raise UsageError(
+            f"The shapes of a batch for {model.name!r} are not known: it has {found}. Pass a "
+            "batch, name a script that calls `fit`, or declare whole shapes with `keras.Input`."
+        )
+    x = [_rows(rows, tensor.shape[1:], tensor.dtype) for tensor in inputs]
+    losses = _losses(model)
+    y = [_target(rows, tensor, loss) for tensor, loss in zip(outputs, losses, strict=True)]
+    return (x[0] if len(x) == 1 else x, y[0] if len(y) == 1 else y)
+
+
+def _losses(model: Any) -> list[str]:
+    """The name of the loss of each output."""
+    loss = getattr(model, "loss", None)
+    if isinstance(loss, dict):
+        losses = [loss.get(name) for name in model.output_names]
+    elif isinstance(loss, list | tuple):
+        losses = list(loss)
+    else:
+        losses = [loss] * len(model.outputs)
+    return [_name(one) for one in losses]
+
+
+def _name(loss: Any) -> str:
+    if loss is None or isinstance(loss, str):
+        return loss or ""
+    return getattr(loss, "name", None) or getattr(loss, "__name__", "")
+
+
+def _target(rows: int, output: Any, loss: str) -> Any:
+    if loss.startswith("sparse_"):
+        return _rows(rows, output.shape[1:-1], "int32")
+    return _rows(rows, output.shape[1:], "float32")
+
+
+def _rows(rows: int, shape: Any, kind: Any) -> Any:
+    return jax.ShapeDtypeStruct(
+        (rows, *shape), jax.dtypes.canonicalize_dtype(np.dtype(_numpy_name(kind)))
+    )
+
+
+def _numpy_name(kind: Any) -> Any:
+    return jax.numpy.dtype(kind)
+
+
+APPLICATIONS, HUB = "keras.applications", "keras_hub"
+_FORMS = (
+    "a script (train.py), a saved model (model.keras), keras.applications:ResNet50 or "
+    "keras_hub:PRESET"
+)
+
+
+def load(named: str, arguments: Sequence[str] = ()) -> Subject:
+    """Load the target of a plan.
+
+    It is a script, a `.keras` file, `keras.applications:NAME` or `keras_hub:PRESET`.
+    """
+    source, _, name = named.partition(":")
+    if source == APPLICATIONS:
+        return subject(_application(name))
+    if source == HUB:
+        return subject(_from_hub(name))
+    if named.endswith((".keras", ".h5")):
+        return subject(_saved(named))
+    if named.endswith(".py"):
+        return subject(*from_script(named, arguments))
+    raise UsageError(f"Cannot plan {named!r}: it must be {_FORMS}.")
+
+
+def _saved(path: str) -> Any:
+    if not Path(path).is_file():
+        raise UsageError(f"Cannot plan {path!r}: no such file.")
+    install_hooks()  # they note which variable each slot of a built optimizer is for
+    try:
+        return keras.models.load_model(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"Cannot plan {path!r}: {error}") from error
+
+
+def _application(name: str) -> Any:
+    """A model of `keras.applications` with random weights, compiled for 1000 classes."""
+    make = getattr(keras.applications, name, None)
+    if not callable(make):
+        known = [one for one in dir(keras.applications) if one[0].isupper()]
+        raise UsageError(
+            f"`keras.applications` has no model {name!r}.{did_you_mean(name, known)} Its models "
+            f"are {', '.join(known)}."
+        )
+    model: Any = make(weights=None)
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model
+
+
+def _from_hub(preset: str) -> Any:
+    """A model of KerasHub without its weights; KerasHub compiles it itself."""
+    try:
+        hub = importlib.import_module(HUB)
+    except ImportError as error:
+        raise UsageError(
+            f"Cannot load the preset {preset!r}: {error}. Run `pip install keras-hub`."
+        ) from error
+    return hub.models.Task.from_preset(preset, load_weights=False)
+
+
+# The first one found wins: `fit` makes its batches itself, the others get one.
+_STEPS = ("fit", "train_on_batch")
+
+
+class _Found(BaseException):
+    """Ends the script where it would train; its own `except Exception` must not catch it."""
+
+    def __init__(self, model: Any, batch: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.batch = batch
+
+
+def from_script(path: str, arguments: Sequence[str] = ()) -> tuple[Any, Any]:
+    """Run a script until it calls `fit` or `train_on_batch` of a model, which is not run.
+
+    Returns the model, and the first batch that it would be trained with, without its values. The
+    batch is None if the script ended without training, but has compiled a model.
+    """
+    compiled: list[Any] = []
+    try:
+        with _intercepted(compiled):
+            run_program(path, arguments)
+    except _Found as found:
+        return found.model, found.batch
+    if not compiled:
+        raise UsageError(
+            f"Cannot plan {path!r}: it ended without compiling a model. Call `model.compile(…)` "
+            "and `fit` in it; it is stopped at `fit`."
+        )
+    return compiled[-1], None
+
+
+@contextlib.contextmanager
+def _intercepted(compiled: list[Any]) -> Generator[None, None, None]:
+    """Stop at the first training step; note the models that are compiled before."""
+    with contextlib.ExitStack() as stack:
+        for name in _STEPS:
+            stack.enter_context(replaced(_compat.JAXTrainer, name, _stopping))
+        stack.enter_context(
+            replaced(_compat.Trainer, "compile", lambda original: _noting(original, compiled))
+        )
+        yield
+
+
+def _stopping(original: Callable[..., Any]) -> Callable[..., NoReturn]:
+    signature = inspect.signature(original)
+
+    def stopped(*args: Any, **kwargs: Any) -> NoReturn:
+        given = signature.bind(*args, **kwargs).arguments
+        raise _Found(given["self"], shapes_of(_first_batch(given, original.__name__)))
+
+    return stopped
+
+
+def _noting(original: Callable[..., Any], compiled: list[Any]) -> Callable[..., Any]:
+    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        compiled.append(self)
+        return result
+
+    return compile
+
+
+_OF_DATA = ("y", "sample_weight", "batch_size", "steps_per_epoch", "class_weight")
+
+
+def _first_batch(given: dict[str, Any], method: str) -> Any:
+    """The first batch of what `fit` was given, or all that `train_on_batch` was."""
+    x = given.get("x")
+    if method == "train_on_batch":
+        parts = (x, given.get("y"), given.get("sample_weight"))
+        return _without_last_nones(parts)
+    options = {name: given[name] for name in _OF_DATA if given.get(name) is not None}
+    adapter = _compat.data_adapters.get_data_adapter(x, **options)
+    batch = next(iter(adapter.get_jax_iterator()))
+    parts = batch if isinstance(batch, tuple | list) else (batch,)
+    return _without_last_nones(parts)
+
+
+def _without_last_nones(parts: Sequence[Any]) -> tuple[Any, ...]:
+    """The arguments without trailing Nones; a None before others keeps its place."""
+    count = max((i for i, part in enumerate(parts, 1) if part is not None), default=0)
+    return tuple(parts[:count])

@@ -1,0 +1,157 @@
+"""The progress of a tool: bars on a terminal, lines elsewhere, nothing inside a program."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Protocol, Self, final
+
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Task
+
+
+_EVERY = 30.0  # seconds between lines that tell how far a long job is
+
+
+class Listener(Protocol):
+    """Hears what a comparison does, one job after another."""
+
+    def begin(self, job: str, *, steps: int) -> None:
+        """A job of so many steps begins."""
+        ...
+
+    def advance(self) -> None:
+        """One step of the job is done."""
+        ...
+
+    def report(self, text: str) -> None:
+        """Something happened in the job."""
+        ...
+
+    def end(self, text: str) -> None:
+        """The job is done; `text` is its result."""
+        ...
+
+
+@final
+class Silent:
+    """Hears everything and says nothing."""
+
+    def _nothing(self, *_: object, **__: object) -> None:
+        pass
+
+    begin = advance = report = end = _nothing
+
+
+@final
+class Lines:
+    """Prints a line for each event, for files and pipes."""
+
+    def __init__(self) -> None:
+        self._job = ""
+        self._steps = self._done = 0
+        self._began = self._said = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def begin(self, job: str, *, steps: int) -> None:
+        """Say how much there is to do, unless it is just one thing."""
+        self._job, self._steps, self._done = job, steps, 0
+        self._began = self._said = time.monotonic()
+        if steps > 1:
+            self._print(f"{steps} steps")
+
+    def advance(self) -> None:
+        """Print how far a long job is, and how long it will still take."""
+        self._done += 1
+        now = time.monotonic()
+        if now - self._said >= _EVERY and self._done < self._steps:
+            self._said = now
+            left = (now - self._began) / self._done * (self._steps - self._done)
+            self._print(f"{self._done} of {self._steps} steps, about {_duration(left)} left")
+
+    def report(self, text: str) -> None:
+        """Print the event."""
+        self._print(text)
+
+    def end(self, text: str) -> None:
+        """Print the result."""
+        self._print(text)
+
+    def _print(self, text: str) -> None:
+        print(f"{self._job}: {text}", flush=True)
+
+
+class _Left(TimeRemainingColumn):
+    def render(self, task: Task) -> Text:
+        """The time that is left, as long as it is known."""
+        left = None if task.finished else task.time_remaining
+        return Text("" if left is None else f"{_duration(left)} left", style="dim")
+
+
+@final
+class Bars:
+    """Draws a bar for each job, for people at a terminal."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._progress = Progress(
+            SpinnerColumn(finished_text="[green]✓"),
+            TextColumn("{task.description:<16}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            _Left(),
+            TextColumn("[dim]{task.fields[text]}"),
+            console=console,
+            refresh_per_second=5,  # more would take time from what is measured
+        )
+        self._task = self._progress.add_task("", visible=False, text="")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def begin(self, job: str, *, steps: int) -> None:
+        """Add a bar."""
+        self._task = self._progress.add_task(job, total=steps, text="")
+
+    def advance(self) -> None:
+        """Move the bar by one step."""
+        self._progress.advance(self._task)
+
+    def report(self, text: str) -> None:
+        """Show the event beside the bar."""
+        self._progress.update(self._task, text=text)
+
+    def end(self, text: str) -> None:
+        """Fill the bar and show the result beside it."""
+        total = self._progress.tasks[self._task].total
+        self._progress.update(self._task, completed=total, text=text)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def for_stdout() -> Bars | Lines:
+    """The listener that suits the standard output."""
+    return Bars() if sys.stdout.isatty() else Lines()
