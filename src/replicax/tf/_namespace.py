@@ -12,7 +12,6 @@ from typing import Any
 
 from replicax._core.errors import did_you_mean
 from replicax._core.seams import put_in_if_keras_is_there
-from replicax.tf._absent import instead
 from replicax.tf._names import NAMESPACES, SUBMODULES_OF_KERAS
 
 
@@ -82,6 +81,8 @@ def _find(namespace: str, name: str) -> Any:
 
 def _hint(namespace: str, name: str) -> str:
     """What to use for a name that a namespace lacks."""
+    from replicax.tf._absent import instead  # reads a file
+
     if advice := instead(f"{namespace}.{name}"):
         return f" {advice}"
     homes = sorted((n for n in NAMESPACES if name in _known(n)), key=lambda n: (n.count("."), n))
