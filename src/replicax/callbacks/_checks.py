@@ -12,8 +12,8 @@ from replicax._core import events
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.finite import assert_finite
-from replicax._tools.verify.verifying import OnOneDevice
 from replicax._tools.verify.result import Verification
+from replicax._tools.verify.verifying import OnOneDevice
 
 if TYPE_CHECKING:
     from replicax._tools.verify.result import Comparison
