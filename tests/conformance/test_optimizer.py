@@ -116,10 +116,3 @@ def test_unreduced_and_summed_losses_are_not_scaled(strategy):
     unreduced, total = strategy.run(replica_fn)
     assert_trees_close(local(strategy, unreduced)[0], np.ones(2))
     assert float(local(strategy, total)[0]) == 2.0
-
-
-@pytest.mark.parametrize("name", ["compute_average_loss", "scale_regularization_loss"])
-def test_losses_are_not_averaged_in_cross_replica_context(strategy, name):
-    # Pair 125.
-    with strategy.scope(), pytest.raises(RuntimeError, match="outside `strategy.run`"):
-        getattr(rx.nn, name)(np.ones(2))
