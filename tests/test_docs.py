@@ -129,10 +129,6 @@ for module in pkgutil.walk_packages(replicax.__path__, "replicax."):
     except ValueError as malformed:
         found, report = [], [f"{module.name}: {malformed}\\n"]
     for test in found:
-        # Examples of what needs this strategy run as soon as it is public.
-        needs = "ParameterServerStrategy" in (test.docstring or "")
-        if needs and "ParameterServerStrategy" not in dir(replicax):
-            continue
         if test.examples:
             seams.speaks_tensorflow = test.name.startswith("replicax.tf")
             result = runner.run(test, out=report.append)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 from killed_saves import is_whole_and_written_again, kill_while_saving
-from multi_process import divided, unwritable
+from multi_process import divided
 
 import replicax as rx
 import replicax.tf as tf
@@ -182,19 +182,37 @@ def _all_flipped(folder: Path) -> Outcome:
 # Paths that cannot be written.
 
 
+class _Steps(keras.callbacks.Callback):
+    """Counts the steps of `fit`."""
+
+    count = 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.count += 1
+
+
+def _fit_with(
+    strategy: rx.Strategy, callback: keras.callbacks.Callback
+) -> tuple[int, Exception | None]:
+    """Fit; the number of steps, and the error."""
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    steps, x = _Steps(), np.ones((8, 2), "float32")
+    try:
+        model.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=0, callbacks=[steps, callback])
+    except Exception as error:
+        return steps.count, error
+    return steps.count, None
+
+
 def _refused(folder: Path, make: Callable[[Path], keras.callbacks.Callback]) -> Outcome:
     (folder / "file").touch()
     (folder / "folder.keras").mkdir()
-    steps, callback = unwritable.Steps(), make(folder)
-    with tf.distribute.OneDeviceStrategy("CPU:0").scope():
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-    x = np.ones((4, 2), "float32")
-    try:
-        model.fit(x, x[:, :1], epochs=2, verbose=0, callbacks=[steps, callback])
-    except UsageError as error:
-        return _before_the_first_step(steps.count, str(error), folder)
-    return Outcome("trained", False)
+    steps, error = _fit_with(tf.distribute.OneDeviceStrategy("CPU:0"), make(folder))
+    if isinstance(error, UsageError):
+        return _before_the_first_step(steps, str(error), folder)
+    return Outcome(f"failed: {type(error).__name__}" if error else "trained", False)
 
 
 def _before_the_first_step(steps: int, said: str, folder: Path) -> Outcome:
@@ -203,10 +221,16 @@ def _before_the_first_step(steps: int, said: str, folder: Path) -> Outcome:
     return Outcome(f"refused {when}", not steps and bool(named), None, named[1] if named else "")
 
 
+def _fit_as_worker(path: str) -> tuple[int, str]:
+    strategy = rx.MultiWorkerMirroredStrategy()
+    steps, error = _fit_with(strategy, keras.callbacks.ModelCheckpoint(path))
+    return steps, f"{type(error).__name__}: {error}" if error else ""
+
+
 def _refused_by_all(folder: Path) -> Outcome:
     (folder / "file").touch()
     path = str(folder / "file" / "model.keras")
-    found = rx.launch.run(unwritable.steps_of, 2, args=(path,), devices_per_worker=1, timeout=120)
+    found = rx.launch.run(_fit_as_worker, 2, args=(path,), devices_per_worker=1, timeout=120)
     (steps, said), other = found[0], found[1]
     outcome = _before_the_first_step(steps, said, folder)
     alike = (steps, said) == other and "worker 0" in said

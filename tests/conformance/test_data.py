@@ -113,30 +113,6 @@ def test_a_loop_resumes_at_the_exact_sample(strategy, ahead):
     assert drained(strategy, resumed) == following
 
 
-@pytest.mark.parametrize("name", ["AUTO", "OFF"])
-def test_another_number_of_replicas_goes_on_with_the_same_rows(name):
-    two = rx.MirroredStrategy(["CPU:0", "CPU:1"])
-    three = rx.MirroredStrategy(["CPU:0", "CPU:1", "CPU:2"])
-    dataset = Dataset.range(40).shuffle(40, seed=3).batch(7).with_options(policy(name))
-    iterator = iter(two.experimental_distribute_dataset(dataset))
-    first = [row for _ in range(2) for part in pieces(two, next(iterator)) for row in part]
-    again = iter(three.experimental_distribute_dataset(dataset))
-    again.set_state(iterator.get_state())
-    rest = drained(three, again)
-    assert rest == drained(two, iterator)
-    assert sorted(first + rest) == list(range(40))
-
-
-def test_a_position_before_the_first_batch(mirrored):
-    dataset = mirrored.experimental_distribute_dataset(shuffled())
-    iterator = iter(dataset)
-    state = iterator.get_state()
-    whole = drained(mirrored, iterator)
-    again = iter(dataset)
-    again.set_state([state])
-    assert drained(mirrored, again) == whole
-
-
 def test_foreign_batches_resume_too(mirrored):
     batches = [np.arange(4) + 4 * number for number in range(5)]
 

@@ -221,16 +221,6 @@ def test_two_strategies_train_in_turn_in_one_process():
         assert weight_difference(model.get_weights(), plain.get_weights()) <= 1e-5
 
 
-def test_plain_model_inside_a_scope_is_left_alone(mirrored):
-    plain, inside = dense_net(), dense_net()
-    plain.fit(ROWS, TARGETS, batch_size=10, verbose=0, shuffle=False)
-    with mirrored.scope():
-        inside.fit(ROWS, TARGETS, batch_size=10, verbose=0, shuffle=False)
-    for a, b in zip(plain.get_weights(), inside.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert all(len(v.value.devices()) == 1 for v in inside.variables)
-
-
 @pytest.mark.parametrize("name", strategy_params(replicas=(8,)))
 def test_more_replicas_than_rows(name):
     results = []

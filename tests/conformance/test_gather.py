@@ -57,11 +57,6 @@ def test_sizes_may_not_differ_along_another_axis(strategy):
         strategy.run(lambda v: context().all_gather(v, 0), args=(value,))
 
 
-def test_scalars_cannot_be_gathered_inside(strategy):
-    with pytest.raises(rx.errors.UsageError, match="Cannot `all_gather` a scalar"):
-        strategy.run(lambda: context().all_gather(jnp.float32(1.0), 0))
-
-
 def test_an_equal_value_is_gathered_once_per_replica(strategy):
     value = strategy.run(lambda: context().all_reduce("MEAN", jnp.array([1.0, 2.0])))
     gathered = strategy.gather(value, axis=0)

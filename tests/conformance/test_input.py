@@ -276,13 +276,6 @@ def test_get_next_as_optional_says_whether_there_is_one(strategy):
 
 
 @two_strategies
-def test_a_data_set_is_folded(strategy):
-    dataset = strategy.experimental_distribute_dataset(chunks(5, 2))
-    total = dataset.reduce(0, lambda state, batch: state + sum(sum(pieces(strategy, batch), [])))
-    assert total == 10
-
-
-@two_strategies
 def test_the_element_spec_leaves_the_rows_open(strategy):
     batch = {"x": np.ones((4, 3), "float32"), "y": np.arange(4, dtype="int32")}
     dataset = strategy.experimental_distribute_dataset([batch])

@@ -42,8 +42,8 @@ def test_the_result_inside_is_this_replicas(strategy):
     assert float(metric.result()) == (replicas - 1) / 2
 
 
-def test_a_metric_is_reset_outside(strategy):
-    metric = made(strategy, keras.metrics.Mean)
+def test_a_metric_made_outside_the_scope_is_reset_outside(strategy):
+    metric = keras.metrics.Mean()
     assert updated(strategy, metric, (np.array([1.0, 3.0]),)) == 2.0
     metric.reset_state()
     assert float(metric.result()) == 0.0
@@ -61,11 +61,6 @@ def test_a_metric_is_reset_inside(strategy):
     strategy.run(replica_fn)
     assert float(metric.result()) == 4.0
     assert float(metric.count.value) == strategy.num_replicas_in_sync
-
-
-def test_a_metric_may_be_made_outside_the_scope(strategy):
-    metric = keras.metrics.Mean()
-    assert updated(strategy, metric, (np.array([1.0, 3.0]),)) == 2.0
 
 
 @few_strategies

@@ -38,13 +38,6 @@ def all_different(arrays):
 
 
 @few_strategies
-def test_each_replica_has_its_own_stream(strategy):
-    seeds = generator(strategy)
-    draws = [*drawn(strategy, seeds), *drawn(strategy, seeds)]
-    assert all_different(draws)
-
-
-@few_strategies
 def test_the_stream_begins_again_with_the_seed(strategy):
     first = drawn(strategy, generator(strategy))
     seeds = generator(strategy, seed=6)

@@ -42,23 +42,6 @@ def test_components_are_combined_element_by_element(strategy):
     assert_trees_close(mean, np.array([[1.0, 2.0]]) * total / replicas)
 
 
-@pytest.mark.parametrize("op", ["sum", "Sum", "SUM", rx.ReduceOp.SUM])
-def test_operations_are_names_in_any_case(strategy, op):
-    # Pair 67.
-    value = strategy.run(lambda: jnp.ones(()))
-    assert float(strategy.reduce(op, value, axis=None)) == strategy.num_replicas_in_sync
-
-
-@pytest.mark.parametrize("where", ["reduce", "all_reduce"])
-def test_there_are_no_other_operations(strategy, where):
-    # Pair 67.
-    with pytest.raises(ValueError, match="'max' is not a valid ReduceOp"):
-        if where == "reduce":
-            strategy.reduce("max", strategy.run(lambda: jnp.ones(1)), axis=0)
-        else:
-            strategy.run(lambda: context().all_reduce("max", jnp.ones(1)))
-
-
 def test_nests_are_reduced_leaf_by_leaf(strategy):
     values = strategy.run(lambda: {"a": replica_id() * 1.0, "b": [jnp.ones(2), None]})
     replicas = strategy.num_replicas_in_sync
@@ -176,10 +159,3 @@ def test_an_axis_that_makes_no_sense_is_explained(axis, fact):
     strategy = rx.MirroredStrategy(2)
     with pytest.raises(rx.errors.UsageError, match=fact):
         strategy.reduce("SUM", strategy.run(lambda: 1.0), axis=axis)
-
-
-@pytest.mark.parametrize("axis", [2, -3, (0, 2)])
-def test_an_axis_must_exist(mirrored, axis):
-    value = mirrored.run(lambda: jnp.ones((2, 3)))
-    with pytest.raises(ValueError, match="`axis` must be"):
-        mirrored.reduce("MEAN", value, axis=axis)

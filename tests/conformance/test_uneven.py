@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from jax import lax
 
 import replicax as rx
 from replicax.testing import MATRIX
@@ -67,36 +66,6 @@ def test_loss_of_a_replica_without_rows_is_zero(name):
     np.testing.assert_allclose(float(strategy.reduce("SUM", gradient, None)), 10 / 3, 1e-6)
 
 
-@pytest.mark.parametrize("name", THREE)
-def test_random_numbers_inside_loops_differ_per_replica(name):
-    """A loop that asks for the replica's number, on uneven rows."""
-    strategy, batch = pieces_of(name, [1, 2, 3, 4])
-
-    def fn(x):
-        def step(carry, _):
-            return carry + rx.get_replica_context().replica_id_in_sync_group, None
-
-        return lax.scan(step, 0, None, length=3)[0] + 0 * x.shape[0]
-
-    assert [int(v) for v in strategy.run(fn, args=(batch,)).values] == [0, 3, 6]
-
-
-def test_collective_inside_a_loop_over_uneven_rows_is_refused():
-    strategy, batch = pieces_of("mirrored_3", [1, 2, 3, 4, 5])
-
-    def fn(x):
-        return lax.scan(lambda c, _: (c + lax.psum(x.sum(), "replica"), None), 0.0, None, length=2)
-
-    with pytest.raises(rx.errors.UnevenBatch, match="out of the loop"):
-        strategy.run(fn, args=(batch,))
-
-
-def test_all_reduce_of_different_shapes_is_refused():
-    strategy, batch = pieces_of("mirrored_3", [1, 2, 3, 4, 5])
-    with pytest.raises(rx.errors.UnevenBatch, match="Reduce a value over the batch first"):
-        strategy.run(lambda x: rx.get_replica_context().all_reduce("SUM", x), args=(batch,))
-
-
 @pytest.mark.parametrize("rows", range(1, 10))
 @pytest.mark.parametrize("name", ["mirrored_2", "mirrored_3", "central_storage_4"])
 def test_training_on_any_rows_equals_numpy(name, rows):
@@ -153,17 +122,6 @@ def test_values_made_from_the_number_of_rows_differ(name, rows, compiled):
     assert (text, seven) == ("text", 7)
 
 
-def test_writing_the_number_of_rows_needs_an_aggregation(mirrored):
-    (batch,) = mirrored.experimental_distribute_dataset([np.zeros(3, "float32")])
-    with mirrored.scope():
-        plain = keras.Variable(0.0, name="plain")
-        summed = keras.Variable(0.0, aggregation="sum", name="summed")
-    mirrored.run(lambda x: [summed.assign(x.shape[0]), None][1], args=(batch,))
-    assert float(summed.value) == 3
-    with pytest.raises(rx.errors.VariableNotReduced, match="variable 'plain'"):
-        mirrored.run(lambda x: [plain.assign(x.shape[0]), None][1], args=(batch,))
-
-
 def test_branching_on_the_number_of_rows_is_refused_where_replicas_would_part(mirrored):
     (batch,) = mirrored.experimental_distribute_dataset([np.zeros(3, "float32")])
     context = rx.get_replica_context
@@ -171,15 +129,3 @@ def test_branching_on_the_number_of_rows_is_refused_where_replicas_would_part(mi
         mirrored.run(lambda x: x.sum() if x.shape[0] == 1 else (x.sum(), 1.0), args=(batch,))
     with pytest.raises(rx.errors.UnevenBatch, match="Gather on every replica"):
         mirrored.run(lambda x: context().all_gather(x, 0) if x.shape[0] == 1 else x, args=(batch,))
-
-
-def test_gathers_whose_sizes_never_settle_are_refused(mirrored):
-    (batch,) = mirrored.experimental_distribute_dataset([np.zeros(3, "float32")])
-    calls = []
-
-    def fn(x):
-        calls.append(x)
-        return rx.get_replica_context().all_gather(jnp.zeros(len(calls)), 0)
-
-    with pytest.raises(rx.errors.UnevenBatch, match="sizes of gathered values"):
-        mirrored.run(fn, args=(batch,))

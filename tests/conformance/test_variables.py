@@ -17,6 +17,7 @@ from helpers import (
     few_strategies,
     local,
     run_python,
+    three_strategies,
     two_replicas,
 )
 
@@ -146,39 +147,6 @@ def test_integers_are_summed_exactly(strategy, dtype):
     assert v.value.dtype == dtype
 
 
-@few_strategies
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_the_type_of_a_variable_stays(strategy, dtype):
-    v = variable(strategy, [1.0, 2.0], dtype=dtype, aggregation="mean")
-    strategy.run(lambda: v.assign_add(jnp.ones(2) * replica_id()))
-    assert v.value.dtype == dtype
-    mean = (strategy.num_replicas_in_sync - 1) / 2
-    assert_trees_close(v.value.astype("float32"), np.array([1.0, 2.0]) + mean, rtol=1e-2)
-
-
-def test_synchronization_none_is_refused(mirrored):
-    # Pair 97.
-    with pytest.raises(ValueError, match="variable synchronization mode is not supported"):
-        variable_or_use(mirrored, 1.0, synchronization="none")
-
-
-def test_the_mean_of_integers_is_refused(mirrored):
-    # Pair 97.
-    with pytest.raises(ValueError, match="aggregation='mean'"):
-        variable_or_use(mirrored, 1, dtype="int32", aggregation="mean")
-
-
-def variable_or_use(strategy, value, **options):
-    v = variable(strategy, value, **options)
-    strategy.run(lambda: v.value * 1)
-
-
-def test_an_unknown_aggregation_is_refused(mirrored):
-    # Pair 97; by Keras.
-    with pytest.raises(ValueError, match="Invalid value for argument `aggregation`"):
-        variable(mirrored, 1.0, aggregation="invalid")
-
-
 def test_variables_live_where_the_strategy_keeps_them(strategy):
     v = variable(strategy, np.arange(4.0))
     names = device_names(v.value)
@@ -204,7 +172,7 @@ def test_a_variable_made_outside_every_scope_is_adopted(strategy):
     assert float(v.value) == 1.0 + total
 
 
-@few_strategies
+@three_strategies
 @pytest.mark.parametrize("given", ["adopted", "initial", "assigned", "numpy"])
 def test_the_array_that_a_variable_was_given_is_left_alone(strategy, given):
     array = np.ones(512, "float32") if given == "numpy" else jnp.ones(512)
@@ -219,15 +187,7 @@ def test_the_array_that_a_variable_was_given_is_left_alone(strategy, given):
     np.testing.assert_array_equal(np.asarray(v.value), np.full(512, 4.0))
 
 
-def test_a_variable_belongs_to_one_strategy(strategy):
-    other = rx.MirroredStrategy(["CPU:6", "CPU:7"])
-    v = variable(other, 1.0, name="theirs")
-    with pytest.raises(rx.errors.MixedStrategies, match="'theirs' belongs to another"):
-        strategy.run(lambda: v.value * 1)
-    assert float(v.value) == 1.0
-
-
-@few_strategies
+@three_strategies
 @pytest.mark.parametrize("hold", ["array", "numpy", "memoryview", "result", "shard"])
 def test_an_old_value_stays_readable(strategy, hold):
     # Steps reuse the memory of the variables they write; not while someone looks at it.
@@ -256,20 +216,6 @@ def test_returned_values_stay_as_they_were(strategy):
     results = [strategy.run(step) for _ in range(4)]
     for count, result in enumerate(results, 1):
         np.testing.assert_array_equal(local(strategy, result)[-1], np.full(512, float(count)))
-
-
-def test_two_variables_may_share_an_array(strategy):
-    first, second = (variable(strategy, np.ones(512, "float32")) for _ in range(2))
-    second.assign(first.value)
-
-    def step():
-        first.assign_add(np.ones(512, "float32"))
-        second.assign_sub(np.ones(512, "float32"))
-
-    for _ in range(3):
-        strategy.run(step)
-    np.testing.assert_array_equal(np.asarray(first.value), np.full(512, 4.0))
-    np.testing.assert_array_equal(np.asarray(second.value), np.full(512, -2.0))
 
 
 def test_two_variables_may_be_given_one_array():
