@@ -61,7 +61,7 @@ class _Lookup(HostLayer):
             mask_token=None if self.invert else self.mask_token,
             masked=0 if masks else -1,
             oov_token=self.oov_token,
-            integers=self.read_dtype != "string",
+            integers=self._read_dtype != "string",
         )
         self.counts = TokenCounts()
         self.token_weights = None
@@ -126,7 +126,7 @@ class _Lookup(HostLayer):
 
     def as_tokens(self, vocabulary: Any) -> list[Any]:
         """The tokens of an array or a file as a list."""
-        is_string = self.read_dtype == "string"
+        is_string = self._read_dtype == "string"
         if isinstance(vocabulary, str | os.PathLike):
             lines = Path(vocabulary).read_text(encoding="utf-8").splitlines()
             return lines if is_string else [int(line) for line in lines]
@@ -149,7 +149,7 @@ class _Lookup(HostLayer):
         """
         is_whole = hasattr(data, "dtype") or isinstance(data, list | tuple)
         for batch in batches_of(data, steps):
-            array = as_texts(batch) if self.read_dtype == "string" else np.asarray(batch)
+            array = as_texts(batch) if self._read_dtype == "string" else np.asarray(batch)
             one_each = is_whole and array.ndim == 1
             self.count(
                 array.reshape(-1, 1 if one_each or not array.ndim else array.shape[-1]).tolist()
@@ -187,7 +187,7 @@ class _Lookup(HostLayer):
 
     def ids_of(self, inputs: Any) -> Any:
         """The index of each token; negative for masked tokens without an index."""
-        if self.read_dtype == "string":
+        if self._read_dtype == "string":
             return self.vocabulary.texts(as_texts(inputs))
         return self.vocabulary.integers(inputs)
 
@@ -237,7 +237,7 @@ class _Lookup(HostLayer):
     def compute_output_spec(self, inputs: Any) -> Any:
         """The shape and dtype of the result."""
         spec = super().compute_output_spec(inputs)
-        return keras.KerasTensor(spec.shape, dtype=self.read_dtype) if self.invert else spec
+        return keras.KerasTensor(spec.shape, dtype=self._read_dtype) if self.invert else spec
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer; a learnt vocabulary is saved beside them."""
@@ -384,7 +384,7 @@ class IntegerLookup(_Lookup):
         [[2, 0], [1, 1]]
     """
 
-    read_dtype = "int64"
+    _read_dtype = "int64"
 
     def __init__(
         self,

@@ -237,10 +237,10 @@ class HostLayer(keras.layers.Layer):
     """A layer without weights that computes on the host, because devices have no text."""
 
     output_mode: str
-    read_dtype = "string"
+    _read_dtype = "string"
 
     def __init__(self, name: str | None, kwargs: dict[str, Any]) -> None:
-        if self.read_dtype == "string":
+        if self._read_dtype == "string":
             install()
         super().__init__(name=name, trainable=kwargs.get("trainable", True))
         # Keras cannot convert text to a tensor, and JAX would cut 64-bit integers.
@@ -250,12 +250,12 @@ class HostLayer(keras.layers.Layer):
     @property
     def compute_dtype(self) -> str:
         """The dtype of the inputs."""
-        return self.read_dtype
+        return self._read_dtype
 
     @property
     def variable_dtype(self) -> str:
         """The dtype of the inputs."""
-        return self.read_dtype
+        return self._read_dtype
 
     def build(self, input_shape: Any = None) -> None:
         """No-op: the layer has no weights."""
