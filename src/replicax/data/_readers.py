@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -267,13 +267,31 @@ def make_csv_dataset(
         ({'kind': array(['oak', 'yew'], dtype=object)}, array([20.5, 12. ], dtype=float32))
     """
     files = Dataset.list_files(paths_of(file_pattern), shuffle=shuffle, seed=shuffle_seed)
-    names = files_of(files.node)
-    text = _Text(names, field_delim, use_quote_delim, na_value, header, compression_type)
-    layout = text.layout(column_names, column_defaults, select_columns, num_rows_for_inference)
-    rows = records_of(files, layout.format, num_parallel_reads)
+    paths = files_of(files.node)
+    form = CsvFormat(
+        (),
+        header=header,
+        field_delim=field_delim,
+        use_quote_delim=use_quote_delim,
+        na_value=na_value,
+        compression=compression_type,
+    )
+    names = _header(form, paths) if column_names is None else list(column_names)
+    numbers = _numbers_of(select_columns, names)
+    if column_defaults is None:
+        column_defaults = _defaults(form, paths, numbers, num_rows_for_inference)
+    if len(column_defaults) != len(numbers):
+        raise UsageError(
+            f"`column_defaults` has {len(column_defaults)} entries for {len(numbers)} columns. "
+            "Pass one for each column that is read."
+        )
+    chosen = None if select_columns is None else numbers
+    form = replace(form, record_defaults=column_defaults, select_cols=chosen)
+    rows = records_of(files, form, num_parallel_reads)
     rows = rows.shuffle(shuffle_buffer_size, shuffle_seed) if shuffle else rows
     batches = rows.repeat(num_epochs).batch(batch_size, drop_remainder=num_epochs is None)
-    return batches.map(Named(layout.names, label_name)).prefetch(AUTOTUNE)
+    named = Named(tuple(names[number] for number in numbers), label_name)
+    return batches.map(named).prefetch(AUTOTUNE)
 
 
 @dataclass(frozen=True)
@@ -295,87 +313,38 @@ class Named:
         return named, label
 
 
-class _Layout(NamedTuple):
-    format: CsvFormat
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Text:
-    """The rows of CSV files as texts."""
-
-    files: tuple[str, ...]
-    field_delim: str
-    use_quote_delim: bool
-    na_value: str
-    has_header: bool
-    compression: str | None
-
-    def layout(
-        self,
-        names: Sequence[str] | None,
-        defaults: Sequence[Any] | None,
-        chosen: Sequence[int | str] | None,
-        rows: int | None,
-    ) -> _Layout:
-        """The format and the names of the columns."""
-        all_names = self.header() if names is None else list(names)
-        numbers = _numbers_of(chosen, all_names)
-        if defaults is None:
-            defaults = self.defaults(numbers, rows)
-        if len(defaults) != len(numbers):
-            raise UsageError(
-                f"`column_defaults` has {len(defaults)} entries for {len(numbers)} columns. Pass "
-                "one for each column that is read."
-            )
-        form = self.format(defaults, None if chosen is None else numbers)
-        return _Layout(form, tuple(all_names[number] for number in numbers))
-
-    def format(self, defaults: Sequence[Any], select_cols: Sequence[int] | None) -> CsvFormat:
-        """The format of these columns."""
-        return CsvFormat(
-            defaults,
-            header=self.has_header,
-            field_delim=self.field_delim,
-            use_quote_delim=self.use_quote_delim,
-            na_value=self.na_value,
-            select_cols=select_cols,
-            compression=self.compression,
+def _header(form: CsvFormat, paths: Sequence[str]) -> list[str]:
+    """The names in the first row, the same in all files."""
+    if not form.header:
+        raise UsageError(
+            "`header` is False and `column_names` is missing, so the columns have no names. "
+            "Pass `column_names`."
         )
-
-    def header(self) -> list[str]:
-        """The names in the first row, the same in all files."""
-        if not self.has_header:
+    first: list[str] = []
+    for path in paths:
+        names = next((row for row, *_ in form.rows(path)), [])
+        first = first or names
+        if not names or names != first:
             raise UsageError(
-                "`header` is False and `column_names` is missing, so the columns have no names. "
-                "Pass `column_names`."
+                f"The header of {path!r} is {names}, but the files before it have {first}. "
+                "Leave the file out, or pass `column_names`."
             )
-        first: list[str] = []
-        for file in self.files:
-            names = next(self.rows(file), [])
-            first = first or names
-            if not names or names != first:
-                raise UsageError(
-                    f"The header of {file!r} is {names}, but the files before it have {first}. "
-                    "Leave the file out, or pass `column_names`."
-                )
-        return first
+    return first
 
-    def defaults(self, numbers: Sequence[int], count: int | None) -> list[Any]:
-        """A default for each column, 0 or empty text, of the first type that fits its values."""
-        found: list[int | None] = [None] * len(numbers)
-        of_files = (itertools.islice(self.rows(f), self.has_header, None) for f in self.files)
-        for row in itertools.islice(itertools.chain.from_iterable(of_files), count):
-            for at, number in enumerate(numbers):
-                field = row[number] if number < len(row) else ""  # the reader reports the error
-                if field and field != self.na_value:
-                    found[at] = _least_type(field, found[at] or 0)
-        types = [DTYPES[-1 if kind is None else kind] for kind in found]
-        return ["" if kind == "str" else np.dtype(kind).type(0) for kind in types]
 
-    def rows(self, file: str) -> Iterator[list[str]]:
-        """The fields of each row, header included."""
-        return (row for row, _, _ in self.format((), None).rows(file))
+def _defaults(
+    form: CsvFormat, paths: Sequence[str], numbers: Sequence[int], count: int | None
+) -> list[Any]:
+    """A default for each column, 0 or empty text, of the first type that fits its values."""
+    found: list[int | None] = [None] * len(numbers)
+    of_files = (itertools.islice(form.rows(path), form.header, None) for path in paths)
+    for row, *_ in itertools.islice(itertools.chain.from_iterable(of_files), count):
+        for at, number in enumerate(numbers):
+            field = row[number] if number < len(row) else ""  # the reader reports the error
+            if field and field != form.na_value:
+                found[at] = _least_type(field, found[at] or 0)
+    types = [DTYPES[-1 if kind is None else kind] for kind in found]
+    return ["" if kind == "str" else np.dtype(kind).type(0) for kind in types]
 
 
 def _least_type(field: str, least: int) -> int:

@@ -2,13 +2,13 @@
 
 from replicax._function.importing import TFSMLayer as TFSMLayer
 from replicax._ps.tables.initial_rows import hash_ids as hash_ids
-from replicax.layers._dynamic_table import DynamicTable as DynamicTable
 from replicax.layers._hashing import Discretization as Discretization
 from replicax.layers._hashing import HashedCrossing as HashedCrossing
 from replicax.layers._hashing import Hashing as Hashing
 from replicax.layers._lookups import IntegerLookup as IntegerLookup
 from replicax.layers._lookups import StringLookup as StringLookup
-from replicax.layers._plain import to_plain as to_plain
-from replicax.layers._sharded_embedding import ShardedEmbedding as ShardedEmbedding
+from replicax.layers._tables import DynamicTable as DynamicTable
+from replicax.layers._tables import ShardedEmbedding as ShardedEmbedding
+from replicax.layers._tables import VocabularyEmbedding as VocabularyEmbedding
+from replicax.layers._tables import to_plain as to_plain
 from replicax.layers._text_vectorization import TextVectorization as TextVectorization
-from replicax.layers._vocabulary_embedding import VocabularyEmbedding as VocabularyEmbedding

@@ -9,12 +9,11 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._ps.tables.initial_rows import hash_ids
-from replicax.layers import _text_models
+from replicax.layers._text_models import HostLayer
 from replicax.layers._vocabulary import (
     as_texts,
     batches_of,
     check_mode,
-    counted,
     is_text,
     on_host,
     one_hot,
@@ -23,7 +22,7 @@ from replicax.layers._vocabulary import (
 
 @final
 @keras.saving.register_keras_serializable(package="replicax")
-class Hashing(keras.layers.Layer):
+class Hashing(HostLayer):
     """Hashes text and integers to bins on the host, like `keras.layers.Hashing`.
 
     Keras' layer needs TensorFlow.
@@ -59,10 +58,7 @@ class Hashing(keras.layers.Layer):
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        _text_models.install()
-        super().__init__(name=name, trainable=kwargs.get("trainable", True))
-        self._convert_input_args = False
-        self._allow_non_tensor_positional_args = True
+        super().__init__(name, kwargs)
         self.num_bins, self.mask_value, self.salt = num_bins, mask_value, salt
         self.output_mode = check_mode(output_mode, sparse)
         if self.output_mode == "tf_idf":
@@ -76,19 +72,9 @@ class Hashing(keras.layers.Layer):
                 num_bins,
             )
 
-    @property
-    def compute_dtype(self) -> str:
-        """The dtype of the inputs, unless they are integers."""
-        return "string"
-
-    @property
-    def variable_dtype(self) -> str:
-        """The dtype of the inputs, unless they are integers."""
-        return "string"
-
-    def build(self, input_shape: Any = None) -> None:
-        """No-op: the layer has no weights."""
-        self.built = True
+    def depth(self) -> int:
+        """The number of bins."""
+        return self.num_bins
 
     def call(self, inputs: Any) -> Any:
         """Hash text or integers."""
@@ -102,23 +88,8 @@ class Hashing(keras.layers.Layer):
             return on_host(ids)
         if self.output_mode == "one_hot":
             return on_host(one_hot(ids, self.num_bins))
-        lead, width = ids.shape[:-1], ids.shape[-1] if ids.ndim else 1
-        rows = np.arange(int(np.prod(lead, dtype=int))).repeat(width)
-        counts = counted(ids.reshape(-1), rows, lead, self.num_bins)
+        counts = self.counts_of(ids)
         return on_host(np.minimum(counts, 1) if self.output_mode == "multi_hot" else counts)
-
-    def compute_output_shape(self, input_shape: Any) -> tuple[Any, ...]:
-        """The shape of the result."""
-        shape = tuple(input_shape)
-        if self.output_mode == "int":
-            return shape
-        is_single = self.output_mode == "one_hot" and not (len(shape) > 1 and shape[-1] == 1)
-        return (*(shape if is_single else shape[:-1]), self.num_bins)
-
-    def compute_output_spec(self, inputs: Any) -> Any:
-        """The shape and dtype of the result."""
-        kind = "int64" if self.output_mode == "int" else keras.config.floatx()
-        return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=kind)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer."""
@@ -138,7 +109,7 @@ def _salted(keys: np.ndarray, salt: Any) -> np.ndarray:
 
 @final
 @keras.saving.register_keras_serializable(package="replicax")
-class HashedCrossing(keras.layers.Layer):
+class HashedCrossing(HostLayer):
     """Hashes pairs of texts or integers to bins, like `keras.layers.HashedCrossing`.
 
     Keras' layer needs TensorFlow.
@@ -170,15 +141,9 @@ class HashedCrossing(keras.layers.Layer):
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(name=name, trainable=kwargs.get("trainable", True))
-        self._convert_input_args = False
-        self._allow_non_tensor_positional_args = True
+        super().__init__(name, kwargs)
         self.num_bins = num_bins
         self._hash = Hashing(num_bins, output_mode=output_mode, sparse=sparse)
-
-    def build(self, input_shape: Any = None) -> None:
-        """No-op: the layer has no weights."""
-        self.built = True
 
     def call(self, inputs: Any) -> Any:
         """Hash the elements at the same position of all inputs together."""

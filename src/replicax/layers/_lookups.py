@@ -13,14 +13,13 @@ import keras
 import numpy as np
 
 from replicax._core.errors import UsageError
-from replicax.layers import _text_models
+from replicax.layers._text_models import HostLayer
 from replicax.layers._vocabulary import (
     TokenCounts,
     Vocabulary,
     as_texts,
     batches_of,
     check_mode,
-    counted,
     on_host,
     one_hot,
 )
@@ -28,14 +27,13 @@ from replicax.layers._vocabulary import (
 _FILE = "vocabulary.json"
 
 
-class _Lookup(keras.layers.Layer):
+class _Lookup(HostLayer):
     """A layer with a vocabulary: the base of the lookup layers.
 
     `given` are the arguments of a lookup layer; `kwargs` are those that Keras programs may pass
     besides. Raises `UsageError` if they contradict each other.
     """
 
-    vocabulary_dtype: str
     max_tokens: int | None
     num_oov_indices: int
     mask_token: Any
@@ -45,10 +43,7 @@ class _Lookup(keras.layers.Layer):
     token_weights: np.ndarray | None
 
     def __init__(self, name: str | None, kwargs: dict[str, Any], given: dict[str, Any]) -> None:
-        super().__init__(name=name, trainable=kwargs.get("trainable", True))
-        # Keras cannot convert text to a tensor, and JAX would cut 64-bit integers.
-        self._convert_input_args = False
-        self._allow_non_tensor_positional_args = True
+        super().__init__(name, kwargs)
         vocabulary, sparse = given.pop("vocabulary"), given.pop("sparse")
         idf_weights, mode = given.pop("idf_weights"), given.pop("output_mode")
         self.__dict__.update(given)
@@ -66,7 +61,7 @@ class _Lookup(keras.layers.Layer):
             mask_token=None if self.invert else self.mask_token,
             masked=0 if masks else -1,
             oov_token=self.oov_token,
-            integers=self.vocabulary_dtype != "string",
+            integers=self._read_dtype != "string",
         )
         self.counts = TokenCounts()
         self.token_weights = None
@@ -131,7 +126,7 @@ class _Lookup(keras.layers.Layer):
 
     def as_tokens(self, vocabulary: Any) -> list[Any]:
         """The tokens of an array or a file as a list."""
-        is_string = self.vocabulary_dtype == "string"
+        is_string = self._read_dtype == "string"
         if isinstance(vocabulary, str | os.PathLike):
             lines = Path(vocabulary).read_text(encoding="utf-8").splitlines()
             return lines if is_string else [int(line) for line in lines]
@@ -154,7 +149,7 @@ class _Lookup(keras.layers.Layer):
         """
         is_whole = hasattr(data, "dtype") or isinstance(data, list | tuple)
         for batch in batches_of(data, steps):
-            array = as_texts(batch) if self.vocabulary_dtype == "string" else np.asarray(batch)
+            array = as_texts(batch) if self._read_dtype == "string" else np.asarray(batch)
             one_each = is_whole and array.ndim == 1
             self.count(
                 array.reshape(-1, 1 if one_each or not array.ndim else array.shape[-1]).tolist()
@@ -192,7 +187,7 @@ class _Lookup(keras.layers.Layer):
 
     def ids_of(self, inputs: Any) -> Any:
         """The index of each token; negative for masked tokens without an index."""
-        if self.vocabulary_dtype == "string":
+        if self._read_dtype == "string":
             return self.vocabulary.texts(as_texts(inputs))
         return self.vocabulary.integers(inputs)
 
@@ -207,9 +202,7 @@ class _Lookup(keras.layers.Layer):
             return self._encoded_on_device(ids)
         if self.output_mode == "one_hot":
             return on_host(one_hot(ids, self.depth()))
-        lead, width = ids.shape[:-1], ids.shape[-1] if ids.ndim else 1
-        rows = np.arange(int(np.prod(lead, dtype=int))).repeat(width)
-        return self.encode(counted(ids.reshape(-1), rows, lead, self.depth()))
+        return self.encode(self.counts_of(ids))
 
     def _encoded_on_device(self, ids: Any) -> Any:
         ops: Any = keras.ops
@@ -241,35 +234,10 @@ class _Lookup(keras.layers.Layer):
             self.token_weights, (0, self.depth() - len(self.token_weights))
         ).astype(counts.dtype)
 
-    def compute_output_shape(self, input_shape: Any) -> tuple[Any, ...]:
-        """The shape of the result."""
-        shape = tuple(input_shape)
-        if self.output_mode == "int":
-            return shape
-        is_single = self.output_mode == "one_hot" and not (len(shape) > 1 and shape[-1] == 1)
-        return (*(shape if is_single else shape[:-1]), self.depth())
-
     def compute_output_spec(self, inputs: Any) -> Any:
         """The shape and dtype of the result."""
-        if self.invert:
-            kind = self.vocabulary_dtype
-        else:
-            kind = "int64" if self.output_mode == "int" else keras.config.floatx()
-        return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=kind)
-
-    @property
-    def compute_dtype(self) -> str:
-        """The dtype of the inputs."""
-        return self.vocabulary_dtype
-
-    @property
-    def variable_dtype(self) -> str:
-        """The dtype of the inputs."""
-        return self.vocabulary_dtype
-
-    def build(self, input_shape: Any = None) -> None:
-        """No-op: the layer has no weights."""
-        self.built = True
+        spec = super().compute_output_spec(inputs)
+        return keras.KerasTensor(spec.shape, dtype=self._read_dtype) if self.invert else spec
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer; a learnt vocabulary is saved beside them."""
@@ -363,7 +331,6 @@ class StringLookup(_Lookup):
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        _text_models.install()
         super().__init__(
             name,
             kwargs,
@@ -373,7 +340,6 @@ class StringLookup(_Lookup):
                 "mask_token": mask_token,
                 "oov_token": oov_token,
                 "vocabulary": vocabulary,
-                "vocabulary_dtype": "string",
                 "idf_weights": idf_weights,
                 "invert": invert,
                 "output_mode": output_mode,
@@ -418,6 +384,8 @@ class IntegerLookup(_Lookup):
         [[2, 0], [1, 1]]
     """
 
+    _read_dtype = "int64"
+
     def __init__(
         self,
         max_tokens: int | None = None,
@@ -443,7 +411,6 @@ class IntegerLookup(_Lookup):
                 "mask_token": mask_token,
                 "oov_token": oov_token,
                 "vocabulary": vocabulary,
-                "vocabulary_dtype": "int64",
                 "idf_weights": idf_weights,
                 "invert": invert,
                 "output_mode": output_mode,

@@ -19,6 +19,7 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
+from replicax.layers._vocabulary import counted
 
 _PREPARED = "replicax prepared "
 _parts_of: weakref.WeakKeyDictionary[Any, TextModelParts] = weakref.WeakKeyDictionary()
@@ -230,3 +231,55 @@ def _refuse_weights(operation: Any) -> None:
             "text. Convert the text to numbers before it, as with TextVectorization or "
             "StringLookup."
         )
+
+
+class HostLayer(keras.layers.Layer):
+    """A layer without weights that computes on the host, because devices have no text."""
+
+    output_mode: str
+    _read_dtype = "string"
+
+    def __init__(self, name: str | None, kwargs: dict[str, Any]) -> None:
+        if self._read_dtype == "string":
+            install()
+        super().__init__(name=name, trainable=kwargs.get("trainable", True))
+        # Keras cannot convert text to a tensor, and JAX would cut 64-bit integers.
+        self._convert_input_args = False
+        self._allow_non_tensor_positional_args = True
+
+    @property
+    def compute_dtype(self) -> str:
+        """The dtype of the inputs."""
+        return self._read_dtype
+
+    @property
+    def variable_dtype(self) -> str:
+        """The dtype of the inputs."""
+        return self._read_dtype
+
+    def build(self, input_shape: Any = None) -> None:
+        """No-op: the layer has no weights."""
+        self.built = True
+
+    def depth(self) -> int:
+        """The width of an encoded row, in other output modes than "int"."""
+        raise NotImplementedError
+
+    def counts_of(self, ids: np.ndarray) -> np.ndarray:
+        """Count each id in each example, whose ids are on the last axis."""
+        lead, width = ids.shape[:-1], ids.shape[-1] if ids.ndim else 1
+        rows = np.arange(int(np.prod(lead, dtype=int))).repeat(width)
+        return counted(ids.reshape(-1), rows, lead, self.depth())
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[Any, ...]:
+        """The shape of the result."""
+        shape = tuple(input_shape)
+        if self.output_mode == "int":
+            return shape
+        is_single = self.output_mode == "one_hot" and not (len(shape) > 1 and shape[-1] == 1)
+        return (*(shape if is_single else shape[:-1]), self.depth())
+
+    def compute_output_spec(self, inputs: Any) -> Any:
+        """The shape and dtype of the result."""
+        kind = "int64" if self.output_mode == "int" else keras.config.floatx()
+        return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=kind)

@@ -11,8 +11,8 @@ import keras
 import numpy as np
 
 from replicax._core.errors import UsageError
-from replicax.layers import _text_models
 from replicax.layers._lookups import StringLookup
+from replicax.layers._text_models import HostLayer
 from replicax.layers._vocabulary import as_texts, batches_of, counted, on_host, padded
 
 _PUNCTUATION = re.compile(r"""[!"#$%&()*+,\-./:;<=>?@\[\\\]^_`{|}~']""")
@@ -20,7 +20,7 @@ _PUNCTUATION = re.compile(r"""[!"#$%&()*+,\-./:;<=>?@\[\\\]^_`{|}~']""")
 
 @final
 @keras.saving.register_keras_serializable(package="replicax")
-class TextVectorization(keras.layers.Layer):
+class TextVectorization(HostLayer):
     """Maps text to numbers on the host, like `keras.layers.TextVectorization`.
 
     Keras' layer needs TensorFlow. Call it on arrays and lists of text, in `dataset.map` (fastest on
@@ -80,10 +80,7 @@ class TextVectorization(keras.layers.Layer):
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        _text_models.install()
-        super().__init__(name=name, trainable=kwargs.get("trainable", True))
-        self._convert_input_args = False
-        self._allow_non_tensor_positional_args = True
+        super().__init__(name, kwargs)
         _check(standardize, split, output_mode, output_sequence_length, ragged)
         self.standardize, self.split = standardize, split
         self.ngrams = tuple(ngrams) if isinstance(ngrams, list | tuple) else ngrams
@@ -98,20 +95,6 @@ class TextVectorization(keras.layers.Layer):
             sparse=sparse,
         )
         self.output_mode = self.lookup.output_mode
-
-    @property
-    def compute_dtype(self) -> str:
-        """The dtype of the inputs."""
-        return "string"
-
-    @property
-    def variable_dtype(self) -> str:
-        """The dtype of the inputs."""
-        return "string"
-
-    def build(self, input_shape: Any = None) -> None:
-        """No-op: the layer has no weights."""
-        self.built = True
 
     def adapt(self, data: Any, batch_size: int | None = None, steps: int | None = None) -> None:
         """Learn the vocabulary: the most frequent tokens first.
@@ -202,11 +185,6 @@ class TextVectorization(keras.layers.Layer):
         shape = tuple(input_shape)[:1]
         is_int = self.output_mode == "int"
         return (*shape, self.output_sequence_length if is_int else self.lookup.depth())
-
-    def compute_output_spec(self, inputs: Any) -> Any:
-        """The shape and dtype of the result."""
-        kind = "int64" if self.output_mode == "int" else keras.config.floatx()
-        return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=kind)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer; a learnt vocabulary is saved beside them."""

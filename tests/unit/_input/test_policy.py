@@ -95,21 +95,6 @@ def test_a_plan_without_a_known_batch_size():
     assert "shard 1 of 2" in str(plan(HINTED, AutoShardPolicy.HINT))
 
 
-@pytest.mark.parametrize(
-    ("dataset", "size"),
-    [
-        (Dataset.range(9).batch(4), 4),
-        (Dataset.range(9).batch(4).map(lambda x: x), None),
-        (Dataset.range(9).padded_batch(4).repeat().prefetch(2), 4),
-        (Dataset.zip(Dataset.range(9).batch(4), Dataset.range(9).batch(5)), None),
-        (Dataset.zip(Dataset.range(9).batch(4), Dataset.range(9).batch(4)), 4),
-        (Dataset.range(9), None),
-    ],
-)
-def test_the_batch_size_is_found_behind_what_keeps_it(dataset, size):
-    assert plan(dataset, AUTO).batch_size == size  # 31
-
-
 class Letters:
     """A file format: a file holds the letters of its name."""
 
@@ -163,29 +148,6 @@ def test_every_row_has_one_replica(replicas):
         assert max(sizes) == -(-rows // replicas)
 
 
-def of_worker(worker, workers, batches):
-    """Return the pieces that one worker of one replica keeps of range(n) in these batches."""
-    pieces, start = [], 0
-    for rows in batches:
-        sizes = split_batch(rows, workers)
-        begin = start + sum(sizes[:worker])
-        pieces.append(list(range(begin, begin + sizes[worker])))
-        start += rows
-    return pieces
-
-
-def test_two_workers_share_each_global_batch():
-    twos = [2, 2, 2, 2, 1]
-    assert of_worker(0, 2, twos) == [[0], [2], [4], [6], [8]]  # 38
-    assert of_worker(1, 2, twos) == [[1], [3], [5], [7], []]  # 38
-    assert of_worker(0, 2, [8, 6])[-1] == [8, 9, 10]  # 40
-    assert of_worker(1, 2, [8, 6])[-1] == [11, 12, 13]  # 40
-    assert of_worker(0, 2, [4, 4, 2]) == [[0, 1], [4, 5], [8]]  # 43
-    assert of_worker(1, 2, [4, 4, 2]) == [[2, 3], [6, 7], [9]]  # 43
-    assert of_worker(0, 2, [8, 8, 8]) == [[0, 1, 2, 3], [8, 9, 10, 11], [16, 17, 18, 19]]  # 44
-    assert of_worker(1, 2, [8, 8, 8]) == [[4, 5, 6, 7], [12, 13, 14, 15], [20, 21, 22, 23]]  # 44
-
-
 @pytest.mark.parametrize(
     ("batch", "workers", "replicas", "sizes"),
     [
@@ -210,23 +172,3 @@ def test_the_workers_plans_make_up_every_global_batch(workers, replicas):
         assert all(sum(plan) == batch for plan in plans)
         first_step = itertools.chain.from_iterable(plan[:replicas] for plan in plans)
         assert sum(first_step) == batch
-
-
-def cut(rows, sizes):
-    """Cut range(rows) into pieces of these sizes, in turn, as policy OFF does."""
-    pieces, start, turn = [], 0, itertools.cycle(sizes)
-    while start < rows:
-        stop = min(start + next(turn), rows)
-        pieces.append(list(range(start, stop)))
-        start = stop
-    return pieces
-
-
-def test_planned_pieces_of_a_stream():
-    two = worker_batch_sizes(3, 1, 2, 0)
-    assert cut(8, two) == [[0, 1], [2], [3, 4], [5], [6, 7]]  # 34, OFF
-    two = worker_batch_sizes(8, 1, 2, 0)
-    assert cut(14, two)[-2:] == [[8, 9, 10, 11], [12, 13]]  # 35, OFF
-    # 41, OFF: each of two workers reads everything, cut for it
-    assert cut(12, worker_batch_sizes(8, 2, 1, 0)) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-    assert cut(10, worker_batch_sizes(4, 2, 1, 1))[-1] == [8, 9]  # 43, OFF

@@ -282,22 +282,6 @@ def test_batches_are_dealt_to_the_replicas_in_turn():
 # Positions.
 
 
-@pytest.mark.parametrize("policy", [DATA, OFF, FILE, HINT], ids=lambda policy: policy.name)
-@pytest.mark.parametrize("known", [True, False], ids=["batch", "map"])
-def test_a_position_taken_at_any_step_gives_the_rest(policy, known):
-    hint = rx.data.experimental.SHARD_HINT
-    dataset = files("0", "1", "2").shard(hint, hint).shuffle(7, seed=1).batch(5)
-    dataset = dataset if known else dataset.map(lambda x: x)
-    node = sharing(dataset, policy, workers=2, worker=1, replicas=2)
-    whole = [rows(share) for share in Feed(node, (3,)).elements(100)]
-    for taken in range(len(whole) + 1):
-        feed = Feed(node, (3,))
-        feed.elements(taken)
-        again = Feed(node, (3,))
-        again.set_state(feed.get_state())
-        assert [rows(share) for share in again.elements(100)] == whole[taken:]
-
-
 def read(node, count=1000, position=None):
     """The rows of some steps, and the position after them."""
     feed = Feed(node, (0,))
@@ -305,18 +289,6 @@ def read(node, count=1000, position=None):
         feed.set_state(position)
     shares = feed.elements(count)
     return [row for share in shares for piece in rows(share) for row in piece], feed.get_state()
-
-
-@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 3), (3, 2), (4, 1)])
-@pytest.mark.parametrize("policy", [FILE, DATA], ids=["FILE", "DATA"])
-def test_another_number_of_workers_goes_on_where_they_were(policy, before, after):
-    dataset = files(*"012345").batch(8)
-    first = [read(sharing(dataset, policy, before, w), 2) for w in range(before)]
-    positions = [position for _, position in first]
-    nodes = [sharing(dataset, policy, after, w) for w in range(after)]
-    rest = [read(node, position=redistributed(positions, node)) for node in nodes]
-    seen = sorted(sum((part for part, _ in first + rest), []))
-    assert seen == [100 * name + row for name in range(6) for row in range(12)]
 
 
 @pytest.mark.parametrize("size", [8, 5])

@@ -9,7 +9,6 @@ import threading
 import time
 import weakref
 
-import numpy as np
 import pytest
 
 import replicax as rx
@@ -153,18 +152,6 @@ def test_slow_elements_are_made_while_the_reader_works():
     assert made.wait(60), "elements 1 and 2 are made without being asked for"
 
 
-def test_positions_are_those_of_what_was_taken():
-    iterator = iter(Dataset.from_generator(Counted(9)).shuffle(3, seed=1).prefetch(4))
-    taken = [int(next(iterator)) for _ in range(3)]
-    time.sleep(0.01)
-    state = iterator.get_state()
-    again = iter(Dataset.from_generator(Counted(9)).shuffle(3, seed=1).prefetch(4))
-    again.set_state(state)
-    rest = numbers(iterator)
-    assert numbers(again) == rest
-    assert sorted(taken + rest) == list(range(9))
-
-
 def test_what_is_closed_has_ended():
     numbered = iter(range(10))
     ahead = Ahead(lambda: next(numbered), lambda: None, 2)
@@ -266,17 +253,6 @@ def test_a_program_can_end_while_it_reads_ahead():
         """
     )
     assert out.split() == ["0", "0", "0", "0", "in", "time"]
-
-
-def test_elements_are_not_shared_between_reader_and_thread():
-    def generator():
-        buffer = np.zeros(1, int)
-        for n in range(20):
-            buffer[0] = n
-            yield buffer
-
-    ds = Dataset.from_generator(generator).prefetch(5)
-    assert [x.tolist() for x in ds] == [[n] for n in range(20)]
 
 
 @pytest.mark.parametrize("portion", [1, 3, 50])

@@ -199,29 +199,6 @@ def test_scalars_need_no_filling():
     assert listed(Dataset.range(3).padded_batch(2, padded_shapes=[])) == [[0, 1], [2]]
 
 
-def test_nothing_is_cut_off():
-    with pytest.raises(UsageError, match=r"\(2,\).*\(1,\).*padded_shapes"):
-        list(ragged().padded_batch(2, padded_shapes=[1]))
-
-
-@pytest.mark.parametrize("shape", [[2, 2], [], ([6],), {"x": [6]}, 6])
-def test_a_padded_shape_has_the_axes_of_the_elements(shape):
-    with pytest.raises(UsageError, match="`padded_shapes`.* 1 axes"):
-        list(ragged().padded_batch(2, padded_shapes=shape))
-
-
-def test_elements_of_different_ranks_are_not_filled_up():
-    ds = Dataset.from_generator(lambda: iter([np.zeros(1), np.zeros((1, 1))]))
-    with pytest.raises(UsageError, match="1 or 2 axes"):
-        list(ds.padded_batch(2))
-
-
-def test_elements_of_different_structures_are_not_filled_up():
-    ds = Dataset.from_generator(lambda: iter([(1, 2), (1, 2, 3)]))
-    with pytest.raises(UsageError, match="padded_batch"):
-        list(ds.padded_batch(2))
-
-
 # unbatch and rebatch
 
 

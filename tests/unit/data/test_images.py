@@ -242,76 +242,44 @@ class TestDecoding:
             list(dataset)
 
 
-class TestRefused:
-    def test_a_folder_that_is_none(self, tmp_path):
-        with pytest.raises(rx.errors.UsageError, match="missing"):
-            image_dataset_from_directory(tmp_path / "missing")
+@pytest.mark.parametrize("labels", ["inferred", None])
+def test_a_folder_without_images_is_refused(tmp_path, labels):
+    (tmp_path / "a").mkdir()
+    with pytest.raises(rx.errors.UsageError, match=r"\.jpg or \.png"):
+        image_dataset_from_directory(tmp_path, labels)
+    with pytest.raises(rx.errors.UsageError, match="missing"):
+        image_dataset_from_directory(tmp_path / "missing", labels)
 
-    @pytest.mark.parametrize("labels", ["inferred", None])
-    def test_a_folder_without_images(self, tmp_path, labels):
-        (tmp_path / "a").mkdir()
-        with pytest.raises(rx.errors.UsageError, match=r"\.jpg or \.png"):
-            image_dataset_from_directory(tmp_path, labels)
 
-    def test_a_part_without_images(self, folder):
-        options = {"validation_split": 0.01, "seed": 1}
-        for subset in ("validation", "both"):
-            with pytest.raises(rx.errors.UsageError, match="validation_split"):
-                image_dataset_from_directory(folder, subset=subset, **options)
+# fmt: off
+REFUSED = {
+    "`color_mode`": [{"color_mode": "cmyk"}],
+    "`interpolation`": [{"interpolation": "linear"}],
+    "`image_size`": [{"image_size": size} for size in ((1, 2, 3), (0, 2), (2.5, 2))],
+    "`label_mode`.*3 classes": [{"label_mode": "float"}, {"label_mode": "binary"}],
+    "`labels`.* 8 files": [{"labels": [1, 2]}, {"labels": "folders"}],
+    "`class_names`": [{"class_names": ["a", "z"]}],
+    "`class_names`.*inferred": [
+        {"class_names": ["a"], **more}
+        for more in ({"labels": None}, {"labels": [0] * 8}, {"label_mode": None})
+    ],
+    "between 0 and 1": [
+        {"validation_split": 0.5}, {"subset": "training"},
+        {"validation_split": 1.5, "subset": "training"},
+        {"validation_split": 0.0, "subset": "training"},
+    ],
+    "`subset`": [{"subset": "test", "validation_split": 0.5}],
+    "`seed`": [{"subset": "both", "validation_split": 0.5, "seed": None}],
+    # a part without images
+    "`validation_split`": [
+        {"subset": subset, "validation_split": 0.01} for subset in ("validation", "both")
+    ],
+}  # fmt: on
 
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {"color_mode": "cmyk"},
-            {"interpolation": "linear"},
-            {"image_size": (1, 2, 3)},
-            {"image_size": (0, 2)},
-            {"image_size": (2.5, 2)},
-        ],
-    )
-    def test_other_images(self, folder, options):
-        with pytest.raises(rx.errors.UsageError, match=f"`{next(iter(options))}`"):
-            image_dataset_from_directory(folder, **options)
 
-    @pytest.mark.parametrize("options", [{"label_mode": "float"}, {"label_mode": "binary"}])
-    def test_other_labels(self, folder, options):
-        with pytest.raises(rx.errors.UsageError, match="`label_mode`") as error:
-            image_dataset_from_directory(folder, **options)
-        assert "3 classes" in str(error.value)
-
-    @pytest.mark.parametrize("labels", [[1, 2], "folders"])
-    def test_labels_that_do_not_match(self, folder, labels):
-        with pytest.raises(rx.errors.UsageError, match="`labels`.* 8 files"):
-            image_dataset_from_directory(folder, labels)
-
-    def test_classes_without_a_folder(self, folder):
-        with pytest.raises(rx.errors.UsageError, match="`class_names`"):
-            image_dataset_from_directory(folder, class_names=["a", "z"])
-
-    @pytest.mark.parametrize(
-        "options", [{"labels": None}, {"labels": [0] * 8}, {"label_mode": None}]
-    )
-    def test_names_of_classes_that_are_not_inferred(self, folder, options):
-        with pytest.raises(rx.errors.UsageError, match="`class_names`.*inferred"):
-            image_dataset_from_directory(folder, class_names=["a"], **options)
-
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {"validation_split": 0.5},
-            {"subset": "training"},
-            {"validation_split": 1.5, "subset": "training"},
-            {"validation_split": 0.0, "subset": "training"},
-        ],
-    )
-    def test_half_a_split(self, folder, options):
-        with pytest.raises(rx.errors.UsageError, match="between 0 and 1"):
-            image_dataset_from_directory(folder, seed=1, **options)
-
-    def test_another_subset(self, folder):
-        with pytest.raises(rx.errors.UsageError, match="`subset`"):
-            image_dataset_from_directory(folder, subset="test", validation_split=0.5, seed=1)
-
-    def test_a_shuffled_split_without_a_seed(self, folder):
-        with pytest.raises(rx.errors.UsageError, match="`seed`"):
-            image_dataset_from_directory(folder, subset="both", validation_split=0.5)
+@pytest.mark.parametrize(
+    ("match", "options"), [(match, one) for match, many in REFUSED.items() for one in many]
+)
+def test_refused(folder, match, options):
+    with pytest.raises(rx.errors.UsageError, match=match):
+        image_dataset_from_directory(folder, **{"seed": 1, **options})

@@ -66,11 +66,6 @@ def test_parts_of_a_tuple_are_separate_arguments(element, arguments):
     assert seen == [arguments]
 
 
-def test_a_named_tuple_is_handed_over_as_one():
-    rows = Point(np.arange(3), np.arange(3) * 2)
-    assert numbers(Dataset.from_tensor_slices(rows).map(lambda p: p.x + p.y)) == [0, 3, 6]
-
-
 @pytest.mark.parametrize(
     ("result", "dtype", "value"),
     [  # the types are those of tf.data
@@ -405,14 +400,6 @@ def test_take_while_ends_at_the_first_that_is_false():  # as tf.data
     assert source == [1, 2, 5]
     iterator = iter(ds)
     assert (numbers(iterator), next(iterator, None)) == ([1, 2], None)
-
-
-@pytest.mark.parametrize("method", ["filter", "take_while"])
-@pytest.mark.parametrize("verdict", [[True, False], []])
-def test_a_predicate_says_yes_or_no(method, verdict):
-    ds = getattr(Dataset.range(3), method)(lambda x: np.array(verdict))
-    with pytest.raises(UsageError, match="shape.*all"):
-        list(ds)
 
 
 @pytest.mark.parametrize("verdict", [True, 1, np.True_, np.array(True), np.array([1]), jnp.bool(1)])

@@ -145,13 +145,6 @@ def test_no_thread_is_left_of_data_sets_read_ahead():
     wait_until(lambda: not begun_threads("replicax-ahead"))
 
 
-@pytest.mark.parametrize("result", [[1, 2], None, np.zeros(2)])
-def test_a_function_of_flat_map_returns_a_data_set(result):
-    ds = Dataset.range(2).flat_map(lambda x: result)
-    with pytest.raises(UsageError, match="`flat_map` or `interleave`.*data set"):
-        list(ds)
-
-
 def test_an_error_of_a_function_that_makes_data_sets_names_the_element():
     with pytest.raises(rx.errors.MapFailed, match="ZeroDivisionError.* for element 2"):
         list(Dataset.range(5).flat_map(lambda x: Dataset.range(1 // (2 - int(x)) * 0)))
@@ -222,10 +215,3 @@ def test_choosing_ends_with_the_last_data_set():  # as tf.data
     assert chosen([Dataset.range(2), Dataset.range(10, 13)], endless, False) == [0, 10, 1, 11, 12]
     assert chosen([Dataset.range(0), Dataset.range(10, 13)], endless, False) == [10, 11, 12]
     assert chosen([Dataset.range(0), Dataset.range(0)], endless, False) == []
-
-
-@pytest.mark.parametrize("choice", [2, -1, 0.5, True, "a", [0]])
-def test_a_choice_is_the_number_of_a_data_set(choice):
-    sources = [Dataset.range(2), Dataset.range(2)]
-    with pytest.raises(UsageError, match="`choice_dataset`.*from 0 to 1"):
-        chosen(sources, Dataset.from_tensors(choice), True)

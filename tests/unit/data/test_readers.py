@@ -173,9 +173,3 @@ def test_a_missing_file_is_named_when_it_is_read(tmp_path):
     with pytest.raises(rx.errors.UsageError, match="missing") as error:
         list(dataset)
     assert "missing" in str(error.value)
-
-
-@pytest.mark.parametrize("reads", [0, 1.5, "2"])
-def test_files_are_read_in_turn_by_a_whole_number(paths, reads):
-    with pytest.raises(rx.errors.UsageError, match="`num_parallel_reads` must be an integer"):
-        TextLineDataset(paths, num_parallel_reads=reads)

@@ -29,6 +29,10 @@ def mapped(value):
     return list(Dataset.range(1).map(lambda _: value))
 
 
+def ragged(*rows, **options):
+    return list(Dataset.from_generator(lambda: iter(rows)).padded_batch(2, **options))
+
+
 def set_option(part, name, value):
     setattr(part, name, value)
 
@@ -44,6 +48,8 @@ REFUSED = [
     (lambda v: list(Dataset.from_generator(lambda: v)), "`generator`.*int.*`yield`", [3]),
     (Dataset.from_source, "`source`.*from_generator", [iter([1]), 3, {1, 2}]),
     (rx.data.TextLineDataset, "a path, a list of paths", [[], None, 5, ["a", 5]]),
+    (lambda v: rx.data.TextLineDataset("a.txt", num_parallel_reads=v),
+     "`num_parallel_reads` must be an integer", [0, 1.5, "2"]),
     (lambda v: rx.data.timeseries_dataset_from_array(np.arange(3), None, v),
      "sequence_length=4", [4]),
     # batches
@@ -59,6 +65,11 @@ REFUSED = [
      [np.float32(1), (np.zeros(2), np.zeros(3)), (), None, "text", (np.zeros(2), 1)]),
     (lambda v: joined([np.zeros((1, 2)), v]), "`padded_batch`",
      [np.zeros((1, 3)), np.zeros(1), (np.zeros((1, 2)),), {"x": np.zeros((1, 2))}]),
+    (lambda v: ragged(np.arange(2), padded_shapes=v), r"\(2,\).*\(1,\).*padded_shapes", [[1]]),
+    (lambda v: ragged(np.arange(2), padded_shapes=v), "`padded_shapes`.* 1 axes",
+     [[2, 2], [], ([6],), {"x": [6]}, 6]),
+    (lambda v: ragged(np.zeros(1), v), "1 or 2 axes", [np.zeros((1, 1))]),
+    (lambda v: ragged((1, 2), v), "padded_batch", [(1, 2, 3)]),
     # functions of elements
     (lambda v: mapped((1, v)), "padded_batch",
      [[[1], [1, 2]], [["a"], ["b", "c"]], [np.zeros(1), np.zeros(2)]]),
@@ -68,6 +79,10 @@ REFUSED = [
     (lambda v: mapped((1, v)), "holds bytes, str", [[b"", ""]]),
     *((lambda v, m=method: getattr(numbers(), m)(v), f"`{method}` takes a function",
        [3]) for method in ("map", "filter", "take_while", "flat_map", "interleave")),
+    *((lambda v, m=method: list(getattr(numbers(), m)(lambda x: np.array(v))), "shape.*all",
+       [[True, False], []]) for method in ("filter", "take_while")),
+    (lambda v: list(numbers().flat_map(lambda x: v)), "`flat_map` or `interleave`.*data set",
+     [[1, 2], None, np.zeros(2)]),
     (lambda v: numbers().scan(0, v), "`scan` takes a function", [None]),
     (lambda v: numbers().map(abs, v), "`num_parallel_calls`", [0, -2, 1.5]),
     (lambda v: Dataset.range(v).map(abs).element_spec, "data set is empty", [0]),
@@ -86,11 +101,15 @@ REFUSED = [
     (Dataset.sample_from_datasets, r"`len\(datasets\)`", [[]]),
     (lambda v: Dataset.choose_from_datasets([Dataset.range(2)], v), "takes data sets", [[0, 1]]),
     (lambda v: Dataset.choose_from_datasets(v, Dataset.range(2)), r"`len\(datasets\)`", [[]]),
+    (lambda v: list(Dataset.choose_from_datasets([numbers()] * 2, Dataset.from_tensors(v))),
+     "`choice_dataset`.*from 0 to 1", [2, -1, 0.5, True, "a", [0]]),
     (lambda v: numbers().concatenate(v), "takes data sets", [3, [1], None]),
     # order, shards, positions, options
     (lambda v: numbers().shard(3, v), "`index`.*0 to 2", [3, 4]),
     (lambda v: numbers().shard(v, 0), "`num_shards`", [0, -1, 2.0]),
     (lambda v: numbers().shard(2, v), "`index`", [-1, 0.5]),
+    *((lambda v, m=method: getattr(numbers(), m)(v), f"`count` {WHOLE} -1",
+       [-2, 1.5, "3", None]) for method in ("take", "skip")),
     (lambda v: numbers().repeat(v), f"`count` {WHOLE} -1", [-2, 2.5, "2"]),
     (lambda v: numbers().shuffle(v), f"`buffer_size` {WHOLE} 1", [0, -1, 2.5]),
     (lambda v: numbers().shuffle(3, seed=v), "`seed`", [-1, "a", 1.5]),
