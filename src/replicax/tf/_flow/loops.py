@@ -15,6 +15,7 @@ from replicax._core.tracing import NeedsValues
 from replicax._keras import _compat
 from replicax.data._spec import refuse_composites
 from replicax.tf._arrays import stack
+from replicax.tf._calls import published
 from replicax.tf._flow.touched import Touched, arrays_of, in_scope, value_of
 
 
@@ -118,37 +119,27 @@ def scan(
     return jax.tree.map(whole, first, states)
 
 
-def foldl(
-    fn: Callable[..., Any],
-    elems: Any,
-    initializer: Any = None,
-    parallel_iterations: int = 10,
-    back_prop: bool = True,
-    swap_memory: bool = False,
-    name: str | None = None,
-) -> Any:
-    """`fn(state, element)` from the first element to the last; the last state."""
-    return _folded(fn, elems, initializer, reverse=False)
+def _fold(name: str, order: str, *, reverse: bool) -> Callable[..., Any]:
+    def fold(
+        fn: Callable[..., Any],
+        elems: Any,
+        initializer: Any = None,
+        parallel_iterations: int = 10,
+        back_prop: bool = True,
+        swap_memory: bool = False,
+        name: str | None = None,
+    ) -> Any:
+        elems = arrays_of(elems)
+        if initializer is None:
+            initializer, elems = _first_of(elems, reverse)
+        start = arrays_of(initializer)
+        return _scanned(lambda *given: (fn(*given), None), start, elems, reverse)[0]
+
+    return published(fold, name, f"`fn(state, element)` from the {order}; the last state.")
 
 
-def foldr(
-    fn: Callable[..., Any],
-    elems: Any,
-    initializer: Any = None,
-    parallel_iterations: int = 10,
-    back_prop: bool = True,
-    swap_memory: bool = False,
-    name: str | None = None,
-) -> Any:
-    """`fn(state, element)` from the last element to the first; see `foldl`."""
-    return _folded(fn, elems, initializer, reverse=True)
-
-
-def _folded(fn: Callable[..., Any], elems: Any, initializer: Any, *, reverse: bool) -> Any:
-    elems = arrays_of(elems)
-    if initializer is None:
-        initializer, elems = _first_of(elems, reverse)
-    return _scanned(lambda *given: (fn(*given), None), arrays_of(initializer), elems, reverse)[0]
+foldl = _fold("foldl", "first element to the last", reverse=False)
+foldr = _fold("foldr", "last element to the first", reverse=True)
 
 
 def map_fn(
