@@ -258,11 +258,9 @@ def sample_distorted_bounding_box(
     Raises:
         UsageError: If there are no boxes.
     """
-    attempts = max_attempts or 100
-    drawn = uniform([attempts, 4], seed=seed or None)
-    ranges = aspect_ratio_range or (0.75, 1.33), area_range or (0.05, 1.0)
+    drawn = uniform([max_attempts or 100, 4], seed=seed or None)
     boxes = _some_boxes(bounding_boxes, use_image_if_no_bounding_boxes)
-    return _sampled(drawn, image_size, boxes, min_object_covered, *ranges)
+    return _sampled(drawn, image_size, boxes, min_object_covered, aspect_ratio_range, area_range)
 
 
 def stateless_sample_distorted_bounding_box(
@@ -278,9 +276,8 @@ def stateless_sample_distorted_bounding_box(
 ) -> DistortedBox:
     """As `sample_distorted_bounding_box`; equal seeds give equal results."""
     drawn = stateless_uniform([max_attempts or 100, 4], seed)
-    ranges = aspect_ratio_range or (0.75, 1.33), area_range or (0.05, 1.0)
     boxes = _some_boxes(bounding_boxes, use_image_if_no_bounding_boxes)
-    return _sampled(drawn, image_size, boxes, min_object_covered, *ranges)
+    return _sampled(drawn, image_size, boxes, min_object_covered, aspect_ratio_range, area_range)
 
 
 def _some_boxes(boxes: Any, use_image: bool | None) -> Any:
@@ -296,6 +293,7 @@ def _some_boxes(boxes: Any, use_image: bool | None) -> Any:
 def _sampled(drawn: Any, image_size: Any, boxes: Any, covered: Any, ratios: Any, areas: Any) -> Any:
     xp, (drawn, boxes) = arrays(drawn, boxes)
     height, width, _ = static_shape(image_size)
+    ratios, areas = ratios or (0.75, 1.33), areas or (0.05, 1.0)
     ratio = ratios[0] + drawn[:, 0] * (ratios[1] - ratios[0])
     least, most = (area * height * width for area in areas)
     high = xp.minimum(xp.round(xp.sqrt(most / ratio)), xp.minimum(height, width // ratio))

@@ -44,10 +44,7 @@ def array_function(function: Callable[P, R], *, draws: bool = False) -> Callable
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if is_symbolic((args, kwargs)):
-            from replicax.tf._symbolic import ArrayFunction
-
-            found: Any = ArrayFunction(function.__name__)(*args, **kwargs)
-            return found
+            return operation(function.__name__)(*args, **kwargs)
         if composite := composite_among((args, kwargs)):
             return composite[0].call(call, args, kwargs)
         # As JAX does, NumPy shall say nothing of 0/0.
@@ -70,13 +67,17 @@ def in_models(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if is_symbolic((args, kwargs)):
-            from replicax.tf._symbolic import ArrayFunction
-
-            found: Any = ArrayFunction(function.__name__)(*args, **kwargs)
-            return found
+            return operation(function.__name__)(*args, **kwargs)
         return function(*args, **kwargs)
 
     return registered(call)
+
+
+def operation(function: str) -> Any:
+    """An array function as an operation of a Keras model."""
+    from replicax.tf._symbolic import ArrayFunction
+
+    return ArrayFunction(function)
 
 
 def registered(function: Callable[P, R]) -> Callable[P, R]:
@@ -256,7 +257,7 @@ def _array(xp: Any, value: Any, beside: Any) -> Any:
 
 def _packed(xp: Any, values: Sequence[Any], beside: Any) -> Any:
     """A nested list as one array."""
-    if _is_plain(values):
+    if is_python(values):
         kept = of_python(values)
         numbers = beside is not None and beside.kind != "b" and kept.dtype.kind in "iufc"
         if numbers and (kept.dtype.kind in "iu" or jnp.issubdtype(np.dtype(beside), jnp.inexact)):
@@ -265,9 +266,10 @@ def _packed(xp: Any, values: Sequence[Any], beside: Any) -> Any:
     return xp.stack([_array(xp, value, beside) for value in values])
 
 
-def _is_plain(values: Any) -> bool:
+def is_python(values: Any) -> bool:
+    """Whether there are only Python's numbers and texts in a nest."""
     if isinstance(values, list | tuple):
-        return all(map(_is_plain, values))
+        return all(map(is_python, values))
     return isinstance(values, bool | int | float | complex | str | bytes | range)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax.data._host import HostTensor
 from replicax.data._pixels import decode, decode_frames, encode
-from replicax.tf._calls import hosted
+from replicax.tf._calls import hosted, published
 
 
 class FileStatistics(NamedTuple):
@@ -76,40 +76,22 @@ def GFile(name: Any, mode: str = "r") -> Any:
 Open = GFile
 
 
-def exists(path: Any) -> bool:
-    """Whether there is a file or folder."""
-    system, text = _place(path)
-    return system.exists(text)
+def _on_path(name: str, method: str, text: str, **options: Any) -> Callable[[Any], Any]:
+    def function(path: Any) -> Any:
+        system, place = _place(path)
+        return getattr(system, method)(place, **options)
+
+    return published(function, name, text)
 
 
-def isdir(path: Any) -> bool:
-    """Whether there is a folder."""
-    system, text = _place(path)
-    return system.isdir(text)
-
-
-def mkdir(path: Any) -> None:
-    """Make a folder in one that is there."""
-    system, text = _place(path)
-    system.mkdir(text, create_parents=False)
-
-
-def makedirs(path: Any) -> None:
-    """Make a folder, and those around it, unless it is there."""
-    system, text = _place(path)
-    system.makedirs(text, exist_ok=True)
-
-
-def remove(path: Any) -> None:
-    """Remove a file."""
-    system, text = _place(path)
-    system.rm_file(text)
-
-
-def rmtree(path: Any) -> None:
-    """Remove a folder with all that is in it."""
-    system, text = _place(path)
-    system.rm(text, recursive=True)
+exists = _on_path("exists", "exists", "Whether there is a file or folder.")
+isdir = _on_path("isdir", "isdir", "Whether there is a folder.")
+mkdir = _on_path("mkdir", "mkdir", "Make a folder in one that is there.", create_parents=False)
+makedirs = _on_path(
+    "makedirs", "makedirs", "Make a folder, and those around it, unless it is there.", exist_ok=True
+)
+remove = _on_path("remove", "rm_file", "Remove a file.")
+rmtree = _on_path("rmtree", "rm", "Remove a folder with all that is in it.", recursive=True)
 
 
 def copy(src: Any, dst: Any, overwrite: bool = False) -> None:

@@ -588,11 +588,11 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
     "tf.profiler": ("JAX's profiler, which TensorBoard's profile plugin shows",),
     "tf.profiler.experimental": (
         "profiles of a program, or of a part of it",
-        _of("._profiler", "Profile ProfilerOptions Trace start stop"),
+        _of("._summary", "Profile ProfilerOptions Trace start stop"),
     ),
     "tf.profiler.experimental.server": (
         "a program that TensorBoard can ask for a profile",
-        {"start": "._profiler:start_server"},
+        {"start": "._summary:start_server"},
     ),
     "tf.python": ("what programs import of TensorFlow's own modules",),
     "tf.python.client": ("what programs import of TensorFlow's own modules",),

@@ -19,13 +19,7 @@ def is_nested(seq: Any) -> bool:
 
 
 def flatten(structure: Any, expand_composites: bool = False) -> list[Any]:
-    """The values of a nest, in order.
-
-    Example:
-        >>> import replicax.tf as tf
-        >>> tf.nest.flatten({"b": 1, "a": (2, [None])})
-        [2, None, 1]
-    """
+    """The values of a nest, in order."""
     if not is_nested(structure):
         return [structure]
     return [leaf for part in _parts(structure) for leaf in flatten(part)]

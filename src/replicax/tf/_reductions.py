@@ -74,16 +74,19 @@ def _of_none(x: Any, limit: str) -> dict[str, Any]:
     return {"initial": np.copysign(np.inf, value) if infinite else value}
 
 
-@_over_axes
-def reduce_all(xp: Any, x: Any, **over: Any) -> Any:
-    """Whether all are true, over axes."""
-    return xp.all(x, **over)
+def _by_its_name(name: str, numpys: str, text: str) -> Callable[..., Any]:
+    def compute(xp: Any, x: Any, **over: Any) -> Any:
+        return getattr(xp, numpys)(x, **over)
+
+    return _over_axes(published(compute, name, text))
 
 
-@_over_axes
-def reduce_any(xp: Any, x: Any, **over: Any) -> Any:
-    """Whether one is true, over axes."""
-    return xp.any(x, **over)
+reduce_all = _by_its_name("reduce_all", "all", "Whether all are true, over axes.")
+reduce_any = _by_its_name("reduce_any", "any", "Whether one is true, over axes.")
+reduce_std = _by_its_name("reduce_std", "std", "The root of the variance over axes.")
+reduce_variance = _by_its_name(
+    "reduce_variance", "var", "The variance over axes, divided by the number of elements."
+)
 
 
 @_over_axes
@@ -95,18 +98,6 @@ def reduce_logsumexp(xp: Any, x: Any, axis: Any, keepdims: bool) -> Any:
     largest = np.where(np.isfinite(largest), largest, 0).astype(x.dtype)
     found = np.log(np.sum(np.exp(x - largest), axis=axis, keepdims=True)) + largest
     return found if keepdims else np.squeeze(found, axis)
-
-
-@_over_axes
-def reduce_variance(xp: Any, x: Any, **over: Any) -> Any:
-    """The variance over axes, divided by the number of elements."""
-    return xp.var(x, **over)
-
-
-@_over_axes
-def reduce_std(xp: Any, x: Any, **over: Any) -> Any:
-    """The root of the variance over axes."""
-    return xp.std(x, **over)
 
 
 @_over_axes
@@ -129,24 +120,22 @@ def count_nonzero(
     return found.astype(numpy_dtype(dtype, xp))
 
 
-@array_function
-def argmax(input: Any, axis: Any = None, output_type: Any = int64, name: str | None = None) -> Any:
-    """The place of the largest element along an axis, the first axis by default.
+def _place_of(name: str, what: str) -> Callable[..., Any]:
+    def function(
+        input: Any, axis: Any = None, output_type: Any = int64, name: str | None = None
+    ) -> Any:
+        xp, x = array(input)
+        return getattr(xp, own)(x, axis=axes_of(axis) or 0).astype(numpy_dtype(output_type, xp))
+
+    own = name
+    text = f"""The place of the {what} element along an axis, the first axis by default.
 
     **Differs from TF:** on JAX int64 is int32 unless `jax_enable_x64` is set.
     """
-    xp, x = array(input)
-    return xp.argmax(x, axis=axes_of(axis) or 0).astype(numpy_dtype(output_type, xp))
+    return array_function(published(function, name, text))
 
 
-@array_function
-def argmin(input: Any, axis: Any = None, output_type: Any = int64, name: str | None = None) -> Any:
-    """The place of the smallest element along an axis, the first axis by default.
-
-    **Differs from TF:** on JAX int64 is int32 unless `jax_enable_x64` is set.
-    """
-    xp, x = array(input)
-    return xp.argmin(x, axis=axes_of(axis) or 0).astype(numpy_dtype(output_type, xp))
+argmax, argmin = _place_of("argmax", "largest"), _place_of("argmin", "smallest")
 
 
 @array_function

@@ -20,7 +20,7 @@ from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._program.explain import raise_explained
 from replicax.data._host import HostTensor
-from replicax.tf._calls import array_function
+from replicax.tf._calls import array_function, operation
 from replicax.tf._keras2 import around
 from replicax.tf._tensors import class_of_arrays
 
@@ -53,7 +53,7 @@ class Sizes(keras.KerasTensor):
         return _element_of(self, key)
 
     def __neg__(self) -> Any:
-        return _operation("negative")(self)
+        return operation("negative")(self)
 
     @property
     def known(self) -> Any:
@@ -80,7 +80,7 @@ def shape_of(tensor: Any) -> Any:
     known = tuple(tensor.shape)
     if None not in known:
         return HostTensor.of(np.array(known, np.int32))
-    return _operation("shape")(tensor)
+    return operation("shape")(tensor)
 
 
 @array_function
@@ -106,7 +106,7 @@ def _element_of(values: Any, key: Any) -> Any:
             parts.append(["new" if part is None else "rest"])
         else:
             parts.append(["at", part])
-    return _operation("element")(values, parts)
+    return operation("element")(values, parts)
 
 
 def spec_of(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -216,16 +216,10 @@ def _sliced_by_sizes(original: Callable[..., Any], self: Any, /, key: Any) -> An
     return original(self, key)
 
 
-def _operation(function: str) -> Any:
-    from replicax.tf._symbolic import ArrayFunction
-
-    return ArrayFunction(function)
-
-
 def _operator(function: str, *, is_reversed: bool) -> Callable[[Any, Any], Any]:
     def operate(self: Any, other: Any) -> Any:
         pair = (other, self) if is_reversed else (self, other)
-        return _operation(function)(*pair)
+        return operation(function)(*pair)
 
     return operate
 

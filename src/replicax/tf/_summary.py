@@ -1,4 +1,4 @@
-"""`tf.summary`: numbers, histograms, images, texts and profiles for TensorBoard.
+"""`tf.summary` and `tf.profiler`: numbers, images, texts and profiles for TensorBoard.
 
 Where they go is a state of this thread: the writer, the step, and whether they are recorded.
 """
@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
@@ -287,3 +287,52 @@ def trace_off() -> None:
     if _profile:
         jax.profiler.stop_trace()
         _profile.pop()[0].cleanup()
+
+
+class ProfilerOptions(NamedTuple):
+    """How much is noted of the host, of Python and of the devices."""
+
+    host_tracer_level: int = 2
+    python_tracer_level: int = 0
+    device_tracer_level: int = 1
+    delay_ms: int | None = None
+
+
+def start(logdir: Any, options: ProfilerOptions | None = None) -> None:
+    """Begin a profile."""
+    given = options or ProfilerOptions()
+    chosen = jax.profiler.ProfileOptions()
+    chosen.host_tracer_level = given.host_tracer_level
+    chosen.python_tracer_level = given.python_tracer_level
+    chosen.device_tracer_level = given.device_tracer_level
+    jax.profiler.start_trace(str(logdir), profiler_options=chosen)
+
+
+def stop(save: bool = True) -> None:
+    """End the profile, and write it.
+
+    **Differs from TF:** it is written in any case.
+    """
+    jax.profiler.stop_trace()
+
+
+@contextlib.contextmanager
+def Profile(logdir: Any, options: ProfilerOptions | None = None) -> Any:
+    """Profile a `with` block."""
+    start(logdir, options)
+    try:
+        yield
+    finally:
+        stop()
+
+
+def Trace(name: str, **kwargs: Any) -> Any:
+    """Name a `with` block in a profile; with `step_num=`, it is a step of training."""
+    if kwargs.pop("_r", None) or "step_num" in kwargs:
+        return jax.profiler.StepTraceAnnotation(name, **kwargs)
+    return jax.profiler.TraceAnnotation(name, **kwargs)
+
+
+def start_server(port: int) -> None:
+    """Listen for TensorBoard, which can ask for a profile."""
+    jax.profiler.start_server(port)

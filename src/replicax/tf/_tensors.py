@@ -28,6 +28,7 @@ from replicax.tf._calls import (
     array,
     array_function,
     fitting,
+    is_python,
     is_symbolic,
     numpy_dtype,
     of_python,
@@ -68,11 +69,6 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
 
     Raises:
         UsageError: If a number does not fit, or the shape.
-
-    Example:
-        >>> import replicax.tf as tf
-        >>> tf.constant([1, 2]).dtype == tf.int32, tf.constant(7, shape=[2]).numpy().tolist()
-        (True, [7, 7])
     """
     found = _as_tensor(value, dtype)
     if shape is None or tuple(found.shape) == static_shape(shape):
@@ -105,7 +101,7 @@ def convert_to_tensor(
 def _as_tensor(value: Any, dtype: Any) -> Any:
     if isinstance(value, jax.Array | Tracer):
         return value if dtype is None else value.astype(numpy_dtype(dtype, jnp))
-    if not isinstance(value, np.ndarray | np.generic) and not _is_python(value):
+    if not isinstance(value, np.ndarray | np.generic) and not is_python(value):
         found = array(value)[1]  # a variable, or a list in which there are arrays
         return found if dtype is None else found.astype(numpy_dtype(dtype, jnp))
     held = value if hasattr(value, "dtype") else of_python(value)
@@ -120,12 +116,6 @@ def _as_tensor(value: Any, dtype: Any) -> Any:
         return HostTensor.of(np.array(fitting(held), canonicalize_dtype(held.dtype)))
     with jax.ensure_compile_time_eval():
         return jnp.array(fitting(held))  # never the memory of an array that may change
-
-
-def _is_python(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(map(_is_python, value))
-    return isinstance(value, bool | int | float | complex | str | bytes | range)
 
 
 @array_function

@@ -26,29 +26,6 @@ class TraceType(ABC, Hashable):
 
     Raises:
         UsageError: If a subclass says which tensors it consists of.
-
-    Example:
-        >>> import replicax.tf as tf
-        >>> class OfFruit(tf.types.experimental.TraceType):
-        ...     def __init__(self, fruit):
-        ...         self.fruit = fruit
-        ...     def is_subtype_of(self, other):
-        ...         return self == other
-        ...     def most_specific_common_supertype(self, others):
-        ...         return self if all(self == other for other in others) else None
-        ...     def placeholder_value(self, placeholder_context=None):
-        ...         return self.fruit
-        ...     def __eq__(self, other):
-        ...         return type(self.fruit) is type(other.fruit)
-        ...     def __hash__(self):
-        ...         return hash(type(self.fruit))
-        >>> class Fruit:
-        ...     flavor = 2.0
-        ...     def __tf_tracing_type__(self, context):
-        ...         return OfFruit(self)
-        >>> taste = tf.function(lambda fruit: fruit.flavor * tf.constant(3.0))
-        >>> [float(taste(Fruit())) for _ in range(2)], taste.experimental_get_tracing_count()
-        ([6.0, 6.0], 1)
     """
 
     def __init_subclass__(cls) -> None:

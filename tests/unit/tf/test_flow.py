@@ -159,11 +159,13 @@ def test_gradients_flow_through_a_loop_with_a_known_end():
     assert float(gradient(jnp.int32(3))) == 3 * 2.0**2
 
 
-def test_a_body_that_returns_something_else_is_refused():
-    with pytest.raises(rx.errors.UsageError, match="loop's body returns"):
-        rx.function(lambda n: while_loop(lambda i, j: i < n, lambda i, j: (i, (j, j)), (n, n)))(
-            jnp.int32(1)
-        )
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [(lambda i, j: (i, (j, j)), r"loop_vars\[1\]"), (lambda i, j: (i, j, j), "3 variables")],
+)
+def test_a_body_that_returns_something_else_is_refused(body, told):
+    with pytest.raises(rx.errors.UsageError, match=told):
+        rx.function(lambda n: while_loop(lambda i, j: i < n, body, (n, n)))(jnp.int32(1))
 
 
 @ways

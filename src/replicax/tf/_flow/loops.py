@@ -15,7 +15,7 @@ from replicax._core.tracing import NeedsValues
 from replicax._keras import _compat
 from replicax.data._spec import refuse_composites
 from replicax.tf._arrays import stack
-from replicax.tf._flow.tensor_array import materialised
+from replicax.tf._calls import published
 from replicax.tf._flow.touched import Touched, arrays_of, in_scope, value_of
 
 
@@ -43,7 +43,7 @@ def while_loop(
     if _compat.get_stateless_scope() is None and not traced:
         values = _python_loop(cond, body, start, maximum_iterations)
     else:
-        values = in_scope(lambda: _compiled_loop(cond, body, start, maximum_iterations))
+        values = _compiled_loop(cond, body, start, maximum_iterations)
     return tuple(values) if isinstance(loop_vars, tuple) else values
 
 
@@ -56,53 +56,28 @@ def _python_loop(cond: Any, body: Any, values: list[Any], most: Any) -> list[Any
 
 
 def _compiled_loop(cond: Any, body: Any, start: list[Any], most: Any) -> list[Any]:
-    def step(values: Any) -> Any:
-        return _packed(body(*values), len(start))
+    from replicax.tf._autograph.staged import State, loop  # loads malt
 
-    def goes_on(values: Any) -> Any:
-        return jnp.asarray(value_of(cond(*values)), bool).reshape(())
+    values = start
 
-    start = arrays_of(start)
-    start = materialised(start, lambda: Touched().by(step, start))
-    touched = Touched()
-    shape = touched.by(step, start)
-    touched.by(goes_on, start)
-    values, others = touched.values()
-    wanted = [jax.tree.structure(start), jax.tree.structure(shape)]
-    if wanted[0] != wanted[1]:
-        raise UsageError(
-            f"The loop's body returns {wanted[1]}, but its variables are {wanted[0]}. Return all "
-            "loop variables, in their order."
-        )
-    types = [leaf.dtype for leaf in jax.tree.leaves(start)]
+    def put(new: Any) -> None:
+        nonlocal values
+        values = list(new)
 
-    def one_round(carry: Any) -> Any:
-        result, news = touched.enter(carry[1], others, step, carry[0])
-        leaves, tree = jax.tree.flatten(result)
-        weak = [
-            leaf.astype(dtype) if leaf.weak_type else leaf
-            for leaf, dtype in zip(leaves, types, strict=True)
-        ]
-        return tree.unflatten(weak), news
+    def one_round(_: Any) -> None:
+        after = _packed(body(*values), len(start))
+        if len(after) != len(start):
+            raise UsageError(
+                f"The loop's body returns {len(after)} variables, but there are {len(start)}. "
+                "Return all loop variables, in their order."
+            )
+        put(after)
 
-    def more(carry: Any) -> Any:
-        return touched.enter(carry[1], others, goes_on, carry[0])[0]
-
-    carry = (start, values)
-    if most is None or isinstance(most, Tracer):
-        number = (jnp.int32(0), carry)
-        bounded = lax.while_loop(
-            lambda c: more(c[1]) & (True if most is None else c[0] < most),
-            lambda c: (c[0] + 1, one_round(c[1])),
-            number,
-        )
-        last, news = bounded[1]
-    else:
-        last, news = lax.fori_loop(
-            0, int(most), lambda _, c: lax.cond(more(c), one_round, lambda c: c, c), carry
-        )
-    touched.assign(news)
-    return last
+    names = [f"loop_vars[{number}]" for number in range(len(start))]
+    computed = isinstance(most, Tracer)
+    rounds, most = (most, None) if computed or most is None else (None, int(most))
+    loop(lambda _: cond(*values), one_round, State(lambda: values, put, names), rounds, most)
+    return values
 
 
 def _packed(result: Any, count: int) -> list[Any]:
@@ -144,37 +119,27 @@ def scan(
     return jax.tree.map(whole, first, states)
 
 
-def foldl(
-    fn: Callable[..., Any],
-    elems: Any,
-    initializer: Any = None,
-    parallel_iterations: int = 10,
-    back_prop: bool = True,
-    swap_memory: bool = False,
-    name: str | None = None,
-) -> Any:
-    """`fn(state, element)` from the first element to the last; the last state."""
-    return _folded(fn, elems, initializer, reverse=False)
+def _fold(name: str, order: str, *, reverse: bool) -> Callable[..., Any]:
+    def fold(
+        fn: Callable[..., Any],
+        elems: Any,
+        initializer: Any = None,
+        parallel_iterations: int = 10,
+        back_prop: bool = True,
+        swap_memory: bool = False,
+        name: str | None = None,
+    ) -> Any:
+        elems = arrays_of(elems)
+        if initializer is None:
+            initializer, elems = _first_of(elems, reverse)
+        start = arrays_of(initializer)
+        return _scanned(lambda *given: (fn(*given), None), start, elems, reverse)[0]
+
+    return published(fold, name, f"`fn(state, element)` from the {order}; the last state.")
 
 
-def foldr(
-    fn: Callable[..., Any],
-    elems: Any,
-    initializer: Any = None,
-    parallel_iterations: int = 10,
-    back_prop: bool = True,
-    swap_memory: bool = False,
-    name: str | None = None,
-) -> Any:
-    """`fn(state, element)` from the last element to the first; see `foldl`."""
-    return _folded(fn, elems, initializer, reverse=True)
-
-
-def _folded(fn: Callable[..., Any], elems: Any, initializer: Any, *, reverse: bool) -> Any:
-    elems = arrays_of(elems)
-    if initializer is None:
-        initializer, elems = _first_of(elems, reverse)
-    return _scanned(lambda *given: (fn(*given), None), arrays_of(initializer), elems, reverse)[0]
+foldl = _fold("foldl", "first element to the last", reverse=False)
+foldr = _fold("foldr", "last element to the first", reverse=True)
 
 
 def map_fn(

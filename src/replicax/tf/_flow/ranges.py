@@ -18,7 +18,7 @@ from replicax._core.errors import LeakedTracer
 from replicax._core.tracing import current_reader, refuse_to_loop
 from replicax._keras import _compat
 from replicax.data._host import Unchanging
-from replicax.tf._calls import is_symbolic, numpy_dtype, registered
+from replicax.tf._calls import is_symbolic, numpy_dtype, operation, registered
 
 
 @registered
@@ -36,9 +36,7 @@ def range(
     """
     start, limit = (0, start) if limit is None else (start, limit)
     if is_symbolic((start, limit, delta)):
-        from replicax.tf._symbolic import ArrayFunction
-
-        return ArrayFunction("range")(start, limit, delta, dtype)
+        return operation("range")(start, limit, delta, dtype)
     ends = [_number(value) for value in (start, limit, delta)]
     if any(isinstance(end, Tracer) for end in ends):
         return TracedRange(*ends)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, final
 
@@ -46,15 +46,6 @@ class TensorArray:
 
     **Differs from TF:** writing returns a new one and leaves this one as it is; all elements have
     one shape. In compiled code it has a fixed size; elsewhere one of a dynamic size grows.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from replicax.tf._flow.tensor_array import TensorArray
-        >>> array = TensorArray("float32", size=3)
-        >>> for index in range(3):
-        ...     array = array.write(index, jnp.float32(index * index))
-        >>> array.stack().tolist()
-        [0.0, 1.0, 4.0]
     """
 
     def __init__(
@@ -188,21 +179,3 @@ def _unread() -> NoReturn:
 def _filled(like: TensorArray, buffer: Any) -> TensorArray:
     about = (like.dtype, len(buffer), like.dynamic_size)
     return TensorArray.tree_unflatten(about, (buffer,))
-
-
-def materialised(start: Any, after: Callable[[], Any]) -> Any:
-    """A loop's variables, where each TensorArray has its memory before the loop begins."""
-
-    def is_array(leaf: Any) -> bool:
-        return isinstance(leaf, TensorArray)
-
-    leaves, tree = jax.tree.flatten(start, is_leaf=is_array)
-    if not any(is_array(leaf) and leaf.element_shape is None for leaf in leaves):
-        return start
-    written = tree.flatten_up_to(after())
-    for number, (before, then) in enumerate(zip(leaves, written, strict=True)):
-        if is_array(before) and before.element_shape is None and then.element_shape is not None:
-            leaves[number] = TensorArray(
-                before.dtype, before.size(), before.dynamic_size, element_shape=then.element_shape
-            )
-    return tree.unflatten(leaves)

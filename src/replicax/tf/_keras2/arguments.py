@@ -88,22 +88,9 @@ ARGUMENTS: dict[str, dict[str, Change]] = {
 
 # What came first in `add_weight`, in its order.
 ADD_WEIGHT = (
-    "name",
-    "shape",
-    "dtype",
-    "initializer",
-    "regularizer",
-    "trainable",
-    "constraint",
-    "use_resource",
-    "synchronization",
-    "aggregation",
-)
+    "name", "shape", "dtype", "initializer", "regularizer", "trainable", "constraint",
+    "use_resource", "synchronization", "aggregation",
+)  # fmt: skip
 ADD_WEIGHT_OF_A_METRIC = (
-    "name",
-    "shape",
-    "aggregation",
-    "synchronization",
-    "initializer",
-    "dtype",
-)
+    "name", "shape", "aggregation", "synchronization", "initializer", "dtype",
+)  # fmt: skip
