@@ -81,11 +81,6 @@ def test_nodes_that_take_turns():
 PLACES = [Place("a", 0), Place("a", 1), Place("b", 0)]
 
 
-@pytest.mark.parametrize(("host", "local_rank"), [(None, None), ("b", None), (None, 0), ("b", 0)])
-def test_a_rank_where_it_is_expected(host, local_rank):
-    check_place(PLACES, 2, host=host, local_rank=local_rank, fix="Mend it.")
-
-
 @pytest.mark.parametrize(("host", "local_rank"), [("a", None), (None, 1), ("a", 1)])
 def test_a_rank_elsewhere(host, local_rank):
     with pytest.raises(errors.ClusterSpecError, match="Rank 2.*Mend it") as e:
@@ -136,18 +131,6 @@ def test_the_step_of_tensorflows_test():
     assert resolver.num_accelerators() == {"GPU": 1}
 
 
-def test_two_gpus_per_task():
-    resolver = SlurmClusterResolver(JOBS, gpus_per_node=4, gpus_per_task=2, environ=STEP)
-    assert resolver.visible_gpus() == ["2", "3"]
-    assert resolver.num_accelerators() == {"GPU": 2}
-
-
-def test_all_tasks_are_workers_by_default():
-    resolver = SlurmClusterResolver(environ=STEP)
-    assert resolver.cluster_spec().num_tasks("worker") == 5
-    assert (resolver.task_type, resolver.task_id) == ("worker", 1)
-
-
 def test_each_step_has_a_name_of_its_own():
     def name(**ids):
         resolver = SlurmClusterResolver(environ=STEP | ids)
@@ -158,12 +141,6 @@ def test_each_step_has_a_name_of_its_own():
     assert "run 12.0; worker t02n13:8888" in name(**ids)
     assert name(**ids, SLURM_PROCID="4") == name(**ids)
     assert len({name(), name(**ids), name(**ids | {"SLURM_STEP_ID": "1"})}) == 3
-
-
-def test_the_task_can_be_set():
-    resolver = SlurmClusterResolver(environ=STEP)
-    resolver.task_id = 3
-    assert resolver.get_task_info() == ("worker", 3)
 
 
 @pytest.mark.parametrize("tasks_per_node", [2, {"a": 2, "b": 2}])

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from replicax import errors
 from replicax.cluster_resolver import (
     ClusterSpec,
-    JaxProcess,
     Task,
     cluster_name,
     id_in_cluster,
@@ -289,21 +288,6 @@ def test_other_roles_are_refused(spec, task):
 def test_a_task_that_is_not_there(task):
     with pytest.raises(errors.ClusterSpecError, match="has no task"):
         is_chief(WITHOUT_CHIEF, task)
-
-
-def test_the_chief_is_process_0_and_the_workers_follow():
-    assert jax_process(WITH_CHIEF, CHIEF) == JaxProcess("c:1", 3, 0)
-    assert jax_process(WITH_CHIEF, WORKER_0) == JaxProcess("c:1", 3, 1)
-    assert jax_process(WITH_CHIEF, WORKER_1) == JaxProcess("c:1", 3, 2)
-
-
-def test_without_a_chief_worker_0_is_process_0():
-    assert jax_process(WITHOUT_CHIEF, WORKER_0) == ("w0:1", 2, 0)
-    assert jax_process(WITHOUT_CHIEF, WORKER_1) == ("w0:1", 2, 1)
-
-
-def test_a_chief_alone_is_a_cluster_of_one():
-    assert jax_process(ClusterSpec({"chief": ["c:1"]}), CHIEF) == ("c:1", 1, 0)
 
 
 @pytest.mark.parametrize("task", [PS, EVALUATOR])

@@ -136,12 +136,7 @@ def test_a_key_that_is_there_twice():
     ("cluster", "shown"),
     [
         (["a:1"], "`cluster` must be a mapping"),
-        (None, "got None."),
-        ({"worker": "a:1"}, "job 'worker' must be a list of addresses"),
         ({"worker": ["a:1", "b"]}, "worker 1 must be host:port"),
-        ({"worker": ["a:1", "b:99999"]}, "got 'b:99999'."),
-        ({"worker": ["a:1", 7]}, "got 7."),
-        ({"worker": ["a:1"], "ps": ["a:1"]}, "worker 0 and ps 0 have the same address 'a:1'."),
         ({"chief": ["a:1", "b:1"]}, "got ['a:1', 'b:1']."),
         ({"worker": {"x": "a:1"}}, "Index 'x' is no integer from 0 in 'worker'"),
     ],
@@ -154,9 +149,7 @@ def test_a_wrong_cluster_is_shown_at_its_place(cluster, shown):
     ("task", "shown"),
     [
         ({"type": "worker"}, 'got {"type": "worker"}.'),
-        ({"index": 0}, 'got {"index": 0}.'),
         (None, "The task in TF_CONFIG needs a type and an index, got null."),
-        ("worker", 'got "worker".'),
         (
             {"type": None, "index": 0},
             "type of the task must be the name of a job, got null.",
@@ -174,11 +167,6 @@ def test_a_wrong_cluster_is_shown_at_its_place(cluster, shown):
 )
 def test_a_wrong_task_is_shown(task, shown):
     assert shown in message(json.dumps({"cluster": WORKERS, "task": task}))
-
-
-def test_a_task_has_a_type_and_an_index():
-    said = message(json.dumps({"cluster": WORKERS, "task": {}}))
-    assert "needs a type and an index" in said
 
 
 @pytest.mark.parametrize("key", ["rpc_layer", "session_master"])
