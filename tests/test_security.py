@@ -39,7 +39,7 @@ LISTENERS = {
 DO_NOT_LISTEN = {
     "_tools/doctor/facts.py",
     "_ps/hosts/given_cluster.py",
-    "_net/client.py",
+    "_net/requests.py",
 }
 TYPES = ("annotation", "returns")  # what they name is not called
 

@@ -206,54 +206,6 @@ class Calls:
                 box.put(self._refused)
 
 
-@final
-class Offers:
-    """A worker's side of exchanges with the hub."""
-
-    def __init__(self, link: Link, calls: Calls) -> None:
-        self._link = link
-        self._calls = calls
-        self._withdrawn: deque[Key] = deque()
-
-    def offer(self, name: str, value: Any) -> Offer:
-        """Begin an exchange with a JSON value."""
-        encoded = _json(name, value)
-        key = self._begin(name)
-        self.tell("give", key, encoded, early=True)
-        return Offer(lambda: self._answers(key), lambda: self._withdrawn.append(key))
-
-    def exchange(self, name: str, value: Any) -> list[Any]:
-        """Exchange a JSON value, and wait for the values of all workers."""
-        encoded = _json(name, value)
-        key = self._begin(name)
-        self.tell("give", key, encoded, main=_is_main())
-        return timed(WORKERS, self._calls.wait, key)
-
-    def ask(self, name: str) -> Any:
-        """Wait for the chief's bytes."""
-        key = self._begin(name)
-        self.tell("ask", key, main=_is_main())
-        return timed(WORKERS, self._calls.wait, key)
-
-    def _answers(self, key: Key) -> list[Any]:
-        if not self._calls.is_answered(key):
-            self.tell("wait", key, main=_is_main())
-        return timed(WORKERS, self._calls.wait, key)
-
-    def tell(self, op: str, key: Key, *buffers: bytes, **more: Any) -> None:
-        """Send the hub a message about a call."""
-        head = {"name": key[0], "number": key[1], "at": position(), **more}
-        self._link.send(encode(op, head, buffers))
-
-    def _begin(self, name: str) -> Key:
-        # `withdraw` may run during garbage collection, inside any other code, so it sends nothing.
-        while self._withdrawn:
-            key = self._withdrawn.popleft()
-            self._calls.forget(key)
-            self.tell("withdraw", key)
-        return self._calls.begin(name)
-
-
 def _is_main() -> bool:
     return threading.current_thread() is threading.main_thread()
 
@@ -298,7 +250,7 @@ class ClusterChannel(Channel):
         self._latest: dict[int, WorkerState] = {}
         self._latest_at = time.monotonic()
         self._calls = Calls()
-        self._offers = Offers(link, self._calls)
+        self._withdrawn: deque[Key] = deque()
         self._heartbeat = Heartbeat(
             link, limits, self._calls, on_silence=lambda: self.lose_chief("silent")
         )
@@ -317,17 +269,43 @@ class ClusterChannel(Channel):
         return [state.host for state in self._table]
 
     def exchange(self, name: str, value: Any) -> list[Any]:
-        return self._offers.exchange(name, value)
+        encoded = _json(name, value)
+        key = self._begin(name)
+        self._tell("give", key, encoded, main=_is_main())
+        return timed(WORKERS, self._calls.wait, key)
 
     def offer(self, name: str, value: Any) -> Offer:
-        return self._offers.offer(name, value)
+        encoded = _json(name, value)
+        key = self._begin(name)
+        self._tell("give", key, encoded, early=True)
+        return Offer(lambda: self._answers(key), lambda: self._withdrawn.append(key))
 
     def from_chief(self, name: str, payload: bytes) -> bytes:
         name = f"{name} of the chief"  # counted by itself
-        if not self.is_chief:
-            return self._offers.ask(name)
-        self._offers.tell("chief", self._calls.begin(name, has_answer=False), payload)
-        return payload
+        if self.is_chief:
+            self._tell("chief", self._calls.begin(name, has_answer=False), payload)
+            return payload
+        key = self._begin(name)
+        self._tell("ask", key, main=_is_main())
+        return timed(WORKERS, self._calls.wait, key)
+
+    def _answers(self, key: Key) -> list[Any]:
+        if not self._calls.is_answered(key):
+            self._tell("wait", key, main=_is_main())
+        return timed(WORKERS, self._calls.wait, key)
+
+    def _tell(self, op: str, key: Key, *buffers: bytes, **more: Any) -> None:
+        """Send the hub a message about a call."""
+        head = {"name": key[0], "number": key[1], "at": position(), **more}
+        self._link.send(encode(op, head, buffers))
+
+    def _begin(self, name: str) -> Key:
+        # `withdraw` may run during garbage collection, inside any other code, so it sends nothing.
+        while self._withdrawn:
+            key = self._withdrawn.popleft()
+            self._calls.forget(key)
+            self._tell("withdraw", key)
+        return self._calls.begin(name)
 
     def install_exit_hooks(
         self, of_others: Callable[[BaseException], bool] = lambda error: False

@@ -14,13 +14,14 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from os import _exit as end_at_once  # documented, in spite of its name
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from replicax._control._watchdog import EXIT_CODE
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from replicax._control._channel import ClusterChannel
     from replicax._core.errors import WorkerLost
 
 _WRITING_SECONDS = 2.0
@@ -29,15 +30,6 @@ _FAILED, _INTERRUPTED = 1, 130
 _PREEMPTED = 42
 _NEEDED = "\nreplicax: this worker has ended while others needed it, so they end, too\n"
 _noted: list[int] = []
-
-
-class Leaver(Protocol):
-    """The channel that is notified of the end of this process."""
-
-    def explain(self, error: BaseException) -> None: ...
-    def leave(self, *, preempted: bool = False) -> bool: ...
-    def fail(self, error: str) -> None: ...
-    def close(self) -> None: ...
 
 
 def end_process(lost: WorkerLost) -> None:
@@ -61,7 +53,7 @@ def note_exit(code: object) -> None:
     _noted[:] = [code & 0xFF if isinstance(code, int) else int(code is not None)]
 
 
-def install_exit_hooks(channel: Leaver, of_others: Callable[[BaseException], bool]) -> None:
+def install_exit_hooks(channel: ClusterChannel, of_others: Callable[[BaseException], bool]) -> None:
     """See `ClusterChannel.install_exit_hooks`."""
     before, codes, process = sys.excepthook, list[int](), os.getpid()
 

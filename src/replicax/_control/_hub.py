@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol, cast, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 from replicax._control._heartbeat import Ticks
 from replicax._control._meeting import is_double, number_of, process_of
@@ -48,14 +48,6 @@ _LOOK = 0.1
 _LEAVING_SECONDS = 15.0  # to end what needs the chief's process, on a busy machine
 
 
-class Recipient(Protocol):
-    """The hub's link to a worker."""
-
-    def send(self, message: Encoded) -> None:
-        """Send a message to the worker, without waiting."""
-        ...
-
-
 @final
 class Hub:
     """All workers' connections to the chief.
@@ -74,7 +66,7 @@ class Hub:
         self._ticks = Ticks(limits.beat)
         self._workers = WorkerTable(size, self._ticks)
         self._lock = threading.Lock()
-        self._recipients: dict[int, Recipient] = {}
+        self._sends: dict[int, Callable[[Encoded], None]] = {}  # to each worker, without waiting
         self._wires: dict[int, Outbox] = {}
         self._processes: dict[int, tuple[str, int]] = {}  # host and pid of each worker
         self._confirmed: set[int] = set()  # workers that have confirmed a verdict
@@ -92,19 +84,19 @@ class Hub:
         self._listener.open()
         return self._port
 
-    def join_chief(self, recipient: Recipient, *, host: str, pid: int) -> str:
+    def join_chief(self, send: Callable[[Encoded], None], host: str, pid: int) -> str:
         """Connect the chief, wait for the other workers, and start the watchdog.
 
         Returns which workers are missing, in words; then nothing starts.
         """
         deadline = time.monotonic() + self._limits.connecting
         with self._open:
-            self._add(0, recipient, host=host, pid=pid)
+            self._add(0, send, host=host, pid=pid)
             while not (self._complete or self._lost_ones() or time.monotonic() > deadline):
                 self._open.wait(_LOOK)
             if not self._complete:
                 self._closing = True
-                missing = [each for each in range(self._size) if each not in self._recipients]
+                missing = [each for each in range(self._size) if each not in self._sends]
                 absence = _absence(self._lost_ones(), missing, self._port)
                 for wire in self._wires.values():
                     wire.send(encode("missing", {"who": absence}))
@@ -192,15 +184,15 @@ class Hub:
                 before, self._wires[index] = self._wires.get(index), wire
                 self._processes[index] = host, pid = process_of(caller)
                 self._lost.pop(index, None)
-                self._add(index, wire, host=host, pid=pid)
+                self._add(index, wire.send, host=host, pid=pid)
                 if before:
                     before.hang_up()
         self._hear(index, wire)
 
-    def _add(self, index: int, recipient: Recipient, *, host: str, pid: int) -> None:
-        self._recipients[index] = recipient
+    def _add(self, index: int, send: Callable[[Encoded], None], *, host: str, pid: int) -> None:
+        self._sends[index] = send
         self._workers.join(index, host=host, pid=pid)
-        if len(self._recipients) == self._size:  # workers start when all are connected
+        if len(self._sends) == self._size:  # workers start when all are connected
             who = [[state.host, state.pid] for state in self._workers.states()]
             self._tell_all(encode("welcome", {"workers": who}))
             self._complete = True
@@ -227,7 +219,7 @@ class Hub:
             if self._wires.get(index) is not wire:
                 return
             if not self._complete:
-                del self._recipients[index]
+                del self._sends[index]
                 self._lost.setdefault(index, time.monotonic() + _BACK)
             elif not self._closing:
                 self._end(index, "lost")  # unless it left before
@@ -286,12 +278,12 @@ class Hub:
                 lambda: set(self._wires) <= {*lost.workers, *self._confirmed}, _HEARING_SECONDS
             )
             self._open.wait_for(lambda: set(self._wires) <= stopped, self._limits.ending)
-        self._recipients[0].send(answer)
+        self._sends[0](answer)
 
     def _tell_all(self, message: Encoded, *, but: int | None = None) -> None:
-        for index, recipient in self._recipients.items():
+        for index, send in self._sends.items():
             if index != but:
-                recipient.send(message)
+                send(message)
 
 
 @final

@@ -53,25 +53,14 @@ def open_channel(
 ) -> ClusterChannel:
     """Connect this worker to the others; all workers call this at the same time.
 
-    Args:
-        index: The number of this worker; 0 is the chief.
-        size: The number of workers.
-        host: The host at which the others reach the chief. Only the chief's counts.
-        announce: Called once by every worker, with the chief's endpoint on the chief and None on
-            the others. Its context yields the endpoint to all: host, port, and a token that nobody
-            else should see. Workers leave the context when all are connected; if one leaves
-            earlier, `on_leaving` is called on the chief with its number.
-        limits: The limits of the watchdog.
-        secret: The secret of the cluster; None without one.
-        port: The port of the chief's channel; 0 lets the system choose.
-        on_failure: Called when a worker is lost; by default this process ends.
-        on_notice: Called with the notices of the watchdog, on the chief.
-
-    Returns:
-        The channel, once all workers are connected.
-
-    Raises:
-        ClusterError: If a worker does not come, or the chief cannot be reached.
+    Returns once all are connected; `ClusterError` if one does not come, or the chief, worker 0,
+    cannot be reached. `host` and `port` are where the others reach the chief's channel; only the
+    chief's count, and port 0 lets the system choose. `announce` is called once by every worker,
+    with the chief's endpoint on the chief and None on the others. Its context yields the endpoint
+    to all: host, port, and a token that nobody else should see. Workers leave the context when all
+    are connected; if one leaves earlier, `on_leaving` is called on the chief with its number.
+    `on_failure` is called when a worker is lost; by default this process ends. `on_notice` gets the
+    notices of the watchdog, on the chief.
     """
     if index == 0:
         token = secrets.token_hex(32)
@@ -132,17 +121,6 @@ class _LocalLink:
         self._hub.close()
 
 
-@final
-class _ChiefRecipient:
-    """The hub's link to the chief, by direct calls."""
-
-    def __init__(self, channel: ClusterChannel) -> None:
-        self._channel = channel
-
-    def send(self, message: Encoded) -> None:
-        self._channel.take(decode(message))
-
-
 def _join_here(
     hub: Hub, size: int, *, limits: Limits, on_failure: Callable[[WorkerLost], None]
 ) -> ClusterChannel:
@@ -154,9 +132,8 @@ def _join_here(
         on_failure=on_failure,
         lateness=hub.lateness,
     )
-    if missing := hub.join_chief(
-        _ChiefRecipient(channel), host=socket.gethostname(), pid=os.getpid()
-    ):
+    here = socket.gethostname(), os.getpid()
+    if missing := hub.join_chief(lambda message: channel.take(decode(message)), *here):
         raise incomplete(missing, 0)
     channel.start()
     return channel

@@ -28,9 +28,9 @@ class Wait:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass
 class WorkerState:
-    """One worker, as the chief knows it. Durations are in seconds."""
+    """One worker, as the chief knows it; `WorkerTable` changes it. Durations are in seconds."""
 
     index: int
     host: str = "unknown"
@@ -112,25 +112,6 @@ Key = tuple[str, int]
 
 @final
 @dataclass
-class _Member:
-    host: str = "unknown"
-    pid: int = 0
-    phase: Phase = "here"
-    step: int = 0
-    doing: str = "starting"
-    unmoved: float = 0.0
-    still: float = 0.0
-    heard: float = 0.0
-    computing: bool = False
-    ended: float = 0.0
-    stack: str | None = None
-    error: str = ""
-    preempted: bool = False
-    history: tuple[tuple[int, int], ...] = ()
-
-
-@final
-@dataclass
 class _PendingExchange:
     """An exchange that is not complete; all fields are by worker."""
 
@@ -154,7 +135,9 @@ class WorkerTable:
         self._size = size
         self._ticks = ticks
         self._lock = threading.Lock()
-        self._members = [_Member() for _ in range(size)]
+        self._members = [WorkerState(index) for index in range(size)]
+        self._heard = [0.0] * size  # when each was last heard of, in ticks
+        self._ended = [0.0] * size
         self._late = [0.0] * size
         self._pending: dict[Key, _PendingExchange] = {}
         self._asked: dict[Key, _PendingExchange] = {}  # waits for the chief's bytes
@@ -167,7 +150,7 @@ class WorkerTable:
 
     def mark_alive(self, index: int) -> None:
         """Note a sign of life of a worker."""
-        self._members[index].heard = self._ticks.now
+        self._heard[index] = self._ticks.now
 
     def beat(self, index: int, report: dict[str, Any]) -> None:
         """Note a worker's report, see `_heartbeat.py`."""
@@ -188,8 +171,8 @@ class WorkerTable:
         with self._lock:
             member = self._members[index]
             if member.phase == "here":
-                member.phase, member.error, member.ended = phase, error, self._ticks.now
-                member.preempted = preempted
+                member.phase, member.error, member.preempted = phase, error, preempted
+                self._ended[index] = self._ticks.now
 
     def give(
         self,
@@ -259,36 +242,22 @@ class WorkerTable:
     def states(self) -> list[WorkerState]:
         """The present states of all workers."""
         with self._lock:
-            waits = self._waits()
+            now = self._ticks.now
             return [
-                self._state(index, member, tuple(waits[index]))
-                for index, member in enumerate(self._members)
+                replace(
+                    member,
+                    quiet=now - self._heard[index],
+                    ended=0.0 if member.is_here else now - self._ended[index],
+                    waits=tuple(waits),
+                )
+                for index, (member, waits) in enumerate(
+                    zip(self._members, self._waits(), strict=True)
+                )
             ]
 
     def all_left(self) -> bool:
         """Whether every worker has ended regularly."""
         return all(member.phase == "left" for member in self._members)
-
-    def _state(self, index: int, member: _Member, waits: tuple[Wait, ...]) -> WorkerState:
-        now = self._ticks.now
-        return WorkerState(
-            index=index,
-            host=member.host,
-            pid=member.pid,
-            phase=member.phase,
-            step=member.step,
-            doing=member.doing,
-            quiet=now - member.heard,
-            unmoved=member.unmoved,
-            still=member.still,
-            computing=member.computing,
-            ended=0.0 if member.phase == "here" else now - member.ended,
-            waits=waits,
-            stack=member.stack,
-            error=member.error,
-            preempted=member.preempted,
-            history=member.history,
-        )
 
     def _waits(self) -> list[list[Wait]]:
         """The waits of each worker; those of one exchange share the list of who is missing."""

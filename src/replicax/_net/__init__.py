@@ -9,9 +9,6 @@ from replicax._net.address import at_place as at_place
 from replicax._net.address import check_host as check_host
 from replicax._net.address import interface_of as interface_of
 from replicax._net.address import is_loopback as is_loopback
-from replicax._net.client import ConnectionLost as ConnectionLost
-from replicax._net.client import RemoteError as RemoteError
-from replicax._net.client import RequestClient as RequestClient
 from replicax._net.connection import BROKEN as BROKEN
 from replicax._net.connection import Connection as Connection
 from replicax._net.connection import Outbox as Outbox
@@ -35,11 +32,14 @@ from replicax._net.handshake import printable as printable
 from replicax._net.listener import Accepted as Accepted
 from replicax._net.listener import Listener as Listener
 from replicax._net.relay import Relay as Relay
+from replicax._net.requests import ConnectionLost as ConnectionLost
+from replicax._net.requests import RemoteError as RemoteError
+from replicax._net.requests import RequestClient as RequestClient
+from replicax._net.requests import RequestServer as RequestServer
 from replicax._net.secret import HOW_TO as HOW_TO
 from replicax._net.secret import Secret as Secret
 from replicax._net.secret import given_secret as given_secret
 from replicax._net.secret import secret_of_this_machine as secret_of_this_machine
-from replicax._net.server import RequestServer as RequestServer
 from replicax._net.sockets import hang_up as hang_up
 from replicax._net.sockets import own as own
 from replicax._net.sockets import tries as tries

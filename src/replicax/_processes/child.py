@@ -296,12 +296,7 @@ class Worker:
 
 
 def as_of_shell(returncode: int) -> int:
-    """An exit code of Python as a shell counts it: a signal N, which is -N, is 128 + N.
-
-    Example:
-        >>> as_of_shell(1), as_of_shell(-15)
-        (1, 143)
-    """
+    """An exit code of Python as a shell counts it: a signal N, which is -N, is 128 + N."""
     return returncode if returncode >= 0 else 128 - returncode
 
 

@@ -55,12 +55,7 @@ class Target:
 
     @classmethod
     def of(cls, text: str) -> Target:
-        """Read PORT, HOST:PORT, or the path of a file.
-
-        Example:
-            >>> Target.of("9100").place, Target.of("out/train.prom").file
-            ('http://127.0.0.1:9100/metrics', 'out/train.prom')
-        """
+        """Read PORT, HOST:PORT, or the path of a file."""
         found = re.fullmatch(r"(?:([^/:\s]+):)?([0-9]+)", text, re.ASCII)
         if not found and (text[:1] in (":", "[") or "://" in text):
             raise UsageError(

@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections import deque
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol, TextIO, final
+from typing import IO, TYPE_CHECKING, TextIO, final
 
 from replicax._core.errors import UsageError
 from replicax._processes.prometheus import MARK
@@ -42,11 +42,6 @@ class Lines:
 
     A line longer than `longest` is cut in pieces: a worker that prints no line end must not fill
     the memory.
-
-    Example:
-        >>> lines = Lines()
-        >>> lines.feed(b"one\\ntw"), lines.feed(b"o\\nthree"), lines.end()
-        ([b'one'], [b'two'], [b'three'])
     """
 
     def __init__(self, longest: int = _LONGEST_LINE) -> None:
@@ -104,10 +99,6 @@ def with_prefix(lines: Sequence[bytes], prefix: bytes, task: str = "") -> bytes:
 
     With a prefix they are for people: of a progress bar its last state, no `[worker 0]` of their
     own, and nothing of what Gloo and Abseil say about themselves.
-
-    Example:
-        >>> with_prefix([b"a", b"10%\\r20%", b"[worker 0] b"], b"[w] ", "worker 0")
-        b'[w] a\\n[w] 20%\\n[w] b\\n'
     """
     if not prefix:
         return b"".join(line + b"\n" for line in lines)
@@ -131,12 +122,7 @@ def _without_own(found: re.Match[bytes]) -> bytes:
 
 
 def last_state(line: bytes) -> bytes:
-    """What a line that was written over, as progress bars are, shows in the end.
-
-    Example:
-        >>> last_state(b"\\r1/2\\x08\\x08\\x08\\r2/2\\r")
-        b'2/2'
-    """
+    """What a line that was written over, as progress bars are, shows in the end."""
     if b"\r" not in line and b"\b" not in line:
         return line
     states = [state.replace(b"\b", b"") for state in line.split(b"\r")]
@@ -156,40 +142,43 @@ def wants_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
     return not plain and stream.isatty()
 
 
-class Sink(Protocol):
-    """Where the workers' output goes."""
+class Sink:
+    """Where the workers' output goes: `sys.stdout` and `sys.stderr` as they are now.
+
+    In a notebook these are no files. Output is written as it comes, and errors are raised there.
+    """
 
     def colours(self, stream: int) -> bool:
-        """Whether OUT or ERR shows colours."""
-        ...
+        """Whether OUT or ERR shows colours: a notebook would, but captured output should not."""
+        return False
 
     def write(self, stream: int, data: bytes) -> None:
         """Take whole lines for OUT or ERR."""
-        ...
+        shown = sys.stdout if stream == OUT else sys.stderr
+        shown.write(data.decode(errors="replace"))
+        shown.flush()
 
     def show_progress(self, line: bytes) -> None:
-        """Show one line that the next will take the place of."""
-        ...
+        """Show one line that the next will take the place of; a notebook would keep each."""
 
     def blocked_on(self) -> int | None:
         """The file descriptor whose reader we wait for, or None."""
-        ...
+        return None
 
     def is_full(self) -> bool:
         """Whether so much output waits that workers should not be read for a while."""
-        ...
+        return False
 
     def is_broken(self) -> bool:
         """Whether nobody will ever read the output."""
-        ...
+        return False
 
     def push(self) -> None:
         """Write what can be written without waiting."""
-        ...
 
 
 @final
-class Terminal:
+class Terminal(Sink):
     """The standard streams of this process, written to only as fast as they are read.
 
     Output that nobody reads, because of `less` or a stopped terminal, must not keep us from
@@ -205,11 +194,9 @@ class Terminal:
         self._progress = b""
 
     def colours(self, stream: int) -> bool:
-        """Whether OUT or ERR is a terminal that shows colours."""
         return wants_colour(sys.stdout if stream == OUT else sys.stderr, self._environ)
 
     def write(self, stream: int, data: bytes) -> None:
-        """Add lines to those that wait."""
         if data and not self._broken:
             if self._progress:
                 self._progress = b""
@@ -217,7 +204,6 @@ class Terminal:
             self._add(stream, data)
 
     def show_progress(self, line: bytes) -> None:
-        """Show it at the bottom of a terminal; the next line is written over it."""
         if line == self._progress or self._waiting or not os.isatty(self._descriptors[OUT]):
             return
         width = shutil.get_terminal_size().columns - 1
@@ -230,19 +216,15 @@ class Terminal:
         self._size += len(data)
 
     def blocked_on(self) -> int | None:
-        """The descriptor that the first of the waiting lines goes to."""
         return self._waiting[0][0] if self._waiting else None
 
     def is_full(self) -> bool:
-        """Whether more than a megabyte waits."""
         return self._size >= _MOST_WAITING
 
     def is_broken(self) -> bool:
-        """Whether the reader has closed its end."""
         return self._broken
 
     def push(self) -> None:
-        """Write as much as the reader takes without blocking."""
         while self._waiting and select.select([], [self._waiting[0][0]], [], 0)[1]:
             self._write_one(_CHUNK)
 
@@ -263,39 +245,6 @@ class Terminal:
         self._size -= written
         if written < len(data):
             self._waiting.appendleft((descriptor, data[written:]))
-
-
-@final
-class Notebook:
-    """`sys.stdout` and `sys.stderr` as they are now; in a notebook they are no files."""
-
-    def colours(self, stream: int) -> bool:
-        """Never: a notebook would show colours, but captured output should hold none."""
-        return False
-
-    def write(self, stream: int, data: bytes) -> None:
-        """Print lines."""
-        shown = sys.stdout if stream == OUT else sys.stderr
-        shown.write(data.decode(errors="replace"))
-        shown.flush()
-
-    def show_progress(self, line: bytes) -> None:
-        """Not: a notebook keeps every line."""
-
-    def blocked_on(self) -> int | None:
-        """Never anything: output is written as it comes."""
-        return None
-
-    def is_full(self) -> bool:
-        """Never."""
-        return False
-
-    def is_broken(self) -> bool:
-        """Never: an error is raised where it occurs."""
-        return False
-
-    def push(self) -> None:
-        """Nothing waits."""
 
 
 @final

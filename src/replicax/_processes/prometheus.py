@@ -63,24 +63,12 @@ _UNESCAPED = {escaped: plain for plain, escaped in _ESCAPED.items()}
 
 
 def series(name: str, **labels: Any) -> Series:
-    """The series with this name and these labels.
-
-    Example:
-        >>> series("replicax_steps_total", worker=0)
-        ('replicax_steps_total', (('worker', '0'),))
-    """
+    """The series with this name and these labels."""
     return name, tuple((label, str(value)) for label, value in labels.items())
 
 
 def write(samples: Mapping[Series, float]) -> str:
-    """Samples in Prometheus' text format, version 0.0.4.
-
-    Example:
-        >>> print(write({series(UP, worker=0): 1}), end="")
-        # HELP replicax_worker_up 1 while the process of the worker runs, 0 when it has ended.
-        # TYPE replicax_worker_up gauge
-        replicax_worker_up{worker="0"} 1
-    """
+    """Samples in Prometheus' text format, version 0.0.4."""
     lines: list[str] = []
     for name, (kind, text) in METRICS.items():
         names = (f"{name}_sum", f"{name}_count") if kind == "summary" else (name,)
@@ -91,12 +79,7 @@ def write(samples: Mapping[Series, float]) -> str:
 
 
 def read(text: str) -> Samples:
-    """The samples of a text; lines that are none are skipped.
-
-    Example:
-        >>> read('replicax_steps_total{worker="0"} 12')
-        {('replicax_steps_total', (('worker', '0'),)): 12.0}
-    """
+    """The samples of a text; lines that are none are skipped."""
     found: Samples = {}
     for line in _LINE.finditer(text):
         name, labels, value, _ = line.groups()

@@ -10,10 +10,10 @@ import signal
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator
     from types import FrameType
 
     from replicax._core.errors import ProcessFailed
@@ -132,29 +132,6 @@ def sigterm_as_exit() -> Generator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-class Ended(Protocol):
-    """The part of a worker that the choice of a culprit needs."""
-
-    returncode: int | None
-
-
-_W = TypeVar("_W", bound=Ended)
-
-
-def choose_culprit(culprit: _W | None, failed: Sequence[_W], *, asked: bool) -> _W | None:
-    """Choose between the culprit so far and workers that were just seen to have failed.
-
-    A worker that ends because it was asked to is not at fault.
-    """
-    # Of several, prefer one that was killed: the others noticed that it was missing.
-    for worker in sorted(failed, key=lambda worker: (worker.returncode or 0) > 0):
-        if culprit is None or (
-            culprit.returncode == LOST_ANOTHER and _is_own_fault(worker.returncode or 0, asked)
-        ):
-            culprit = worker
-    return culprit
-
-
 def tell(failure: ProcessFailed) -> str:
     """The sentence that reports a failure; a preemption is not called one."""
     if failure.returncode != PREEMPTED:
@@ -162,8 +139,3 @@ def tell(failure: ProcessFailed) -> str:
     return (
         f"{failure.who} was preempted: it has saved its state, to be started again (exit code 42)"
     )
-
-
-def _is_own_fault(returncode: int, asked: bool) -> bool:
-    obeyed = asked and (returncode < 0 or returncode == 128 + signal.SIGTERM)
-    return returncode != LOST_ANOTHER and not obeyed

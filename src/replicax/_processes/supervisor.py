@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, final
 from replicax._core.errors import describe_exit
 from replicax._processes.child import RX_RESTART, ProcessPlan, Watcher, Worker
 from replicax._processes.output import ERR, OUT, Logs, prefix_of, with_prefix
-from replicax._processes.rules import Outcome, choose_culprit, tell
+from replicax._processes.rules import LOST_ANOTHER, Outcome, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from replicax._core.errors import ProcessFailed
     from replicax._processes.output import Sink
     from replicax._processes.rules import Rules, Signals
     from replicax.cluster_resolver import Task
@@ -102,7 +101,7 @@ class _Supervision:
         self._signals = signals
         self._rules = rules
         self._prefixes: dict[Worker, dict[int, bytes]] = {}
-        self._revivals = _Revivals(rules.leader, rules.revivals)
+        self._revivals: Counter[Task] = Counter()
         self._culprit: Worker | None = None
         self._is_over = False
         self._signum: int | None = None
@@ -184,13 +183,12 @@ class _Supervision:
         if self._rules.metrics:
             for worker in ended:
                 self._rules.metrics.ended(worker.plan, worker.returncode)
-        last = [each for each in ended if self._revivals.ends_all(each.plan, each.returncode)]
-        if last:  # the leader: whom it has not ended by now serves nobody any more
-            self._is_over = True
-            self._end_at = min(self._end_at, now + self._rules.grace.before_end(last[0].returncode))
-        failed = [worker for worker in ended if worker.returncode and not self._revive(worker, now)]
+        if any(each.plan.task == self._rules.leader and not each.returncode for each in ended):
+            self._is_over = True  # whom the leader has not ended by now serves nobody any more
+            self._end_at = min(self._end_at, now + self._rules.grace.before_end(0))
+        failed = [worker for worker in ended if worker.returncode and not self._revive(worker)]
         if failed and not (self._signum or self._timed_out or self._is_over):
-            self._culprit = choose_culprit(self._culprit, failed, asked=self._asked)
+            self._culprit = _choose_culprit(self._culprit, failed, asked=self._asked)
             patience = min(self._rules.grace.before_end(worker.returncode) for worker in failed)
             self._end_at = min(self._end_at, now + patience)
         if now >= self._end_at and not self._asked:
@@ -201,15 +199,26 @@ class _Supervision:
                 for stream, lines in worker.drop_output():
                     self._show(worker, stream, lines)
 
-    def _revive(self, worker: Worker, now: float) -> bool:
-        """Start a failed worker again if the others can do without it for a while."""
+    def _revive(self, worker: Worker) -> bool:
+        """Start a failed worker again if the others can do without it for a while.
+
+        The workers of a mirrored strategy need each other at every step, so there nobody may fail.
+        A chief that gives work to workers and parameter servers, the leader, goes on without one of
+        them until it is back, at its own address.
+        """
+        task, most = worker.plan.task, self._rules.revivals
         if self._is_ending or self._is_over or worker.never_began:
             return False
-        plan = self._revivals.again(worker.plan)
-        if plan is None:
+        if self._rules.leader in (None, task) or self._revivals[task] >= most:
             return False
-        say(self._sink, self._revivals.tell(worker.failure(), worker.plan))
-        self.add(plan)
+        self._revivals[task] += 1
+        failure = worker.failure()
+        say(
+            self._sink,
+            f"{failure.who} has ended: {describe_exit(failure.returncode)}; "
+            f"starting it again, restart {self._revivals[task]} of {most}",
+        )
+        self.add(worker.plan.again())
         return True
 
     def _obey_signals(self) -> None:
@@ -235,39 +244,25 @@ class _Supervision:
                 worker.end(signum, now, grace=grace)
 
 
-@final
-class _Revivals:
-    """Who may fail without the others, and how often: each task but the leader, `most` times.
+def _choose_culprit(
+    culprit: Worker | None, failed: Sequence[Worker], *, asked: bool
+) -> Worker | None:
+    """Choose between the culprit so far and workers that were just seen to have failed.
 
-    The workers of a mirrored strategy need each other at every step, so there nobody may. A chief
-    that gives work to workers and parameter servers goes on without one of them until it is back.
+    A worker that ends because it was asked to is not at fault.
     """
+    # Of several, prefer one that was killed: the others noticed that it was missing.
+    for worker in sorted(failed, key=lambda worker: (worker.returncode or 0) > 0):
+        if culprit is None or (
+            culprit.returncode == LOST_ANOTHER and _is_own_fault(worker.returncode or 0, asked)
+        ):
+            culprit = worker
+    return culprit
 
-    def __init__(self, leader: Task | None, most: int) -> None:
-        self._leader = leader
-        self._most = most
-        self._counts: Counter[Task] = Counter()
 
-    def ends_all(self, plan: ProcessPlan, returncode: int | None) -> bool:
-        """Whether this worker's successful end leaves the others without work."""
-        return plan.task == self._leader and returncode == 0
-
-    def again(self, plan: ProcessPlan) -> ProcessPlan | None:
-        """The plan by which a failed worker is started again; None if it is not.
-
-        It keeps its address, because the others look for it there.
-        """
-        if self._leader in (None, plan.task) or self._counts[plan.task] >= self._most:
-            return None
-        self._counts[plan.task] += 1
-        return plan.again()
-
-    def tell(self, failure: ProcessFailed, plan: ProcessPlan) -> str:
-        """The sentence that reports a worker started again."""
-        return (
-            f"{failure.who} has ended: {describe_exit(failure.returncode)}; "
-            f"starting it again, restart {self._counts[plan.task]} of {self._most}"
-        )
+def _is_own_fault(returncode: int, asked: bool) -> bool:
+    obeyed = asked and (returncode < 0 or returncode == 128 + signal.SIGTERM)
+    return returncode != LOST_ANOTHER and not obeyed
 
 
 def say(sink: Sink, text: str) -> None:

@@ -22,7 +22,7 @@ from math import inf
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from replicax._core.errors import ProcessesTimedOut, UsageError
-from replicax._processes.output import Notebook
+from replicax._processes.output import Sink
 from replicax._processes.rules import Rules, Signals
 from replicax._processes.supervisor import run_attempts
 from replicax.launch._plan import CALLED, Program, Surroundings
@@ -249,13 +249,13 @@ def _run(
                     {"worker": num_workers},
                     bundles,
                     telling_secret(surroundings),
-                    sink=Notebook(),
+                    sink=Sink(),
                     signals=signals,
                     call=files[0].read(),
                     patience=timeout,
                 )
                 cluster, results = workers.cluster, workers.results
-            sink, deadline = Notebook(), time.monotonic() + (inf if timeout is None else timeout)
+            sink, deadline = Sink(), time.monotonic() + (inf if timeout is None else timeout)
             with published(metrics, sink) as known:
                 outcome = run_attempts(
                     cluster,

@@ -45,12 +45,7 @@ exit $code
 @final
 @dataclass(frozen=True)
 class Batch:
-    """What was asked for; see `replicax slurm --help`.
-
-    Example:
-        >>> print(Batch("train.py", nodes=2).text.splitlines()[-1])
-        srun --kill-on-bad-exit=1 --distribution=block --export=ALL replicax run --grace 60 train.py
-    """
+    """What was asked for; see `replicax slurm --help`."""
 
     script: str
     args: Sequence[str] = ()

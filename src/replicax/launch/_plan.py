@@ -35,12 +35,7 @@ CALLED = str(Path(__file__).with_name("_called.py"))  # what a worker runs that 
 @final
 @dataclass(frozen=True)
 class Program:
-    """What every worker runs, with the descriptors of open files that it inherits.
-
-    Example:
-        >>> Program("train", ("--lr", "0.1"), is_module=True).argv[1:]
-        ('-m', 'train', '--lr', '0.1')
-    """
+    """What every worker runs, with the descriptors of open files that it inherits."""
 
     target: str
     args: tuple[str, ...] = ()
@@ -89,13 +84,6 @@ def plan(
 
     `here` are their numbers; `restart` counts earlier starts. A worker that is alone has nothing to
     join, and runs the program without us.
-
-    Example:
-        >>> addresses = ["127.0.0.1:4000", "127.0.0.1:4001"]
-        >>> plans = plan(Program("t.py"), addresses, [0, 1], surroundings=Surroundings({}))
-        >>> print(plans[1].env["TF_CONFIG"])
-        {"cluster": {"worker": ["127.0.0.1:4000", "127.0.0.1:4001"]},
-         "task": {"type": "worker", "index": 1}}
     """
     spec = ClusterSpec({"worker": list(addresses)})
     common = _environment(surroundings, restart)
@@ -162,12 +150,7 @@ def plan_joining(
 
 
 def parse_variable(text: str, environ: Mapping[str, str]) -> tuple[str, str]:
-    """Read `NAME=VALUE`, or `NAME`, whose value is that of the environment here.
-
-    Example:
-        >>> parse_variable("XLA_FLAGS=--a=1", {}), parse_variable("A", {"A": "1"})
-        (('XLA_FLAGS', '--a=1'), ('A', '1'))
-    """
+    """Read `NAME=VALUE`, or `NAME`, whose value is that of the environment here."""
     found = re.fullmatch(r"([A-Za-z_][A-Za-z_0-9]*)(=.*)?", text, re.DOTALL)
     if not found or (found[2] is None and found[1] not in environ):
         raise UsageError(
@@ -181,10 +164,6 @@ def device_variables(devices: int, cores: int) -> dict[str, str]:
     """Variables for CPU devices, and a thread pool with room for all, to be set before JAX starts.
 
     XLA:CPU can dead-lock in an all-reduce if a replica waits for a thread.
-
-    Example:
-        >>> device_variables(2, cores=4)
-        {'JAX_NUM_CPU_DEVICES': '2', 'NPROC': '8'}
     """
     return {"JAX_NUM_CPU_DEVICES": str(devices), "NPROC": str(max(8, 2 * devices, cores))}
 

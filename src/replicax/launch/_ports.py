@@ -19,11 +19,6 @@ def free_ports(count: int) -> Generator[list[int]]:
     A port that is looked up and given back can be taken before the worker listens on it. So we stay
     bound, and never listen: the kernel gives such a port to nobody who asks for any free one, and
     lets a server listen that sets SO_REUSEADDR or SO_REUSEPORT, as gRPC does.
-
-    Example:
-        >>> with free_ports(2) as ports:
-        ...     len(set(ports))
-        2
     """
     with ExitStack() as held:
         sockets = [held.enter_context(_bound(0)) for _ in range(count)]

@@ -44,12 +44,7 @@ class Host(NamedTuple):
 
 
 def parse_hosts(text: str) -> list[Host]:
-    """Read hosts separated by commas, each with or without its first port.
-
-    Example:
-        >>> parse_hosts("a,b:9000")
-        [Host(name='a', port=12345), Host(name='b', port=9000)]
-    """
+    """Read hosts separated by commas, each with or without its first port."""
     hosts: list[Host] = []
     for part in text.split(","):
         found = _HOST.fullmatch(part.strip())
@@ -70,12 +65,7 @@ def parse_hosts(text: str) -> list[Host]:
 
 
 def addresses(hosts: Sequence[Host], workers: int) -> list[str]:
-    """The address of every worker, host after host, the same number on each.
-
-    Example:
-        >>> addresses(parse_hosts("a,b"), 4)
-        ['a:12345', 'a:12346', 'b:12345', 'b:12346']
-    """
+    """The address of every worker, host after host, the same number on each."""
     here, rest = divmod(workers, len(hosts))
     if rest:
         raise UsageError(

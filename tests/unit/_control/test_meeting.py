@@ -234,20 +234,6 @@ def test_a_guest_that_sends_much_is_hung_up_on(come, port):
     assert results(chief, come(1, 3), come(2, 3)) == [OFFER] * 3
 
 
-@pytest.mark.parametrize("secret", [None, Secret(b"sixteen bytes...")])
-def test_a_crowd_of_strangers_keeps_no_worker_out(port, secret):
-    with ThreadPoolExecutor(2) as pool:
-        come = functools.partial(met, port, size=2, secret=secret)
-        chief = pool.submit(come, 0)
-        crowd = [connected(port) for _ in range(200)]
-        began = time.monotonic()
-        assert pool.submit(come, 1).result(40) == OFFER
-        assert time.monotonic() - began < 2.0
-        chief.result(40)
-        for sock in crowd:
-            sock.close()
-
-
 def test_the_chief_listens_on_the_interface_that_its_address_names(come, port):
     chief = come(0, 2)
     connected(port).close()
@@ -288,24 +274,6 @@ def test_the_port_must_be_free(come, port):
         pytest.raises(ClusterError, match=f"port {port}"),
     ):
         come(0, 2).result(40)
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"\xff\xff\xff\xff",
-        b"RXnet002o" + bytes(32) + b"\xff\xff" + bytes(40),
-    ],
-)
-def test_strangers_are_hung_up_on(come, port, said):
-    chief = come(0, 2)
-    with connected(port) as stranger:
-        stranger.sendall(said)
-        with suppress(OSError):  # hung up on by now
-            stranger.shutdown(socket.SHUT_WR)
-            assert len(stranger.recv(99)) in (0, 33)  # no more than a nonce
-    assert results(chief, come(1, 2)) == [OFFER] * 2
 
 
 def test_who_says_nothing_keeps_nobody_waiting(come, port, monkeypatch):

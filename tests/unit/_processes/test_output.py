@@ -14,7 +14,7 @@ from replicax._processes.output import (
     ERR,
     OUT,
     Lines,
-    Notebook,
+    Sink,
     Terminal,
     prefix_of,
     wants_colour,
@@ -149,7 +149,7 @@ def test_a_flush_writes_all(pipes):
 
 
 def test_in_a_notebook_the_current_streams_are_written_to(capsys):
-    notebook = Notebook()
+    notebook = Sink()
     notebook.write(OUT, "ä\n".encode() + b"\xff\n")
     notebook.write(ERR, b"2\n")
     assert capsys.readouterr() == ("ä\n\ufffd\n", "2\n")

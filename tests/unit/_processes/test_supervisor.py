@@ -130,11 +130,6 @@ def test_all_is_well_if_all_end_with_zero(start):
     assert sorted(sink.out) == ["[worker 0] a", "[worker 1] b"]
 
 
-def test_the_two_streams_stay_apart(start):
-    _, sink = start("import sys; print('a'); print('b', file=sys.stderr)")
-    assert (sink.out, sink.err) == (["[worker 0] a"], ["[worker 0] b"])
-
-
 def test_without_prefix(start):
     _, sink = start("print('a')", prefix=False)
     assert sink.out == ["a"]
@@ -192,11 +187,6 @@ def test_the_first_that_fails_ends_all_and_is_named(start, code):
     outcome, _ = start((HERE, SLEEP), f"print('why'); raise SystemExit({code})")
     assert (outcome.failure.rank, outcome.failure.returncode) == (1, code)
     assert outcome.failure.tail == "why"
-
-
-def test_a_signal_that_ends_a_worker_is_a_failure(start):
-    outcome, _ = start("import os; os.kill(os.getpid(), 9)", (HERE, SLEEP))
-    assert (outcome.failure.rank, outcome.failure.returncode) == (0, -9)
 
 
 def test_the_tail_has_the_last_lines_of_both_streams(start):
@@ -327,12 +317,6 @@ def test_a_daemon_that_holds_the_pipe_open_is_not_waited_for(start, tmp_path):
     wait_until(lambda: not is_running(process_id))
 
 
-def test_the_time_is_limited(start):
-    outcome, _ = start((HERE, SLEEP), "", deadline=time.monotonic() + 0.3)
-    assert outcome.timed_out
-    assert outcome.failure is None
-
-
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_us_is_passed_on_and_ends_all(start, signum):
     sends = f"os.kill(os.getppid(), {int(signum)})"
@@ -361,12 +345,6 @@ def test_a_second_sigterm_does_not_cut_the_grace_short(start):
     outcome, sink = start((STUBBORN, "import os, time", twice, rest), grace=Grace(0.1, 20))
     assert outcome.signum == signal.SIGTERM
     assert sink.out == ["[worker 0] checkpoint written"]
-
-
-def test_the_handlers_of_signals_are_put_back(start):
-    before = [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)]
-    start("")
-    assert [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_a_signal_that_is_ignored_stays_ignored():

@@ -1,4 +1,4 @@
-"""TF_CONFIG: what may stand in it, and what every mistake is answered with."""
+"""`TF_CONFIG`, whose pairs are those of TensorFlow's own tests, and the variables of SageMaker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicax import errors
-from replicax.cluster_resolver import ClusterSpec, Task, TFConfig
+from replicax.cluster_resolver import (
+    ClusterSpec,
+    SageMakerClusterResolver,
+    Task,
+    TFConfig,
+    TFConfigClusterResolver,
+    task_of,
+)
 
 WORKERS = {"worker": ["a:1", "b:1"]}
 
@@ -129,12 +136,7 @@ def test_a_key_that_is_there_twice():
     ("cluster", "shown"),
     [
         (["a:1"], "`cluster` must be a mapping"),
-        (None, "got None."),
-        ({"worker": "a:1"}, "job 'worker' must be a list of addresses"),
         ({"worker": ["a:1", "b"]}, "worker 1 must be host:port"),
-        ({"worker": ["a:1", "b:99999"]}, "got 'b:99999'."),
-        ({"worker": ["a:1", 7]}, "got 7."),
-        ({"worker": ["a:1"], "ps": ["a:1"]}, "worker 0 and ps 0 have the same address 'a:1'."),
         ({"chief": ["a:1", "b:1"]}, "got ['a:1', 'b:1']."),
         ({"worker": {"x": "a:1"}}, "Index 'x' is no integer from 0 in 'worker'"),
     ],
@@ -147,9 +149,7 @@ def test_a_wrong_cluster_is_shown_at_its_place(cluster, shown):
     ("task", "shown"),
     [
         ({"type": "worker"}, 'got {"type": "worker"}.'),
-        ({"index": 0}, 'got {"index": 0}.'),
         (None, "The task in TF_CONFIG needs a type and an index, got null."),
-        ("worker", 'got "worker".'),
         (
             {"type": None, "index": 0},
             "type of the task must be the name of a job, got null.",
@@ -169,12 +169,154 @@ def test_a_wrong_task_is_shown(task, shown):
     assert shown in message(json.dumps({"cluster": WORKERS, "task": task}))
 
 
-def test_a_task_has_a_type_and_an_index():
-    said = message(json.dumps({"cluster": WORKERS, "task": {}}))
-    assert "needs a type and an index" in said
-
-
 @pytest.mark.parametrize("key", ["rpc_layer", "session_master"])
 def test_the_optional_entries_are_texts(key):
     said = message(json.dumps({"cluster": WORKERS, key: 3}))
     assert f'"{key}" in TF_CONFIG must be a text, got 3.' in said
+
+
+CLUSTER = {
+    "ps": ["ps0:2222", "ps1:2222"],
+    "worker": ["worker0:2222", "worker1:2222", "worker2:2222"],
+}
+
+
+def resolver(*arguments, environ=None, **content):
+    text = json.dumps({"cluster": CLUSTER, "task": {"type": "ps", "index": 0}} | content)
+    return TFConfigClusterResolver(*arguments, environ={"TF_CONFIG": text})
+
+
+def test_the_cluster_and_the_task():
+    found = resolver()
+    assert found.cluster_spec() == ClusterSpec(CLUSTER)
+    assert (found.task_type, found.task_id) == ("ps", 0)
+    assert found.num_accelerators() == {}
+
+
+def test_master_is_the_address_of_the_task():
+    assert resolver().master() == "ps0:2222"
+    assert resolver().master("worker", 1) == "worker1:2222"
+
+
+def test_master_with_a_protocol():
+    assert resolver(rpc_layer="grpc").rpc_layer == "grpc"
+    assert resolver(rpc_layer="grpc").master() == "grpc://ps0:2222"
+    assert resolver(rpc_layer="grpc").master("worker", 1, "test") == "test://worker1:2222"
+
+
+def test_session_master_wins():
+    found = resolver(session_master="sessionmaster:2222", rpc_layer="grpc")
+    assert found.master() == "sessionmaster:2222"
+    assert found.master("worker", 1) == "sessionmaster:2222"
+
+
+@pytest.mark.parametrize("environ", [{}, {"TF_CONFIG": ""}, {"TF_CONFIG": "{}"}])
+def test_without_tf_config_there_is_no_cluster(environ):
+    found = TFConfigClusterResolver(environ=environ)
+    assert found.cluster_spec() == ClusterSpec({})
+    assert (found.task_type, found.task_id, found.rpc_layer) == (None, None, None)
+    assert found.master() == ""
+
+
+def test_master_of_a_single_task_is_empty():
+    assert resolver(cluster={"ps": ["ps0:2222"]}).master() == ""
+    assert resolver(cluster={"ps": ["ps0:2222"]}, rpc_layer="grpc").master() == ""
+
+
+def test_the_index_as_a_text():
+    assert resolver(task={"type": "worker", "index": "1"}).task_id == 1
+
+
+def test_the_type_as_a_number():
+    cluster = {"123456": ["ps0:2222"], "worker": ["worker0:2222"]}
+    assert resolver(cluster=cluster, task={"type": 123456, "index": 0}).task_type == "123456"
+
+
+def test_arguments_and_setters_override():
+    found = resolver("worker", 2, "grpc", "google")
+    assert (found.task_type, found.task_id, found.environment) == ("worker", 2, "google")
+    assert found.master() == "grpc://worker2:2222"
+    found.task_type, found.task_id, found.rpc_layer = "ps", 1, "test"
+    assert found.master() == "test://ps1:2222"
+
+
+def test_the_environment_is_none_by_default():
+    assert resolver().environment is None
+
+
+def test_without_a_task_the_task_is_not_known():
+    found = TFConfigClusterResolver(environ={"TF_CONFIG": json.dumps({"cluster": CLUSTER})})
+    assert (found.task_type, found.task_id) == (None, None)
+    assert found.cluster_spec() == ClusterSpec(CLUSTER)
+    for question in (found.master, lambda: task_of(found)):
+        with pytest.raises(errors.ClusterSpecError, match="does not know its task"):
+            question()
+
+
+def test_the_variable_of_the_process_is_read_at_every_question(monkeypatch):
+    found = TFConfigClusterResolver()
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"task": {"type": "worker", "index": 1}}))
+    assert found.task_id == 1
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"task": {"type": "worker", "index": 2}}))
+    assert found.task_id == 2
+
+
+@pytest.mark.parametrize("question", ["cluster_spec", "master"])
+def test_every_question_checks_all_of_it(question):
+    broken = resolver(task={"type": "worker", "index": 7})
+    with pytest.raises(errors.ClusterSpecError, match=r"no task 7.*It was read from TF_CONFIG="):
+        getattr(broken, question)()
+    with pytest.raises(errors.ClusterSpecError, match="task 7"):
+        _ = broken.task_type
+
+
+JOB = {"SM_HOSTS": '["algo-2", "algo-1"]', "SM_CURRENT_HOST": "algo-2"}
+
+
+def test_the_hosts_are_workers():
+    resolver = SageMakerClusterResolver(environ=JOB)
+    assert resolver.cluster_spec().as_dict() == {"worker": ["algo-1:2223", "algo-2:2223"]}
+    assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == ("worker", 1, None)
+    assert resolver.master() == "algo-2:2223"
+    assert resolver.environment is None
+
+
+def test_arguments():
+    resolver = SageMakerClusterResolver(1234, "worker", 0, "grpc", "google", environ=JOB)
+    assert resolver.master() == "grpc://algo-1:1234"
+    assert resolver.master("worker", 1, "test") == "test://algo-2:1234"
+    assert resolver.environment == "google"
+
+
+def test_a_single_host_has_no_master():
+    environ = {"SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1"}
+    resolver = SageMakerClusterResolver(environ=environ)
+    assert resolver.master() == ""
+    assert resolver.cluster_spec().as_dict() == {"worker": ["algo-1:2223"]}
+
+
+def test_gpus():
+    assert SageMakerClusterResolver(environ=JOB).num_accelerators() == {}
+    some = {**JOB, "SM_NUM_GPUS": "8"}
+    assert SageMakerClusterResolver(environ=some).num_accelerators() == {"GPU": 8}
+    assert SageMakerClusterResolver(environ={**JOB, "SM_NUM_GPUS": "0"}).num_accelerators() == {}
+
+
+@pytest.mark.parametrize("hosts", ["algo-1", "{}", "3"])
+def test_hosts_that_are_no_list(hosts):
+    with pytest.raises(errors.ClusterSpecError, match="`SM_HOSTS`.* JSON list"):
+        SageMakerClusterResolver(environ={**JOB, "SM_HOSTS": hosts}).cluster_spec()
+
+
+def test_a_host_that_is_not_in_the_list():
+    resolver = SageMakerClusterResolver(environ={**JOB, "SM_CURRENT_HOST": "algo-3"})
+    with pytest.raises(errors.ClusterSpecError, match="SM_CURRENT_HOST.*'algo-3'"):
+        _ = resolver.task_id
+
+
+@pytest.mark.parametrize("environ", [{}, {"SM_HOSTS": ""}])
+def test_outside_of_a_training_job(environ):
+    with pytest.raises(
+        errors.ClusterSpecError, match="SM_HOSTS is not set. It is set by SageMaker"
+    ):
+        SageMakerClusterResolver(environ=environ).cluster_spec()

@@ -1,8 +1,10 @@
-"""Arguments and environments of workers; nothing is started."""
+"""Arguments and environments of workers, of which none is started, and ports that are held."""
 
 from __future__ import annotations
 
 import json
+import socket
+import socketserver
 import sys
 
 import pytest
@@ -18,6 +20,7 @@ from replicax.launch._plan import (
     plan_joining,
     plan_parameter_servers,
 )
+from replicax.launch._ports import check_ports, free_ports
 
 ADDRESSES = ["a:1", "a:2", "b:1", "b:2"]
 TRAIN = Program("train.py", ("--lr", "0.1"))
@@ -77,6 +80,7 @@ def test_the_environment_is_inherited_and_completed():
 def test_devices_are_those_asked_for():
     env = environment(environ={"JAX_NUM_CPU_DEVICES": "8"}, devices_per_worker=6, cores=4)
     assert (env["JAX_NUM_CPU_DEVICES"], env["NPROC"]) == ("6", "12")
+    assert environment(environ={}, devices_per_worker=2, cores=4)["NPROC"] == "8"
 
 
 def test_devices_are_left_alone_if_nothing_is_asked_for():
@@ -175,3 +179,42 @@ def test_parameter_servers_leave_gpus_to_the_workers_and_the_chief():
     assert [planned.task.job for planned in plans] == ["chief", "worker", "worker", "ps"]
     assert gpus_of(plans) == ["0", "1", "0", None]
     assert [planned.env.get("JAX_PLATFORMS") for planned in plans] == [None, None, None, "cpu"]
+
+
+def test_ports_differ():
+    with free_ports(50) as first, free_ports(50) as second:
+        assert len({*first, *second}) == 100
+
+
+def test_a_server_can_listen_on_a_held_port_and_be_reached():
+    with free_ports(1) as (port,):
+        socketserver.TCPServer.allow_reuse_address = True
+        try:
+            with socketserver.TCPServer(("127.0.0.1", port), socketserver.BaseRequestHandler):
+                socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        finally:
+            socketserver.TCPServer.allow_reuse_address = False
+
+
+def test_nobody_is_reached_before_a_server_listens():
+    with free_ports(1) as (port,), pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+def test_ports_are_given_back():
+    with free_ports(1) as (port,):
+        pass
+    with socket.socket() as other:
+        other.bind(("", port))
+
+
+def test_a_port_on_which_somebody_listens_is_refused():
+    with socket.socket() as other:
+        other.bind(("", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(rx.errors.ClusterError, match=f"port {port}"):
+            check_ports([port])
+        with pytest.raises(rx.errors.ClusterError, match="--hosts"):
+            check_ports([port])
+    check_ports([port])

@@ -76,11 +76,6 @@ def test_a_double_dash_ends_the_options(launch, script):
     assert out == ["[worker 0] ['a']"]
 
 
-def test_without_prefix(launch, script):
-    _, out, _ = outcome(launch("--no-prefix", script("print('a', end='')")))
-    assert out == ["a"]
-
-
 @pytest.mark.parametrize("ending", ["sys.exit(3)", "os.kill(os.getpid(), signal.SIGSEGV)"])
 def test_the_culprit_is_named_with_its_last_lines(launch, script, ending):
     path = script(f"""
@@ -199,15 +194,6 @@ def test_output_that_nobody_reads_does_not_keep_ctrl_c_from_working(launch, scri
     assert {len(line) for line in out} - {len("[worker 0] ") + 1000} <= set(range(1100))
 
 
-def test_a_reader_that_goes_away_ends_all(launch, script):
-    process = launch("--workers", "2", script(HERE + "while True: print('x')"))
-    process.stdout.readline()
-    process.stdout.close()
-    process.stdout = None
-    process.communicate(timeout=100)
-    assert process.returncode == 128 + signal.SIGPIPE
-
-
 @pytest.mark.parametrize("plain", [False, True])
 def test_prefixes_are_coloured_in_a_terminal(launch, script, plain):
     ours, theirs = pty.openpty()
@@ -265,12 +251,6 @@ def test_a_preemption_is_no_failure_and_restarts_all(launch, script):
     ]
 
 
-def test_a_preemption_without_a_restart_left_has_its_exit_code(launch, script):
-    code, _, err = outcome(launch(script("raise SystemExit(42)")))
-    assert code == 42
-    assert err[0].endswith("it has saved its state, to be started again (exit code 42)")
-
-
 def test_sigterm_leaves_time_to_save(launch, script, tmp_path):
     path = script(
         "import signal, sys, time\n"
@@ -283,15 +263,6 @@ def test_sigterm_leaves_time_to_save(launch, script, tmp_path):
     code, out, err = outcome(process)
     assert (code, sorted(out)) == (143, ["[worker 0] saved", "[worker 1] saved"])
     assert err == ["replicax: ended by SIGTERM"]
-
-
-def test_ctrl_c_never_restarts(launch, script, tmp_path):
-    process = launch("--max-restarts", "9", script(HERE + SLEEP))
-    wait_for_pids(tmp_path, 1)
-    process.send_signal(signal.SIGINT)
-    code, _, err = outcome(process)
-    assert code == 130
-    assert "again" not in "".join(err)
 
 
 def test_a_described_cluster_is_joined(launch, script):

@@ -1,4 +1,4 @@
-"""`replicax run --hosts` by ssh: a false `ssh` runs the command here, as a login shell would."""
+"""`--hosts`: addresses, which host this machine is, and workers that a false `ssh` starts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,85 @@ import subprocess
 import pytest
 
 import replicax as rx
+from replicax.launch import _ssh
 from replicax.launch._cli import main
-from replicax.launch._ssh import Host, Ssh, place
+from replicax.launch._ssh import Host, Ssh, addresses, parse_hosts, place, this_host
 
 from exposition import strict
 from helpers import wait_until
 from processes import is_running, wait_for_pids
+
+AB = [Host("a", 1), Host("b", 1)]
+
+
+def test_hosts_may_have_ports():
+    assert parse_hosts("node-1.x, 10.0.0.2:9000,[fe80::1]:7") == [
+        Host("node-1.x", 12345),
+        Host("10.0.0.2", 9000),
+        Host("[fe80::1]", 7),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "a,", "a b", "a:x", "a:0", "a:65536", "http://a", "fe80::1"])
+def test_what_is_no_host_is_refused(text):
+    with pytest.raises(rx.errors.UsageError, match="--hosts"):
+        parse_hosts(text)
+
+
+def test_a_host_is_named_once():
+    with pytest.raises(rx.errors.UsageError, match="'a,a:2'"):
+        parse_hosts("a,a:2")
+
+
+def test_the_ports_of_one_host_follow_each_other():
+    hosts = [Host("a", 7), Host("b", 9)]
+    assert addresses(hosts, 4) == ["a:7", "a:8", "b:9", "b:10"]
+
+
+def test_every_host_runs_equally_many_workers():
+    with pytest.raises(rx.errors.UsageError, match="4 workers, or"):
+        addresses(AB, 3)
+
+
+def test_this_machine_is_found_by_name():
+    assert this_host(AB, own_names=["b.example.org", "b"], is_own=lambda host: 1 / 0) == 1
+
+
+def test_names_are_the_same_in_capitals():
+    assert this_host([Host("A", 1), Host("B", 1)], own_names=["b"]) == 1
+
+
+def test_this_machine_is_found_by_address():
+    assert this_host(AB, own_names=["c"], is_own=lambda host: host == "b") == 1
+
+
+def test_loopback_is_this_machine():
+    assert this_host([Host("192.0.2.1", 1), Host("127.0.0.1", 1)]) == 1
+
+
+def test_the_own_host_name_is_this_machine():
+    names = _ssh._own_names()
+    assert this_host([Host("192.0.2.1", 1), Host(names[0], 1)]) == 1
+
+
+def test_another_machine_is_an_error():
+    with pytest.raises(rx.errors.UsageError, match="a, b, .*c or d"):
+        this_host(AB, own_names=["c", "d"], is_own=lambda host: False)
+
+
+def test_two_names_of_this_machine_are_an_error():
+    with pytest.raises(rx.errors.UsageError, match="a, b are"):
+        this_host(AB, own_names=["c"], is_own=lambda host: True)
+
+
+def test_a_name_that_nobody_knows_is_another_machine(monkeypatch):
+    def unknown(*args, **options):
+        raise OSError
+
+    monkeypatch.setattr(_ssh.socket, "getaddrinfo", unknown)
+    with pytest.raises(rx.errors.UsageError, match="none is this machine"):
+        this_host(AB, own_names=["c"])
+
 
 # As with sshd, the command has a session, a folder and an environment of its own, and loses its
 # input when ssh ends.
@@ -308,9 +381,10 @@ def test_a_python_that_is_not_there_is_named(over_hosts, script):
     assert err[0].count("/nowhere/python") == 2
 
 
-def test_ctrl_c_while_hosts_are_asked_starts_nothing(over_hosts, script, tmp_path):
+@pytest.mark.parametrize("size", [1, 100_000])  # the second fills the pipe of a host that waits
+def test_ctrl_c_while_hosts_are_asked_starts_nothing(over_hosts, script, tmp_path, size):
     (tmp_path / "bin" / "ssh").write_text("#!/bin/sh\ntouch $DIR/asked\nexec sleep 600\n")
-    process = over_hosts(script(HERE))
+    process = over_hosts("--env", "LONG", script(HERE), environ={"LONG": "a" * size})
     wait_until(lambda: (tmp_path / "asked").exists())
     process.send_signal(signal.SIGINT)
     assert outcome(process)[0] == 130
@@ -348,15 +422,6 @@ def test_an_order_that_no_pipe_holds_arrives(over_hosts, script):
     long = "a" * 100_000
     _, out, _ = outcome(over_hosts("--no-prefix", "--env", "LONG", path, environ={"LONG": long}))
     assert out == ["100000"] * 2
-
-
-def test_a_host_that_reads_no_order_does_not_keep_ctrl_c_from_working(over_hosts, script, tmp_path):
-    (tmp_path / "bin" / "ssh").write_text("#!/bin/sh\ntouch $DIR/asked\nexec sleep 600\n")
-    environ = {"LONG": "a" * 100_000}
-    process = over_hosts("--env", "LONG", script(HERE), environ=environ)
-    wait_until(lambda: (tmp_path / "asked").exists())
-    process.send_signal(signal.SIGINT)
-    assert outcome(process)[0] == 130
 
 
 def test_ssh_asks_nothing_and_gives_up_in_time():
@@ -401,8 +466,6 @@ def test_options_that_do_not_go_together_are_named(arguments, named, capsys):
         ["--ssh", "ssh"],
         ["--by-hand"],
         ["--workers-per-host", "2"],
-        ["--hosts", "a,b", "--workers", "2", "--workers-per-host", "2"],
-        ["--hosts", "a,b", "--by-hand", "--ps", "1"],
         ["--hosts", "a,-oProxyCommand=b"],
         ["--hosts", "a,b", "--workers", "3"],
         ["--hosts", "a:65535", "--workers", "2"],

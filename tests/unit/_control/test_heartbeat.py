@@ -1,4 +1,4 @@
-"""What a worker tells of itself."""
+"""What a worker tells of itself, its limits, and a clock that stops with its process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import types
 
 import pytest
 
-from replicax._control._heartbeat import Sampler, _stack
+from replicax._control import Limits
+from replicax._control._heartbeat import Sampler, Ticks, _stack
+from replicax._core.errors import UsageError
 from replicax._core.events import dispatched
 
 from helpers import LEAN, is_waiting, wait_until
@@ -148,3 +150,41 @@ def test_of_libraries_nothing_is_told_but_who_calls_them():
         "theirs", "keras.src.trainers", "mine", "replicax._keras", "jax._src", "threading"
     )
     assert found == ["theirs", "mine"]
+
+
+@pytest.fixture(autouse=True)
+def unset(monkeypatch):
+    monkeypatch.delenv("RX_WATCHDOG_SECONDS", raising=False)
+    monkeypatch.delenv("RX_WAIT_LIMIT_SECONDS", raising=False)
+
+
+def test_without_variables_it_is_half_a_minute_and_ten():
+    assert Limits.from_environ() == Limits(silence=30.0, timeout=600.0)
+
+
+@pytest.mark.parametrize(("text", "timeout"), [("3600", 3600.0), (" 0 ", None)])
+def test_the_variables_say_how_long(monkeypatch, text, timeout):
+    monkeypatch.setenv("RX_WATCHDOG_SECONDS", " 120.5 ")
+    monkeypatch.setenv("RX_WAIT_LIMIT_SECONDS", text)
+    assert Limits.from_environ() == Limits(silence=120.5, timeout=timeout)
+
+
+@pytest.mark.parametrize("text", ["-1", "soon", "nan", "inf"])
+@pytest.mark.parametrize("name", ["RX_WATCHDOG_SECONDS", "RX_WAIT_LIMIT_SECONDS"])
+def test_the_variables_are_numbers(monkeypatch, name, text):
+    monkeypatch.setenv(name, text)
+    with pytest.raises(UsageError, match=f"{name}='{text}'"):
+        Limits.from_environ()
+
+
+def test_signs_of_life_are_more_frequent_if_time_is_short():
+    assert [Limits().beat, Limits(silence=1.0).beat] == [1.0, 0.2]
+
+
+def test_time_in_which_the_process_was_stopped_counts_little(monkeypatch):
+    times = iter([100.0, 101.0, 161.0, 161.5])
+    clock = types.SimpleNamespace(monotonic=lambda: next(times))  # in place of its own alone
+    monkeypatch.setattr("replicax._control._heartbeat.time", clock)
+    ticks = Ticks(1.0)
+    assert [ticks.tick(), ticks.tick(), ticks.tick()] == [1.0, 2.0, 0.5]
+    assert ticks.now == 3.5

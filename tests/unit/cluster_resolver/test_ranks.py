@@ -1,4 +1,4 @@
-"""Slurm steps; the first pairs are those of TensorFlow's own tests."""
+"""Slurm steps, whose first pairs are those of TensorFlow's own tests, and MPI's variables."""
 
 from __future__ import annotations
 
@@ -9,8 +9,90 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicax import errors
-from replicax.cluster_resolver import ClusterSpec, SlurmClusterResolver, UnionResolver
-from replicax.cluster_resolver._ranks import place_ranks
+from replicax.cluster_resolver import (
+    ClusterSpec,
+    MPIClusterResolver,
+    SlurmClusterResolver,
+    UnionResolver,
+)
+from replicax.cluster_resolver._ranks import (
+    MPIRank,
+    Place,
+    check_place,
+    expand_hostlist,
+    expand_tasks_per_node,
+    mpi_rank,
+    place_ranks,
+)
+
+
+@pytest.mark.parametrize(
+    ("notation", "hosts"),
+    [
+        ("n1", ["n1"]),
+        ("n[1-2],m5,o[3-4,6,7-9]", ["n1", "n2", "m5", "o3", "o4", "o6", "o7", "o8", "o9"]),
+        ("t02n13,t02n41,t02n43", ["t02n13", "t02n41", "t02n43"]),
+        ("n[08-11]", ["n08", "n09", "n10", "n11"]),
+        ("n[9-10]", ["n9", "n10"]),
+        ("n[1,1]", ["n1", "n1"]),
+        ("a[1-2]-ib", ["a1-ib", "a2-ib"]),
+        ("a-b.c,d", ["a-b.c", "d"]),
+        ("r[0-1]n[1-2]", ["r0n1", "r0n2", "r1n1", "r1n2"]),
+        ("[1-2]", ["1", "2"]),
+    ],
+)
+def test_hostlists(notation, hosts):
+    assert expand_hostlist(notation) == hosts
+
+
+@pytest.mark.parametrize("notation", ["", "n[1-2", "n1,,n2", "n[a]", "n[]", "n[1-]", "n1,", "n]1["])
+def test_what_is_no_hostlist(notation):
+    with pytest.raises(errors.ClusterSpecError, match="no list of hosts"):
+        expand_hostlist(notation)
+
+
+@pytest.mark.parametrize(
+    ("notation", "counts"), [("3(x2),2,1", [3, 3, 2, 1]), ("4", [4]), ("1(x1),2", [1, 2])]
+)
+def test_tasks_per_node(notation, counts):
+    assert expand_tasks_per_node(notation) == counts
+
+
+@pytest.mark.parametrize("notation", ["", "2(x)", "2x3", "2,,1", "two"])
+def test_what_is_no_tasks_per_node(notation):
+    with pytest.raises(errors.ClusterSpecError, match="no list of tasks per node"):
+        expand_tasks_per_node(notation)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.booleans())
+def test_every_rank_has_a_place_of_its_own(counts, cyclic):
+    places = place_ranks([(f"n{i}", count) for i, count in enumerate(counts)], cyclic=cyclic)
+    assert len(set(places)) == len(places) == sum(counts)
+    for node, count in enumerate(counts):
+        here = [place.local_rank for place in places if place.host == f"n{node}"]
+        assert here == list(range(count))  # a node numbers its ranks in the order of the ranks
+
+
+def test_nodes_that_take_turns():
+    places = place_ranks([("a", 1), ("b", 3), ("c", 2)], cyclic=True)
+    assert "".join(place.host for place in places) == "abcbcb"
+
+
+PLACES = [Place("a", 0), Place("a", 1), Place("b", 0)]
+
+
+@pytest.mark.parametrize(("host", "local_rank"), [("a", None), (None, 1), ("a", 1)])
+def test_a_rank_elsewhere(host, local_rank):
+    with pytest.raises(errors.ClusterSpecError, match="Rank 2.*Mend it") as e:
+        check_place(PLACES, 2, host=host, local_rank=local_rank, fix="Mend it.")
+    assert "number 0 on b." in str(e.value)
+    assert str(e.value).endswith("Mend it.")
+
+
+def test_a_rank_that_is_too_high():
+    with pytest.raises(errors.ClusterSpecError, match=r"Rank 3 .*Mend it"):
+        check_place(PLACES, 3, host=None, local_rank=None, fix="Mend it.")
+
 
 STEP = {
     "SLURM_PROCID": "1",
@@ -49,18 +131,6 @@ def test_the_step_of_tensorflows_test():
     assert resolver.num_accelerators() == {"GPU": 1}
 
 
-def test_two_gpus_per_task():
-    resolver = SlurmClusterResolver(JOBS, gpus_per_node=4, gpus_per_task=2, environ=STEP)
-    assert resolver.visible_gpus() == ["2", "3"]
-    assert resolver.num_accelerators() == {"GPU": 2}
-
-
-def test_all_tasks_are_workers_by_default():
-    resolver = SlurmClusterResolver(environ=STEP)
-    assert resolver.cluster_spec().num_tasks("worker") == 5
-    assert (resolver.task_type, resolver.task_id) == ("worker", 1)
-
-
 def test_each_step_has_a_name_of_its_own():
     def name(**ids):
         resolver = SlurmClusterResolver(environ=STEP | ids)
@@ -71,12 +141,6 @@ def test_each_step_has_a_name_of_its_own():
     assert "run 12.0; worker t02n13:8888" in name(**ids)
     assert name(**ids, SLURM_PROCID="4") == name(**ids)
     assert len({name(), name(**ids), name(**ids | {"SLURM_STEP_ID": "1"})}) == 3
-
-
-def test_the_task_can_be_set():
-    resolver = SlurmClusterResolver(environ=STEP)
-    resolver.task_id = 3
-    assert resolver.get_task_info() == ("worker", 3)
 
 
 @pytest.mark.parametrize("tasks_per_node", [2, {"a": 2, "b": 2}])
@@ -212,3 +276,99 @@ def test_gpus_are_not_set_for_an_environment_that_was_given(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     gpus(environ={"SLURM_GPUS_ON_NODE": "4"}).cluster_spec()
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1,2,3"
+
+
+def open_mpi(rank, size, local_rank, local_size):
+    return {
+        "OMPI_COMM_WORLD_RANK": str(rank),
+        "OMPI_COMM_WORLD_SIZE": str(size),
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(local_rank),
+        "OMPI_COMM_WORLD_LOCAL_SIZE": str(local_size),
+        "PMIX_RANK": str(rank),
+    }
+
+
+def hydra(rank, size, local_rank, local_size):
+    return {
+        "PMI_RANK": str(rank),
+        "PMI_SIZE": str(size),
+        "MPI_LOCALRANKID": str(local_rank),
+        "MPI_LOCALNRANKS": str(local_size),
+    }
+
+
+def mvapich(rank, size, local_rank, local_size):
+    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+    values = (rank, size, local_rank, local_size)
+    return {f"MV2_COMM_WORLD_{n}": str(v) for n, v in zip(names, values, strict=True)}
+
+
+@pytest.mark.parametrize("launcher", [open_mpi, hydra, mvapich])
+def test_the_rank_is_read(launcher):
+    assert mpi_rank(launcher(3, 4, 1, 2)) == MPIRank(3, 4, 1, 2)
+
+
+def test_a_launcher_may_not_tell_local_ranks():
+    assert mpi_rank({"PMI_RANK": "0", "PMI_SIZE": "2"}) == MPIRank(0, 2, None, None)
+
+
+def test_without_a_launcher_there_is_no_rank():
+    assert mpi_rank({"PMIX_RANK": "0"}) is None
+    with pytest.raises(errors.ClusterSpecError, match="mpirun"):
+        MPIClusterResolver(environ={}).cluster_spec()
+
+
+@pytest.mark.parametrize("launcher", [open_mpi, hydra, mvapich])
+def test_all_ranks_on_one_host(launcher):
+    resolver = MPIClusterResolver(environ=launcher(1, 2, 1, 2))
+    assert resolver.cluster_spec().as_dict() == {"worker": ["127.0.0.1:8888", "127.0.0.1:8889"]}
+    assert (resolver.task_type, resolver.task_id) == ("worker", 1)
+    assert resolver.master() == "127.0.0.1:8889"
+
+
+def test_each_host_once():
+    resolver = MPIClusterResolver(["a", "b"], port_base=7000, environ=open_mpi(2, 4, 0, 2))
+    assert resolver.cluster_spec().as_dict() == {"worker": ["a:7000", "a:7001", "b:7000", "b:7001"]}
+
+
+def test_a_host_for_each_rank():
+    resolver = MPIClusterResolver(["a", "b", "a"], environ=hydra(2, 3, 1, 2))
+    assert resolver.cluster_spec().as_dict() == {"worker": ["a:8888", "b:8888", "a:8889"]}
+
+
+@pytest.mark.parametrize("hosts", [[], ["a", "b"], ["a", "a"], ["a", "b", "c", "d"]])
+def test_hosts_that_do_not_fit_the_ranks(hosts):
+    size = 4 if hosts == ["a", "a"] else 3
+    with pytest.raises(errors.ClusterSpecError, match="Cannot divide"):
+        MPIClusterResolver(hosts, environ=open_mpi(0, size, 0, 1)).cluster_spec()
+
+
+def test_ranks_that_take_turns_need_a_host_for_each():
+    # mpirun --map-by node: rank 1 is the first on the second host.
+    environ = open_mpi(1, 4, 0, 2)
+    with pytest.raises(errors.ClusterSpecError, match="Pass hosts, one entry for each rank"):
+        MPIClusterResolver(["a", "b"], environ=environ).cluster_spec()
+    spec = MPIClusterResolver(["a", "b", "a", "b"], environ=environ).cluster_spec()
+    assert spec.task_address("worker", 1) == "b:8888"
+
+
+def test_hosts_of_an_allocation_of_slurm():
+    allocation = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)"}
+    resolver = MPIClusterResolver(environ={**open_mpi(2, 3, 0, 1), **allocation})
+    assert resolver.cluster_spec().as_dict() == {"worker": ["n1:8888", "n1:8889", "n2:8888"]}
+
+
+def test_an_allocation_that_is_too_small():
+    allocation = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)"}
+    resolver = MPIClusterResolver(environ={**open_mpi(2, 3, 1, 2), **allocation})
+    with pytest.raises(errors.ClusterSpecError, match="Rank 2 has no place"):
+        resolver.cluster_spec()
+
+
+@pytest.mark.parametrize(
+    "environ", [open_mpi(0, 4, 0, 2), {"PMI_RANK": "0", "PMI_SIZE": "2"}], ids=["two", "unknown"]
+)
+def test_hosts_that_are_not_known(environ):
+    with pytest.raises(errors.ClusterSpecError, match="Rank 0.*hosts=") as e:
+        MPIClusterResolver(environ=environ).cluster_spec()
+    assert "hosts=[" in str(e.value)
