@@ -67,7 +67,7 @@ TIMED = (
     "unit/launch/test_ray.py",
     "unit/launch/test_run.py",
     "unit/launch/test_ssh.py",
-    "unit/launch/test_supervise.py",
+    "unit/_processes/test_supervisor.py",
     "unit/_tools/migrate/test_trial.py",
 )
 RETRIES = 2
