@@ -35,12 +35,9 @@ class NewFolder:
 
     As a context manager it finishes when the block ends, and is discarded if the block raises.
 
-    Args:
-        target: Its name when it is whole. What killed programs left of it is removed or put back.
-        marks: Names of files of which a folder that may be replaced has one.
-
-    Raises:
-        UsageError: If something else is there, which would be lost.
+    What killed programs left of `target`, its name when it is whole, is removed or put back.
+    `marks` are names of files of which a folder that may be replaced has one; `UsageError` if
+    something else is there, which would be lost.
     """
 
     def __init__(self, target: str | os.PathLike[str], marks: Collection[str]) -> None:
@@ -56,8 +53,7 @@ class NewFolder:
     def finish(self, *, replace: bool = True) -> None:
         """Force the files to the disk and rename the folder.
 
-        Args:
-            replace: Whether it takes the place of a folder that is there; else it is discarded.
+        `replace`: whether it takes the place of a folder that is there; else it is discarded.
         """
         try:
             _sync_all(self.path)

@@ -42,11 +42,7 @@ class Check(NamedTuple):
     after: str
 
     def __call__(self, holds: Any, *values: Any) -> None:
-        """Raise unless the condition holds.
-
-        Raises:
-            UsageError: A ValueError, as TensorFlow's `InvalidArgumentError` is here.
-        """
+        """Raise unless the condition holds."""
         if not np.all(holds):
             raise UsageError(f"{self.before}{', '.join(map(_shown, values))}{self.after}")
 

@@ -122,12 +122,7 @@ def lookup(params: Any, ids: Any) -> Any:
     A table with a method `lookup_rows(ids)` answers itself, so that it need never be here whole.
     It is given integers of any shape, and `NO_ID` where nothing will be used.
 
-    Args:
-        params: A table, or a list of shards in the order of their rows.
-        ids: Integers; the numbers of rows.
-
-    Returns:
-        The rows; NaN, or what `jnp.take(mode="fill")` gives integers, where there is no such row.
+    The rows are NaN, or what `jnp.take(mode="fill")` gives integers, where there is no such row.
     """
     if isinstance(params, list | tuple):
         return _lookup_in_shards(list(params), ids)  # pyright: ignore[reportUnknownArgumentType]
@@ -178,18 +173,11 @@ def _padded_shape(array: Any, ndim: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class _SparseIds:
-    """Several ids per example, as (examples, most) or one behind another.
-
-    Args:
-        ids: The ids.
-        there: Which of them are ids, and do not only fill the shape.
-        example: The example of each id, if they stand one behind another.
-        examples: How many examples there are.
-    """
+    """Several ids per example, as (examples, most) or one behind another."""
 
     ids: Any
-    there: Any
-    example: Any
+    there: Any  # which of them are ids, and do not only fill the shape
+    example: Any  # of each id, if they stand one behind another
     examples: int
 
     @classmethod

@@ -25,13 +25,8 @@ _FEW, _MOST = 25, 100
 def group_by_size(sizes: Sequence[int | None], bytes_per_pack: int) -> list[list[int]]:
     """Divide tensors into packs, TensorFlow's way.
 
-    Args:
-        sizes: The size of each tensor in bytes; None if not known.
-        bytes_per_pack: A new pack is opened when the current one is larger than this; 0, or an
-            unknown size, puts all in one pack.
-
-    Returns:
-        The positions of the tensors of each pack.
+    A new pack is opened when the current one is larger than `bytes_per_pack`; 0, or a size that is
+    not known, puts all in one pack. The result has the positions of the tensors of each pack.
 
     Example:
         >>> group_by_size([128, 32, 800, 4], 200)

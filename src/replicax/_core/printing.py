@@ -67,7 +67,7 @@ def print(
     nests = [jax.tree.map(lambda leaf: _noted(leaf, slots), i, is_leaf=_is_whole) for i in inputs]
     line = _Line(nests, count, sep, end, write)
     if not is_compiling(*slots):
-        line.print([to_host(value) for value in slots])
+        line.print("", *(ends(to_host(value), count) for value in slots))
         return
     if not all(isinstance(size, int) for value in slots for size in value.shape):
         return  # Keras asks for shapes alone
@@ -77,7 +77,8 @@ def print(
     if context is not None and context.num_replicas_in_sync > 1:
         call_on_host(line.print_replica, context.replica_id_in_sync_group, *cut)
     else:
-        call_on_host(line.print_worker, *cut)
+        worker = f"[worker {jax.process_index()}] " if jax.process_count() > 1 else ""
+        call_on_host(functools.partial(line.print, worker), *cut)
 
 
 @final
@@ -139,26 +140,17 @@ class _Line:
     end: str
     write: Callable[[str], Any]
 
-    def print(self, arrays: list[np.ndarray], prefix: str = "") -> None:
-        """Print, with whole arrays."""
-        self.print_cut(*(ends(np.asarray(array), self.count) for array in arrays), prefix=prefix)
-
-    def print_cut(self, *arrays: np.ndarray, prefix: str = "") -> None:
+    def print(self, prefix: str, *arrays: np.ndarray) -> None:
         """Print, with the ends of arrays."""
         text = functools.partial(self._leaf, arrays)
         line = self.sep.join(nest_text(value, text) for value in self.inputs)
         with _writing:
             self.write(f"{prefix}{line}{self.end}")
 
-    def print_worker(self, *arrays: np.ndarray) -> None:
-        """Print what this worker has, or all replicas together."""
-        worker = f"[worker {jax.process_index()}] " if jax.process_count() > 1 else ""
-        self.print_cut(*arrays, prefix=worker)
-
     def print_replica(self, replica: np.ndarray, *arrays: np.ndarray) -> None:
         """Print what a replica has."""
         worker = f"worker {jax.process_index()}, " if jax.process_count() > 1 else ""
-        self.print_cut(*arrays, prefix=f"[{worker}replica {int(replica)}] ")
+        self.print(f"[{worker}replica {int(replica)}] ", *arrays)
 
     def _leaf(self, arrays: tuple[np.ndarray, ...], leaf: Any) -> str:
         if isinstance(leaf, _Slot):

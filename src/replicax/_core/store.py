@@ -11,25 +11,15 @@ from jax.sharding import Sharding
 
 @dataclass(frozen=True)
 class VariableSpec:
-    """What a store is told about a variable when Keras creates it.
+    """What a store is told about a variable when Keras creates it."""
 
-    Args:
-        path: The variable's path in its model, such as `dense/kernel`.
-        shape: Its shape.
-        dtype: The type of its elements, as Keras spells it.
-        aggregation: `none`, `mean`, `sum` or `only_first_replica`.
-        synchronization: `auto`, `on_write`, `on_read` or `none`.
-        is_slot: Whether an optimizer keeps it: momentum, an average, accumulated gradients.
-        parameter: The path of the variable that the optimizer keeps it for, if there is one.
-    """
-
-    path: str
+    path: str  # in its model, such as `dense/kernel`
     shape: tuple[int, ...]
-    dtype: str
+    dtype: str  # as Keras spells it
     aggregation: str = "none"
     synchronization: str = "auto"
-    is_slot: bool = False
-    parameter: str = ""
+    is_slot: bool = False  # an optimizer keeps it: momentum, an average, accumulated gradients
+    parameter: str = ""  # the path of the variable that the optimizer keeps it for
 
 
 class Store(Protocol):

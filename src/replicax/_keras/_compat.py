@@ -703,8 +703,7 @@ def has_graph(model: Any) -> bool:
 def set_outputs(model: Any, outputs: list[Any]) -> None:
     """Let a functional model compute these outputs from now on, in the nest of those it had.
 
-    Raises:
-        ValueError: If they are not computed from its inputs.
+    `ValueError` if they are not computed from its inputs.
     """
     struct = keras.tree.pack_sequence_as(model._outputs_struct, outputs)
     graph = keras.Function(model._inputs_struct, struct)
@@ -820,8 +819,7 @@ def share_counts(optimizer: Any, other: Any) -> None:
 def call_specs(model: Any) -> list[Any]:
     """The shapes and types of what a model is called with: a nest for each argument.
 
-    Raises:
-        ValueError: If it was not built, or not called.
+    `ValueError` if it was not built, or not called.
     """
     specs: Any = get_input_signature(model)
     return list(specs)

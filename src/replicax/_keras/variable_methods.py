@@ -24,6 +24,28 @@ from replicax._program.aggregation import Settlement, change, settle
 from replicax._program.capture import CaptureScope
 
 
+def _at_rows(how: str, doc: str) -> Callable[..., Any]:
+    """A method that changes rows: those of an object with `indices` and `values`."""
+
+    def method(
+        self: Any, sparse_delta: Any, use_locking: bool = False, name: str | None = None
+    ) -> Any:
+        return _change_at(self, jnp.asarray(sparse_delta.indices), how, sparse_delta.values)
+
+    method.__name__, method.__doc__ = f"scatter_{how}", doc
+    return method
+
+
+def _at_indices(how: str, doc: str) -> Callable[..., Any]:
+    """A method that changes the parts at several indices, each a row of `indices`."""
+
+    def method(self: Any, indices: Any, updates: Any, name: str | None = None) -> Any:
+        return _change_at(self, _places(indices), how, updates)
+
+    method.__name__, method.__doc__ = f"scatter_nd_{how}", doc
+    return method
+
+
 class VariableMethods:
     """What `Variable` has beside Keras' methods, wherever its value lives.
 
@@ -41,10 +63,7 @@ class VariableMethods:
         read_value: bool = True,
     ) -> Any:
         """Replace the value; the variable, or None without `read_value`."""
-        value = _part(value)
-        agreed = _agreed_value(self, value)
-        assigned = super().assign(value)  # pyright: ignore[reportAttributeAccessIssue]
-        return _result(self, assigned, agreed, read_value)
+        return self._assigned("assign", value, read_value, _agreed_value)
 
     def assign_add(
         self,
@@ -54,10 +73,7 @@ class VariableMethods:
         read_value: bool = True,
     ) -> Any:
         """Add to the value; the variable, or None without `read_value`."""
-        delta = _part(delta)
-        agreed = _agreed_sum(self, delta)
-        assigned = super().assign_add(delta)  # pyright: ignore[reportAttributeAccessIssue]
-        return _result(self, assigned, agreed, read_value)
+        return self._assigned("assign_add", delta, read_value, _agreed_sum)
 
     def assign_sub(
         self,
@@ -67,10 +83,23 @@ class VariableMethods:
         read_value: bool = True,
     ) -> Any:
         """Subtract from the value; the variable, or None without `read_value`."""
-        delta = _part(delta)
-        agreed = _agreed_sum(self, -jnp.asarray(delta))
-        assigned = super().assign_sub(delta)  # pyright: ignore[reportAttributeAccessIssue]
-        return _result(self, assigned, agreed, read_value)
+        return self._assigned("assign_sub", delta, read_value, _agreed_difference)
+
+    def _assigned(
+        self, method: str, value: Any, read_value: bool, agree: Callable[[Any, Any], Any]
+    ) -> Any:
+        """What assigning by this method of Keras' gives: in `run`, what the replicas agree on."""
+        value = _part(value)
+        agreed = agree(self, value)
+        assigned = getattr(super(), method)(value)
+        scope: Any = _compat.get_stateless_scope()
+        if agreed is not None:
+            # For what the replicas add next; the variable was assigned.
+            scope.agreed[id(self)] = scope.state_mapping[id(self)], agreed
+            assigned = agreed
+        if not read_value:
+            return None
+        return self if scope is None else assigned
 
     def read_value(self) -> Any:
         """The value."""
@@ -104,67 +133,18 @@ class VariableMethods:
         """The rows of these numbers."""
         return jnp.take(self.read_value(), jnp.asarray(indices), axis=0)
 
-    def scatter_nd_update(self, indices: Any, updates: Any, name: str | None = None) -> Any:
-        """Replace the parts at several indices."""
-        return _replace_at(self, _places(indices), "set", updates)
-
-    def scatter_nd_add(self, indices: Any, updates: Any, name: str | None = None) -> Any:
-        """Add to the parts at several indices."""
-        return _add_at(self, _places(indices), updates, 1)
-
-    def scatter_nd_sub(self, indices: Any, updates: Any, name: str | None = None) -> Any:
-        """Subtract from the parts at several indices."""
-        return _add_at(self, _places(indices), updates, -1)
-
-    def scatter_update(
-        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
-    ) -> Any:
-        """Replace rows: those of an object with `indices` and `values`, a `tf.IndexedSlices`."""
-        return _replace_at(self, jnp.asarray(sparse_delta.indices), "set", sparse_delta.values)
-
-    def scatter_add(
-        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
-    ) -> Any:
-        """Add to rows: those of an object with `indices` and `values`."""
-        return _add_at(self, jnp.asarray(sparse_delta.indices), sparse_delta.values, 1)
-
-    def scatter_sub(
-        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
-    ) -> Any:
-        """Subtract from rows: those of an object with `indices` and `values`."""
-        return _add_at(self, jnp.asarray(sparse_delta.indices), sparse_delta.values, -1)
-
-    def scatter_max(
-        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
-    ) -> Any:
-        """Replace elements of rows that are smaller than those of `values`."""
-        return _replace_at(self, jnp.asarray(sparse_delta.indices), "max", sparse_delta.values)
-
-    def scatter_min(
-        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
-    ) -> Any:
-        """Replace elements of rows that are larger than those of `values`."""
-        return _replace_at(self, jnp.asarray(sparse_delta.indices), "min", sparse_delta.values)
-
-    def scatter_mul(
-        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
-    ) -> Any:
-        """Multiply rows by those of an object with `indices` and `values`."""
-        return _scale_rows(self, sparse_delta, _multiplied)
-
-    def scatter_div(
-        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
-    ) -> Any:
-        """Divide rows by those of an object with `indices` and `values`."""
-        return _scale_rows(self, sparse_delta, _divided)
-
-    def scatter_nd_max(self, indices: Any, updates: Any, name: str | None = None) -> Any:
-        """Replace what is smaller at several indices."""
-        return _replace_at(self, _places(indices), "max", updates)
-
-    def scatter_nd_min(self, indices: Any, updates: Any, name: str | None = None) -> Any:
-        """Replace what is larger at several indices."""
-        return _replace_at(self, _places(indices), "min", updates)
+    scatter_update = _at_rows("update", "Replace rows, those of a `tf.IndexedSlices`.")
+    scatter_add = _at_rows("add", "Add to rows, those of a `tf.IndexedSlices`.")
+    scatter_sub = _at_rows("sub", "Subtract from rows, those of a `tf.IndexedSlices`.")
+    scatter_max = _at_rows("max", "Replace elements of rows that are smaller than the new ones.")
+    scatter_min = _at_rows("min", "Replace elements of rows that are larger than the new ones.")
+    scatter_mul = _at_rows("mul", "Multiply rows by those of a `tf.IndexedSlices`.")
+    scatter_div = _at_rows("div", "Divide rows by those of a `tf.IndexedSlices`.")
+    scatter_nd_update = _at_indices("update", "Replace the parts at several indices.")
+    scatter_nd_add = _at_indices("add", "Add to the parts at several indices.")
+    scatter_nd_sub = _at_indices("sub", "Subtract from the parts at several indices.")
+    scatter_nd_max = _at_indices("max", "Replace what is smaller at several indices.")
+    scatter_nd_min = _at_indices("min", "Replace what is larger at several indices.")
 
     def batch_scatter_update(
         self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
@@ -172,7 +152,7 @@ class VariableMethods:
         """Replace parts of each row: `indices` are of the axis behind the batch."""
         rows = jnp.asarray(sparse_delta.indices)
         outer = jnp.meshgrid(*map(jnp.arange, rows.shape), indexing="ij")[:-1]
-        return _replace_at(self, (*outer, rows), "set", sparse_delta.values)
+        return _change_at(self, (*outer, rows), "update", sparse_delta.values)
 
     def __getitem__(self, index: Any) -> Any:
         part = super().__getitem__(index)  # pyright: ignore[reportAttributeAccessIssue]
@@ -210,25 +190,19 @@ def _part(value: Any) -> Any:
     return value.__jax_array__() if isinstance(value, VariableSlice) else value
 
 
-def _result(variable: Any, value: Any, agreed: Any, read_value: bool) -> Any:
-    """What assigning gives: in `run`, the value that the replicas agree on."""
-    if agreed is not None:
-        scope: Any = _compat.get_stateless_scope()
-        # For what the replicas add next; the variable was assigned.
-        scope.agreed[id(variable)] = scope.state_mapping[id(variable)], agreed
-        value = agreed
-    if not read_value:
-        return None
-    return variable if _compat.get_stateless_scope() is None else value
-
-
-def _replace_at(variable: Any, places: Any, how: str, updates: Any) -> Any:
-    """Replace parts by `set`, `max` or `min`."""
+def _change_at(variable: Any, places: Any, how: str, updates: Any) -> Any:
+    """Change the parts at these places as the method of this name says."""
+    value = variable.read_value()
+    updates = jnp.asarray(updates, value.dtype)
+    if how in ("add", "sub"):
+        change = jnp.zeros_like(value).at[places].add(updates)
+        return variable.assign_add(change if how == "add" else -change)
+    if how in _SCALES:
+        return _scale_rows(variable, value, places, updates, _SCALES[how])
     if current_group() is not None and (_is_local(variable) or variable.aggregation in _BLENDING):
         raise _not_combined(variable, "replace")
-    value = variable.read_value()
-    replaced = getattr(value.at[places], how)
-    return assign_parts(variable, replaced(jnp.asarray(updates, value.dtype)))
+    replaced = getattr(value.at[places], "set" if how == "update" else how)
+    return assign_parts(variable, replaced(updates))
 
 
 def _multiplied(value: Any, rows: Any, factors: Any) -> Any:
@@ -239,10 +213,14 @@ def _divided(value: Any, rows: Any, divisors: Any) -> Any:
     return jax.lax.div(value, jnp.ones_like(value).at[rows].multiply(divisors))
 
 
-def _scale_rows(variable: Any, sparse_delta: Any, scale: Callable[[Any, Any, Any], Any]) -> Any:
+_SCALES = {"mul": _multiplied, "div": _divided}
+
+
+def _scale_rows(
+    variable: Any, value: Any, rows: Any, factors: Any, scale: Callable[[Any, Any, Any], Any]
+) -> Any:
     """Multiply or divide rows; in `run` by the factors of all replicas, one after the other."""
-    value, rows = variable.read_value(), jnp.asarray(sparse_delta.indices)
-    factors, group = jnp.asarray(sparse_delta.values, value.dtype), current_group()
+    group = current_group()
     if group is None or not (_is_local(variable) or variable.aggregation in _BLENDING):
         return assign_parts(variable, scale(value, rows, factors))
     # Not with "sum": a sum of changes would lose digits of small results.
@@ -267,12 +245,6 @@ def _not_combined(variable: Any, what: str) -> VariableNotReduced:
 def _is_local(variable: Any) -> bool:
     """Whether each replica writes by itself, and only reading combines."""
     return variable.synchronization == VariableSynchronization.ON_READ
-
-
-def _add_at(variable: Any, places: Any, updates: Any, sign: int) -> Any:
-    value = variable.read_value()
-    change = jnp.zeros_like(value).at[places].add(jnp.asarray(updates, value.dtype))
-    return variable.assign_add(change if sign > 0 else -change)
 
 
 _HOW = {
@@ -300,6 +272,10 @@ def _agreed_sum(variable: Any, delta: Any) -> Any:
         if own is not scope.state_mapping[key]:  # written since by other means
             return None
     return before + _settled(variable, delta)
+
+
+def _agreed_difference(variable: Any, delta: Any) -> Any:
+    return _agreed_sum(variable, -jnp.asarray(delta))
 
 
 def assign_parts(variable: Any, whole: Any) -> Any:

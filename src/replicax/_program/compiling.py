@@ -31,14 +31,9 @@ def compiled(
 ) -> Any:
     """A function, compiled by `jax.jit` when it is called first.
 
-    Args:
-        fn: The function.
-        devices: Those that it runs on; None for JAX's default device.
-        compiler_options: XLA options of the user, which come before ours.
-        how: What else `jax.jit` takes.
-
-    Returns:
-        The function; its `trace` and `lower` are those of `jax.jit`.
+    `devices` are those that it runs on, None for JAX's default device. The user's
+    `compiler_options` come before ours; `how` is what else `jax.jit` takes, whose `trace` and
+    `lower` the result has.
     """
     platform = platform_of(devices or (default_device(),))
     options = dict(compiler_options or {})

@@ -25,25 +25,15 @@ UNEVEN = PerReplica(parts=(jnp.ones(2), jnp.ones(1)))
 
 MISUSES = {
     "float": float,
-    "int": int,
-    "bool": bool,
     "len": len,
     "list": list,
     "index": lambda v: v[0],
     "add": lambda v: v + 1,
-    "right add": lambda v: 1 + v,
-    "subtract": lambda v: v - 1,
-    "right subtract": lambda v: 1 - v,
-    "multiply": lambda v: v * 2,
-    "right multiply": lambda v: 2 * v,
     "divide": lambda v: v / 2,
-    "right divide": lambda v: 2 / v,
     "matmul": lambda v: v @ v,
     "negate": operator.neg,
     "numpy": np.asarray,
-    "numpy function": np.sum,
     "jax.numpy": jnp.asarray,
-    "jax.numpy function": jnp.sum,
 }
 
 

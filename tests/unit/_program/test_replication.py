@@ -35,21 +35,107 @@ def replica_id():
     return lax.axis_index(AXIS)
 
 
-def test_what_is_made_of_nothing_is_the_same():
-    assert labels(lambda: (jnp.ones(3), 1.0)) == [SAME, SAME]
+def a_branch_that_forgets_to_combine(flag, x):
+    return lax.cond(flag[0] > 0, lambda: lax.psum(x, AXIS), lambda: x)
+
+
+def a_carry_round(x):
+    # The first carry takes up x in the first round, the second takes up the first in the next.
+    def body(carry, _):
+        first, second, third = carry
+        return (first + x, second + first, third), second
+
+    carry, seen = lax.scan(body, (jnp.zeros(4), jnp.zeros(4), jnp.zeros(4)), None, length=3)
+    return *carry, seen
+
+
+def a_carry_that_spreads(own, shared):
+    """The carry starts equal and becomes different in the first round."""
+    return lax.scan(lambda c, _: (c + own, lax.psum(c, AXIS)), shared, None, length=2)
+
+
+def a_loop_of_sums(x):
+    return lax.fori_loop(0, 3, lambda _, total: total + lax.psum(x, AXIS), jnp.zeros(4))
+
+
+def a_loop_of_this_length(limit):
+    return lax.while_loop(lambda n: n < limit[0], lambda n: n + 1, 0.0)
+
+
+def a_loop_of_own_length(x):
+    return lax.while_loop(lambda c: c[0] < replica_id(), lambda c: c + 1, x)
+
+
+def a_loop_that_carries(x, steps):
+    def body(carry):
+        n, first, second = carry
+        return n + 1, first + x, second + first
+
+    start = (0.0, jnp.zeros(4), jnp.zeros(4))
+    return lax.while_loop(lambda carry: carry[0] < steps[0], body, start)
+
+
+@jax.custom_jvp
+def total(x):
+    return lax.psum(x, AXIS)
+
+
+total.defjvp(lambda primals, tangents: (total(*primals), tangents[0]))
+
+
+@jax.custom_vjp
+def also(x):
+    return lax.psum(x, AXIS)
+
+
+also.defvjp(lambda x: (also(x), None), lambda _, g: (g,))
+
+
+def pair(x, y):
+    return lax.psum(x, AXIS), y + replica_id()
+
+
+CASES = {
+    "nothing": (lambda: jnp.ones(3), [], [False]),
+    "an input": (lambda x, y: (x + y, y), [DIFFERS, SAME], [True, False]),
+    "the number": (replica_id, [], [True]),
+    "jit": (jax.jit(pair), [DIFFERS, SAME], [False, True]),
+    "checkpoint": (jax.checkpoint(pair), [DIFFERS, SAME], [False, True]),
+    "own derivatives": (lambda x: (total(x), also(x)), [DIFFERS], [False, False]),
+    "a gradient": (jax.grad(lambda x: jnp.sum(lax.psum(x, AXIS) ** 2)), [DIFFERS], [False]),
+    "a branch taken by all": (
+        lambda flag, x: lax.cond(flag[0] > 0, lambda: lax.psum(x, AXIS), lambda: jnp.zeros(4)),
+        [SAME, DIFFERS],
+        [False],
+    ),
+    "a branch that forgets": (a_branch_that_forgets_to_combine, [SAME, DIFFERS], [True]),
+    "an own choice": (
+        lambda flag: lax.cond(flag[0] > 0, lambda: 1.0, lambda: 2.0), [DIFFERS], [True],
+    ),
+    "the number in a branch": (
+        lambda flag: lax.cond(flag[0] > 0, lambda: replica_id(), lambda: 0), [SAME], [True],
+    ),
+    "a scan over what varies": (
+        lambda x, y: lax.scan(lambda c, row: (c, row + 1), y[0], x), [DIFFERS, SAME], [False, True],
+    ),
+    "a scan": (a_carry_round, [DIFFERS], [True, True, False, True]),
+    "a scan that spreads": (a_carry_that_spreads, [DIFFERS, SAME], [True, False]),
+    "a loop of sums": (a_loop_of_sums, [DIFFERS], [False]),
+    "a loop of own length": (a_loop_of_this_length, [DIFFERS], [True]),
+    "a loop of one length": (a_loop_of_this_length, [SAME], [False]),
+    "a loop of the number's length": (a_loop_of_own_length, [SAME], [True]),
+    "a loop that carries": (a_loop_that_carries, [DIFFERS, SAME], [False, True, True]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("fn", "given", "expected"), CASES.values(), ids=CASES)
+def test_which_outputs_vary(fn, given, expected):
+    assert varies(fn, *given) == expected
 
 
 def test_labels_are_those_of_everything_a_value_is_made_from():
     a, b = frozenset({"a"}), frozenset({"b"})
-    assert labels(lambda x, y: (x + y, 2 * x, y), a, b) == [a | b, a, b]
-
-
-def test_an_input_that_varies_makes_its_results_vary():
-    assert varies(lambda x, y: (x + y, y), DIFFERS, SAME) == [True, False]
-
-
-def test_the_replicas_number_varies():
-    assert varies(lambda: replica_id()) == [True]
+    assert labels(lambda x, y: (x + y, 2 * x, jnp.zeros(3)), a, b) == [a | b, a, SAME]
 
 
 def test_a_number_on_another_axis_is_none_of_ours():
@@ -90,119 +176,13 @@ def test_combining_over_another_axis_combines_no_replicas():
     assert dependence(jaxpr.jaxpr, [DIFFERS]) == [DIFFERS]
 
 
-@pytest.mark.parametrize("wrap", [jax.jit, jax.checkpoint], ids=["jit", "checkpoint"])
-def test_calls_are_followed(wrap):
-    inner = wrap(lambda x, y: (lax.psum(x, AXIS), y + replica_id()))
-    assert varies(lambda x, y: inner(x, y), DIFFERS, SAME) == [False, True]
-
-
-def test_functions_with_derivatives_of_their_own_are_followed():
-    @jax.custom_jvp
-    def total(x):
-        return lax.psum(x, AXIS)
-
-    total.defjvp(lambda primals, tangents: (total(*primals), tangents[0]))
-
-    @jax.custom_vjp
-    def also(x):
-        return lax.psum(x, AXIS)
-
-    also.defvjp(lambda x: (also(x), None), lambda _, g: (g,))
-    assert varies(lambda x: (total(x), also(x)), DIFFERS) == [False, False]
-
-
-def test_a_branch_taken_by_all_is_followed():
-    def fn(flag, x):
-        return lax.cond(flag[0] > 0, lambda: lax.psum(x, AXIS), lambda: jnp.zeros(4))
-
-    assert varies(fn, SAME, DIFFERS) == [False]
-
-
-def test_a_branch_that_forgets_to_combine_varies():
-    def fn(flag, x):
-        return lax.cond(flag[0] > 0, lambda: lax.psum(x, AXIS), lambda: x)
-
-    assert varies(fn, SAME, DIFFERS) == [True]
-
-
-def test_a_choice_that_varies_makes_the_outcome_vary():
-    def fn(flag):
-        return lax.cond(flag[0] > 0, lambda: 1.0, lambda: 2.0)
-
-    assert varies(fn, DIFFERS) == [True]
-
-
-def test_a_branch_that_asks_for_the_number_varies():
-    def fn(flag):
-        return lax.cond(flag[0] > 0, lambda: replica_id(), lambda: 0)
-
-    assert varies(fn, SAME) == [True]
-
-
-def test_a_scan_carries_its_labels_round():
-    # The first carry takes up x in the first round, the second takes up the first in the next.
-    def fn(x):
-        def body(carry, _):
-            first, second, third = carry
-            return (first + x, second + first, third), second
-
-        carry, seen = lax.scan(body, (jnp.zeros(4), jnp.zeros(4), jnp.zeros(4)), None, length=3)
-        return *carry, seen
-
-    assert varies(fn, DIFFERS) == [True, True, False, True]
-
-
-def test_a_scan_over_what_varies_varies():
-    def fn(x, y):
-        return lax.scan(lambda carry, row: (carry, row + 1), y[0], x)
-
-    assert varies(fn, DIFFERS, SAME) == [False, True]
-
-
-def test_a_scan_that_combines_is_the_same():
-    def fn(x):
-        return lax.fori_loop(0, 3, lambda _, total: total + lax.psum(x, AXIS), jnp.zeros(4))
-
-    assert varies(fn, DIFFERS) == [False]
-
-
-def test_a_loop_varies_if_its_length_does():
-    def fn(limit):
-        return lax.while_loop(lambda n: n < limit[0], lambda n: n + 1, 0.0)
-
-    assert varies(fn, DIFFERS) == [True]
-    assert varies(fn, SAME) == [False]
-
-
-def test_a_loop_carries_its_labels_round():
-    def fn(x, steps):
-        def body(carry):
-            n, first, second = carry
-            return n + 1, first + x, second + first
-
-        start = (0.0, jnp.zeros(4), jnp.zeros(4))
-        return lax.while_loop(lambda carry: carry[0] < steps[0], body, start)
-
-    assert varies(fn, DIFFERS, SAME) == [False, True, True]
-
-
-def test_gradients_of_what_is_combined_are_followed():
-    def fn(x):
-        return jax.grad(lambda x: jnp.sum(lax.psum(x, AXIS) ** 2))(x)
-
-    assert varies(fn, DIFFERS) == [False]
-
-
 def equation_of(fn, *args):
     jaxpr = jax.make_jaxpr(fn, axis_env=[(AXIS, 2)])(*args)
     return jaxpr.jaxpr, jaxpr.jaxpr.eqns[-1]
 
 
 def test_collectives_are_recognised_inside_loops():
-    def loop(x):
-        return lax.fori_loop(0, 3, lambda _, total: total + lax.psum(x, AXIS), jnp.zeros(4))
-
-    jaxpr, equation = equation_of(loop, X)
+    jaxpr, equation = equation_of(a_loop_of_sums, X)
     assert has_collective(jaxpr)
     assert not is_collective(equation)
     assert not mentions_replica(jaxpr)

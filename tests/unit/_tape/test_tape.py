@@ -13,6 +13,7 @@ import pytest
 from jax import lax
 
 import replicax as rx
+import replicax.tf as tf
 from replicax._core.errors import PerReplicaMisuse, TapeMisuse, UsageError
 from replicax._core.values import Mirrored, PerReplica
 from replicax._tape.tape_entries import UnconnectedGradients
@@ -622,3 +623,45 @@ def test_a_target_that_is_a_variable_itself():
         result = first
     gradients = tape.gradient(result, [first, second])
     assert float(gradients[0]) == 1.0 and gradients[1] is None
+
+
+DRAW = np.random.default_rng(0)
+ROWS = DRAW.normal(size=(2048, 16)).astype("float32")
+IMAGES = DRAW.normal(size=(4, 16, 16, 16)).astype("float32")
+KERNEL = DRAW.normal(size=(3, 3, 16, 16)).astype("float32")
+IDS = DRAW.integers(0, 50, (512,))
+TABLE = DRAW.normal(size=(50, 16)).astype("float32")
+
+STEPS = {
+    "sums over many rows": (lambda x: tf.linalg.matmul(x, ROWS, transpose_a=True), ROWS),
+    "convolution": (lambda x: tf.nn.conv2d(x, KERNEL, 1, "SAME"), IMAGES),
+    "kernel of a convolution": (lambda k: tf.nn.conv2d(IMAGES, k, 1, "SAME"), KERNEL),
+    "pooling": (lambda x: tf.nn.max_pool2d(x, 2, 2, "VALID"), IMAGES),
+    "rows of a table": (lambda t: tf.gather(t, IDS), TABLE),
+}
+
+
+def gradient_by_jax(step, start):
+    return jax.grad(lambda x: (jax.numpy.asarray(step(x)) ** 2).sum())(start)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_tape_takes_gradients_through_a_compiled_function(name):
+    step, start = STEPS[name]
+
+    def gradient(fn):
+        x = tf.Variable(start)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(fn(x) ** 2)
+        return tf.convert_to_tensor(tape.gradient(loss, x)).numpy()
+
+    expected = gradient_by_jax(step, start)
+    np.testing.assert_allclose(gradient(tf.function(step)), expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_jax_takes_gradients_through_a_compiled_function(name):
+    step, start = STEPS[name]
+    found = gradient_by_jax(rx.function(step), start)
+    expected = gradient_by_jax(step, start)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)

@@ -1,7 +1,10 @@
-"""The five questions of "who am I"; over the matrix they are in conformance/test_context.py."""
+"""The default strategy, and the five questions of "who am I"."""
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
 
@@ -46,3 +49,35 @@ def test_the_context_outside_every_scope_works():
     assert float(context.all_reduce("SUM", 3.0)) == 3.0
     assert context.all_gather(np.array([1.0, 2.0]), 0).tolist() == [1.0, 2.0]
     assert context.devices == rx.get_strategy().extended.worker_devices
+
+
+def test_variables_stay_where_keras_puts_them():
+    strategy = rx.get_strategy()
+    with strategy.scope():
+        inside = keras.Variable(1.0)
+    outside = keras.Variable(1.0)
+    assert inside.value.devices() == outside.value.devices() == {jax.devices()[0]}
+
+
+def test_reductions_change_nothing():
+    strategy = rx.get_strategy()
+    value = {"a": jnp.ones(2), "b": 3}
+    assert strategy.reduce("SUM", value, axis=None) is value
+    assert strategy.gather(value, axis=0) is value
+    assert strategy.experimental_local_results(value) == (value,)
+
+
+def test_an_axis_is_reduced():
+    # Semantics 2.3: with axis, the default strategy reduces over that axis.
+    assert float(rx.get_strategy().reduce("MEAN", np.array([1.0, 3.0]), axis=0)) == 2.0
+
+
+def test_its_scope_leaves_room_for_another(mirrored):
+    # It is what there is outside every scope, so entering it changes nothing.
+    with mirrored.scope():
+        assert rx.get_strategy() is mirrored
+
+
+def test_its_devices_are_jaxs():
+    assert rx.get_strategy().extended.worker_devices == ("CPU:0",)
+    assert rx.get_strategy().extended.parameter_devices == ("CPU:0",)

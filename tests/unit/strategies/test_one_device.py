@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
@@ -31,12 +30,6 @@ def test_the_device_must_exist(device):
     # Section 0: tf.distribute takes the CPU, silently.
     with pytest.raises(rx.errors.UnknownDevice, match=r"JAX sees CPU:0-7"):
         rx.OneDeviceStrategy(device)
-
-
-def test_reductions_without_an_axis_are_the_value_itself():
-    strategy, value = rx.OneDeviceStrategy("CPU:0"), jnp.ones(3)
-    assert strategy.reduce("SUM", value, axis=None) is value
-    assert strategy.gather(value, axis=0) is value
 
 
 def test_there_is_one_replica():

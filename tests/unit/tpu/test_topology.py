@@ -1,4 +1,4 @@
-"""Where the devices of a TPU are: made of numbers, of described devices, of virtual CPU devices."""
+"""Where the devices of a TPU are, and which replicas they form."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from replicax import errors
-from replicax.tpu.experimental import Topology
+from replicax.tpu._topology import assigned_devices
+from replicax.tpu.experimental import DeviceAssignment, Topology
 
 # A v2-16: two hosts of a 2 × 2 mesh each, side by side along x, with two cores on a chip.
 V2_16 = [
@@ -95,3 +96,115 @@ def test_devices_that_are_no_tpu_lie_as_those_of_a_v5e(count, mesh):
     numbers = np.arange(count)
     assert topology.device_coordinates[0, :, 0].tolist() == (numbers % mesh[0]).tolist()
     assert topology.device_coordinates[0, :, 1].tolist() == (numbers // mesh[0]).tolist()
+
+
+@pytest.fixture
+def eight():
+    """The virtual devices: x = number % 2, y = number // 2."""
+    return Topology.of(jax.devices())
+
+
+def places(assignment):
+    return [[tuple(place[:2]) for place in replica] for replica in assignment.core_assignment]
+
+
+def test_one_device_each(eight):
+    assignment = DeviceAssignment.build(eight, num_replicas=3)
+    assert (assignment.num_replicas, assignment.num_cores_per_replica) == (3, 1)
+    assert places(assignment) == [[(0, 0)], [(1, 0)], [(0, 1)]]
+    assert assignment.topology is eight
+
+
+def test_squares(eight):
+    assignment = DeviceAssignment.build(eight, [2, 2, 1, 1], num_replicas=2)
+    assert places(assignment) == [
+        [(0, 0), (0, 1), (1, 0), (1, 1)],
+        [(0, 2), (0, 3), (1, 2), (1, 3)],
+    ]
+    assert assignment.coordinates(1, 2) == (1, 2, 0, 0)
+    # (1, 2) is device 1 + 2 · 2.
+    assert assignment.tpu_ordinal(1, 2) == 5
+    assert assignment.tpu_device(1, 2, job="worker") == "/job:worker/task:0/device:TPU:5"
+    assert assignment.host_device(1, 2) == "/task:0/device:CPU:0"
+
+
+def test_devices_of_a_replica_may_be_apart(eight):
+    assignment = DeviceAssignment.build(eight, [1, 2, 1, 1], [1, 2, 1, 1], num_replicas=4)
+    assert places(assignment) == [
+        [(0, 0), (0, 2)],
+        [(1, 0), (1, 2)],
+        [(0, 1), (0, 3)],
+        [(1, 1), (1, 3)],
+    ]
+
+
+def test_both_cores_of_a_chip_come_first():
+    cores = [[x, 0, 0, core] for x in range(2) for core in range(2)]
+    topology = Topology(mesh_shape=[2, 1, 1, 2], device_coordinates=[cores])
+    assignment = DeviceAssignment.build(topology, num_replicas=3)
+    assert assignment.core_assignment[:, 0].tolist() == [[0, 0, 0, 0], [0, 0, 0, 1], [1, 0, 0, 0]]
+
+
+def test_replicas_are_looked_up_by_host():
+    hosts = [[[x, y, 0, 0] for x in range(2)] for y in range(2)]
+    topology = Topology(mesh_shape=[2, 2, 1, 1], device_coordinates=hosts)
+    assignment = DeviceAssignment.build(topology, [2, 1, 1, 1], num_replicas=2)
+    assert [assignment.lookup_replicas(host, 1) for host in range(2)] == [[0], [1]]
+    with pytest.raises(errors.UsageError, match="no logical device"):
+        assignment.lookup_replicas(0, 2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride", "replicas"),
+    [
+        ([2, 2, 1, 1], None, 3),
+        ([1, 1, 1, 2], None, 1),  # the two cores of a TPU v2 or v3
+        ([1, 3, 1, 1], [1, 2, 1, 1], 1),
+        ([2, 2], None, 1),
+        ([0, 1, 1, 1], None, 1),
+        (None, None, 0),
+    ],
+)
+def test_replicas_that_do_not_fit(eight, shape, stride, replicas):
+    with pytest.raises(errors.UsageError, match="fit into a mesh"):
+        DeviceAssignment.build(eight, shape, stride, replicas)
+
+
+def test_a_device_belongs_to_one_replica(eight):
+    with pytest.raises(errors.UsageError, match="`core_assignment`.* 1 coord"):
+        DeviceAssignment(eight, [[[0, 0, 0, 0]], [[0, 0, 0, 0]]])
+
+
+def test_the_devices_of_an_assignment(eight):
+    devices = jax.devices()
+    assignment = DeviceAssignment.build(eight, [1, 2, 1, 1], num_replicas=4)
+    found = assigned_devices(assignment, devices)
+    assert [device.id for device in found] == [0, 2, 1, 3, 4, 6, 5, 7]
+    # An assignment that came as text finds the same ones.
+    numbers = Topology(serialized=eight.serialized())
+    again = DeviceAssignment(numbers, assignment.core_assignment)
+    assert assigned_devices(again, devices) == found
+
+
+class Device:
+    """A device of another host, or of a TPU that is only described."""
+
+    platform, device_kind, core_on_chip = "tpu", "TPU v4", 0
+
+    def __init__(self, host, number):
+        self.process_index, self.id, self.coords = host, number, [number, 0, 0]
+
+
+def test_a_described_device_computes_nothing():
+    topology = Topology.of([Device(0, number) for number in range(8)])
+    assignment = DeviceAssignment.build(topology, num_replicas=8)
+    with pytest.raises(errors.UnknownDevice, match="to compile for a TPU that is not here"):
+        assigned_devices(assignment, jax.devices())
+
+
+@pytest.mark.parametrize(("shape", "replicas"), [([4, 1, 1, 1], 1), ([1, 1, 1, 1], 2)])
+def test_replicas_and_hosts(shape, replicas):
+    devices = [Device(number // 2, number) for number in range(4)]
+    assignment = DeviceAssignment.build(Topology.of(devices), shape, None, replicas)
+    with pytest.raises(errors.UsageError, match="computation_shape"):
+        assigned_devices(assignment, devices)

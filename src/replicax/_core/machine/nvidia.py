@@ -85,8 +85,7 @@ def count(listed: Path = _LISTED, devices: Path = _DEVICES) -> int:
 def look(seconds: float = _SECONDS) -> Driver:
     """Ask for the driver, its GPUs and who uses them.
 
-    Raises:
-        NoAnswerError: If `nvidia-smi` does not answer.
+    `NoAnswerError` if `nvidia-smi` does not answer.
     """
     try:
         rows = _rows("gpu", (*_OF_GPU, "compute_cap", "name"), seconds)
@@ -128,8 +127,7 @@ def utilization(
 ) -> list[float | None]:
     """The share of the last second in which each GPU of this process computed anything.
 
-    Raises:
-        NoAnswerError: If `nvidia-smi` does not answer.
+    `NoAnswerError` if `nvidia-smi` does not answer.
     """
     rows = _rows("gpu", ("uuid", "utilization.gpu"), seconds)
     used = {uuid: int(percent) / 100 if percent.isdecimal() else None for uuid, percent in rows}
@@ -205,8 +203,7 @@ def usable_gpus(environ: Mapping[str, str]) -> list[str]:
 def own_gpus(processes: int, gpus: Sequence[str]) -> list[dict[str, str]]:
     """Variables that give each process, of those that train in step, GPUs of its own.
 
-    Raises:
-        ClusterSpecError: If there are more processes than GPUs. NCCL refuses two on one.
+    `ClusterSpecError` if there are more processes than GPUs: NCCL refuses two on one.
     """
     if not gpus or processes == 1:
         return [{} for _ in range(processes)]

@@ -98,12 +98,7 @@ def count_cpu_devices() -> int:
 
 
 def count_accelerators(kind: str, *, amd: Path = _AMD) -> int:
-    """How many devices of a kind this process can use.
-
-    Args:
-        kind: `GPU` or `TPU`.
-        amd: Where the driver of AMD lists its GPUs.
-    """
+    """How many devices of a kind this process can use."""
     if is_started():
         try:
             return len(jax.local_devices(backend=kind.lower()))
@@ -155,11 +150,7 @@ def grow_gpu_memory(grow: bool) -> None:
 
 
 def compute_deterministically() -> None:
-    """Let GPUs give the same numbers each time; CPUs and TPUs do.
-
-    Raises:
-        BackendAlreadyInitialized: If JAX has started, on GPUs.
-    """
+    """Let GPUs give the same numbers each time; CPUs and TPUs do."""
     if is_started() and jax.default_backend() != "gpu":
         return
     _before_start("deterministic kernels")
