@@ -68,11 +68,6 @@ class Recipe(NamedTuple):
     kind: type
     config: dict[str, Any]
 
-    @property
-    def name(self) -> str:
-        """The name of the class."""
-        return f"{self.kind.__module__}.{self.kind.__qualname__}"
-
     @classmethod
     def of(cls, optimizer: Any) -> Recipe:
         """The recipe of a Keras optimizer, without the work on gradients that workers do."""
