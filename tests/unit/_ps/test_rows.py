@@ -5,6 +5,8 @@ Numbers in comments are pairs of the semantics' list A.
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicax._ps.store.partition import plan_index, rows_by_shard, shard_offsets, shard_rows
+from replicax._ps.store.partition import plan_index, rows_by_shard, shard_rows
 
 WHOLE = np.arange(1, 17).reshape(8, 2)  # [[1, 2] … [15, 16]]
+
+
+def shard_offsets(counts):
+    """The first row of each shard, followed by the number of all rows."""
+    return tuple(itertools.accumulate(counts, initial=0))
+
+
 OFFSETS = shard_offsets((3, 3, 2))
 
 

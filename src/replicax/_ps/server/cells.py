@@ -274,7 +274,8 @@ def _bound(rowwise: RowwiseOptimizer, rate: float, scale: float) -> Apply:
         values: Any, gradients: Any, slots: Sequence[Any], step: int
     ) -> tuple[Any, Sequence[Any]]:
         scaled = gradients if scale == 1.0 else gradients * np.asarray(scale, gradients.dtype)
-        return rowwise(values, scaled, slots, step, rate)
+        rowwise(values, scaled, slots, step, rate)
+        return values, slots
 
     return apply
 
