@@ -1,12 +1,11 @@
-"""`ClusterCoordinator` on the real strategy: every pair of the semantics' list E.
+"""`ClusterCoordinator` on the real strategy: pairs of the semantics' list E.
 
-Its rules alone, without servers and workers, are in unit/coordinator.
+Its rules alone, without servers and workers, are in unit/coordinator: among them pairs 103 and 109.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 
 import jax.numpy as jnp
 import keras
@@ -66,11 +65,6 @@ def plus_one(x):
 
 def row(number):
     return (np.array([number]),)
-
-
-def test_there_is_one_for_each_strategy(strategy, coordinator):  # 103
-    assert rx.coordinator.ClusterCoordinator(strategy) is coordinator
-    assert coordinator.strategy is strategy
 
 
 def test_results_keep_their_structure(coordinator):  # 104
@@ -141,56 +135,6 @@ def finished_or_cancelled(value):
         return value.fetch().tolist() == [1]
     except CancelledError:
         return True
-
-
-class Gate:
-    """Data that waits to be let through."""
-
-    entered, opened = threading.Event(), threading.Event()
-
-
-def waiting_data():
-    yield np.float32(0)
-    Gate.entered.set()
-    assert Gate.opened.wait(60)
-    while True:
-        yield np.float32(1)
-
-
-def test_what_runs_while_another_fails_is_cancelled(strategy, pick):  # 109
-    Gate.entered.clear()
-    Gate.opened.clear()
-    coordinator = rx.coordinator.ClusterCoordinator(strategy)
-    data = iter(coordinator.create_per_worker_dataset(waiting_data))
-
-    @rx.function
-    def long(data):
-        return next(data) + next(data)
-
-    running = coordinator.schedule(long, args=(data,))
-    assert Gate.entered.wait(60)
-    failed = coordinator.schedule(pick, args=row(9))
-    with pytest.raises(UsageError, match="id 9 in table"):
-        failed.fetch()
-    waiting = []
-    thread = threading.Thread(target=lambda: waiting.append(raised_by(coordinator.join)))
-    thread.start()
-    thread.join(0.1)
-    assert thread.is_alive()  # the one that runs is waited for
-    Gate.opened.set()
-    thread.join(60)
-    assert "id 9 in table" in str(waiting)
-    with pytest.raises(CancelledError, match="The corresponding function is cancelled"):
-        running.fetch()
-    assert coordinator.schedule(long, args=(data,)).fetch() in (1, 2)
-
-
-def raised_by(fn):
-    try:
-        fn()
-    except Exception as error:
-        return error
-    return None
 
 
 def test_each_worker_has_its_own_data(started):  # 110

@@ -103,7 +103,7 @@ def test_a_small_variable_is_left_whole(started):  # 17
     assert variable.numpy().tolist() == list(range(10))
 
 
-@pytest.mark.parametrize("answer", [[0, 1], [1, 2], [2, 2], [], 2, [2.0, 1]])  # 3.9, 11
+@pytest.mark.parametrize("answer", [[0, 1], 2])  # 3.9, 11; the others in test_partition.py
 def test_a_partitioner_may_divide_rows_alone(started, answer):
     strategy = started(lambda shape, dtype: answer)
     message = r"elements are 1 besides the first element \(non-zero\), got "
@@ -128,19 +128,10 @@ def test_shards_act_as_one_variable(started):  # 20
     ("index", "expected"),
     [
         (np.s_[:2], [[1, 2], [3, 4]]),  # 23
-        (np.s_[-10:2], [[1, 2], [3, 4]]),
-        (np.s_[5:], [[11, 12], [13, 14], [15, 16]]),
-        (np.s_[::3], [[1, 2], [7, 8], [13, 14]]),
-        (np.s_[1::6], [[3, 4], [15, 16]]),
         (np.s_[2:7:2], [[5, 6], [9, 10], [13, 14]]),
         (np.s_[:, 0], [1, 3, 5, 7, 9, 11, 13, 15]),  # 25
         (6, [13, 14]),
         (np.s_[2, 1], 6),
-        (-2, [13, 14]),
-        (np.s_[..., 0], [1, 3, 5, 7, 9, 11, 13, 15]),
-        (np.s_[0:1, ...], [[1, 2]]),
-        (EIGHT > 10, [11, 12, 13, 14, 15, 16]),
-        (np.s_[3:3], []),
     ],
 )
 def test_an_index_gives_rows_of_all_shards(eight, index, expected):

@@ -218,38 +218,25 @@ def _refuse_python(model: Any) -> None:
 
 
 @final
-class _Flushes:
-    """Waits for everything that models have under way, and knows the thread that scheduled it.
-
-    A lane that traces a further program reads variables, too, and must not wait for itself.
-    """
-
-    def __init__(self) -> None:
-        self._known: list[tuple[int, Callable[[], None]]] = []
-
-    def add(self, flush: Callable[[], None]) -> None:
-        known = threading.get_ident(), flush
-        if known not in self._known:
-            self._known.append(known)
-
-    def remove(self, flush: Callable[[], None]) -> None:
-        self._known = [known for known in self._known if known[1] != flush]
-
-    def run(self) -> None:
-        here = threading.get_ident()
-        for thread, flush in list(self._known):
-            if thread == here:
-                flush()
-
-
-@final
 class StepScheduler:
-    """Schedules the steps of Keras' loops."""
+    """Schedules the steps of Keras' loops, and waits for them before variables are read.
+
+    Only the thread that has scheduled steps waits for them: a lane that traces a further program
+    reads variables, too, and must not wait for itself.
+    """
 
     def __init__(self, coordination: Coordination, store: ServerStore) -> None:
         self._coordination, self._store = coordination, store
-        self._flushes = _Flushes()
-        store.before_access = self._flushes.run  # the store must not refer to the strategy
+        flushes: list[tuple[int, Callable[[], None]]] = []
+        self._flushes = flushes
+
+        def flush_all() -> None:  # the store must not refer to the strategy
+            here = threading.get_ident()
+            for thread, flush in flushes:
+                if thread == here:
+                    flush()
+
+        store.before_access = flush_all
 
     def schedule(self, key: Any, fn: Callable[..., Any], args: Sequence[Any]) -> RemoteValue:
         """Run `fn(*args)` on a worker."""
@@ -262,11 +249,13 @@ class StepScheduler:
 
     def before_access(self, flush: Callable[[], None]) -> None:
         """Call `flush` before this thread reads or writes a variable."""
-        self._flushes.add(flush)
+        known = threading.get_ident(), flush
+        if known not in self._flushes:
+            self._flushes.append(known)
 
     def access(self, flush: Callable[[], None]) -> None:
         """Stop the calls before accesses."""
-        self._flushes.remove(flush)
+        self._flushes[:] = [known for known in self._flushes if known[1] != flush]
 
     def host(self, optimizer: Any, variables: Sequence[Any]) -> None:
         """Let the servers run an optimizer."""

@@ -42,13 +42,7 @@ def test_first_in_first_out(queue, put):
     assert [queue.get(0), queue.get(1), queue.get(0)] == closures
 
 
-def test_what_only_this_worker_can_run_goes_first(queue, put):
-    common, mine, other = put(), put(tag=0), put(tag=1)
-    assert [queue.get(0), queue.get(0), queue.get(1)] == [mine, common, other]
-
-
-def test_a_worker_waits_for_what_it_can_run(queue, put):
-    put(tag=1)
+def test_a_worker_waits_for_a_closure(queue, put):
     assert queue.get(0, timeout=0) is None
     waiting = in_thread(lambda: queue.get(0))
     assert waiting.waits()
@@ -58,10 +52,9 @@ def test_a_worker_waits_for_what_it_can_run(queue, put):
 
 def test_it_says_whether_there_is_more(queue, put):
     put()
-    assert queue.has_more(0)
+    assert queue.has_more
     queue.get(0)
-    put(tag=1)
-    assert [queue.has_more(0), queue.has_more(1)] == [False, True]
+    assert not queue.has_more
 
 
 def test_results_are_fetched(queue, put):
@@ -99,7 +92,7 @@ def test_wait_waits_for_what_waits_and_runs(queue, put):
 
 
 def test_its_length_is_what_has_not_ended(queue, put):
-    put(), put(), put(tag=3)
+    put(), put(), put()
     queue.get(0)
     assert len(queue) == 3
     queue.mark_finished(queue.get(0), None)
@@ -109,12 +102,11 @@ def test_its_length_is_what_has_not_ended(queue, put):
 def test_put_waits_for_room(put):
     queue = ClosureQueue(capacity=2)
     put(queue), put(queue)
-    put(queue, tag=0)  # for one worker: needs none
     third = in_thread(lambda: put(queue))
     assert third.waits()
     queue.get(1)
     assert third.result()
-    assert len(queue) == 4
+    assert len(queue) == 3
 
 
 def test_an_error_ends_the_wait_for_room(put):
@@ -136,7 +128,7 @@ def test_what_is_put_back_is_the_next(queue, put):
     assert queue.get(0) is first
     queue.put_back(first, died=0)
     assert queue.get(1) is first
-    assert (first.attempts, first.deaths) == (2, [0])
+    assert first.deaths == [0]
     queue.mark_finished(first, "once")
     assert first.value.fetch() == "once"
 
@@ -175,7 +167,7 @@ def test_a_put_that_raises_schedules_nothing(queue, put):
 def test_what_waits_is_cancelled_at_once(queue, put):
     put()
     failing = queue.get(0)
-    waiting = [put(), put(tag=1)]
+    waiting = [put(), put()]
     queue.mark_failed(failing, ValueError("bad\nand more"))
     for closure in waiting:
         with pytest.raises(
@@ -285,44 +277,6 @@ def test_a_closure_is_not_blamed_when_it_never_got_to_the_worker(queue, put):
     assert closure.value.fetch() == 1
 
 
-def test_what_only_a_retired_worker_could_run_fails(queue, put):
-    queue.admit(0), queue.admit(1)
-    stranded, other = put(tag=0), put()
-    queue.retire(0, UnavailableError("no"))
-    with pytest.raises(
-        UnavailableError,
-        match=r"Closure 0 .*for worker 0, which is gone\.",
-    ) as caught:
-        queue.wait()
-    assert caught.value.task == "/job:worker/task:0"
-    assert raised(stranded.value.fetch) is caught.value
-    assert isinstance(raised(other.value.fetch), CancelledError)
-    with pytest.raises(UnavailableError, match="Schedule it for any worker"):
-        put(tag=0)
-    assert queue.done()
-
-
-def test_it_fails_also_if_it_was_running_then(queue, put):
-    queue.admit(0), queue.admit(1)
-    put(tag=0)
-    closure = queue.get(0)
-    queue.retire(0, UnavailableError("no"))
-    assert not queue.done()
-    queue.put_back(closure, died=0)
-    with pytest.raises(UnavailableError, match="for worker 0, which is gone"):
-        queue.wait()
-
-
-def test_what_others_can_run_too_moves_to_them(queue, put):
-    queue.admit(0), queue.admit(1)
-    moved = [put(tag=0, movable=True)]
-    queue.retire(0, UnavailableError("no"))
-    moved.append(put(tag=0, movable=True))
-    assert [queue.get(1), queue.get(1)] == moved
-    queue.put_back(moved[0])
-    assert queue.get(1) is moved[0]
-
-
 def test_a_retired_worker_takes_nothing(queue, put):
     queue.admit(0), queue.admit(1)
     waiting = in_thread(lambda: queue.get(0))
@@ -336,7 +290,7 @@ def test_a_retired_worker_takes_nothing(queue, put):
 def test_without_a_worker_everything_fails(queue, put):
     queue.admit(0), queue.admit(1)
     queue.retire(1, UnavailableError("no"))
-    closures = [put(), put(), put(tag=0)]
+    closures = [put(), put(), put()]
     running = queue.get(0)
     queue.retire(0, UnavailableError("not in time"))
     queue.put_back(running, died=0)
@@ -368,11 +322,9 @@ def test_who_waits_for_room_hears_that_no_worker_is_left(put):
 
 def test_closing_cancels_everything(queue, put):
     put()
-    running, waiting = queue.get(0), put(tag=1)
-    idle, joining = in_thread(lambda: queue.get(0)), in_thread(queue.wait)
-    assert idle.waits()
+    running, waiting = queue.get(0), put()
+    joining = in_thread(queue.wait)
     queue.close()
-    assert idle.result() is None
     for closure in (running, waiting):
         with pytest.raises(
             CancelledError, match=f"it waited or ran when the coordinator was closed. {CANCELLED}"
@@ -380,8 +332,15 @@ def test_closing_cancels_everything(queue, put):
             closure.value.fetch()
     with pytest.raises(CancelledError, match=CANCELLED):
         joining.result()
-    assert queue.get(1) is None
     assert queue.wait()
+
+
+def test_who_waits_for_a_closure_hears_of_the_end(queue):
+    idle = in_thread(lambda: queue.get(0))
+    assert idle.waits()
+    queue.close()
+    assert idle.result() is None
+    assert queue.get(1) is None
 
 
 def test_what_ends_after_closing_does_not_count(queue, put):

@@ -49,11 +49,6 @@ def test_lanes_that_cannot_be_opened_are_tried_again(coordination, monkeypatch):
     assert coordination.submit(lambda lane: 1).fetch() == 1
 
 
-def test_a_task_can_be_for_one_worker(coordination):
-    values = [coordination.submit(lambda lane: lane.worker, tag=1) for _ in range(4)]
-    assert [value.fetch() for value in values] == [1] * 4
-
-
 def test_each_closure_has_its_own_number(coordination):
     seen = []
     lanes = {worker: coordination.lanes_of(worker) for worker in range(2)}
@@ -68,7 +63,9 @@ def test_each_closure_has_its_own_number(coordination):
 
 def test_a_worker_joins(coordination):
     assert coordination.add_worker() == 2
-    assert coordination.submit(lambda lane: lane.worker, tag=2).fetch() == 2
+    all_three = threading.Barrier(3, timeout=60)
+    values = [coordination.submit(lambda lane: (all_three.wait(), lane.worker)) for _ in range(3)]
+    assert {value.fetch()[1] for value in values} == {0, 1, 2}
     assert len(lane_threads()) == 3
 
 

@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from replicax._core.errors import UsageError
 from replicax._ps.queue.lanes import StalenessGate
 
 from lane_fakes import in_thread
@@ -96,9 +95,3 @@ def test_ending_without_having_begun_counts_for_nothing():
     for _ in range(5):
         gate.finish(7)
     assert gate.admit(1)
-
-
-@pytest.mark.parametrize("bound", [-1, True])
-def test_a_bound_is_a_number_of_updates(bound):
-    with pytest.raises(UsageError, match=f"`max_staleness`.*got {bound}"):
-        StalenessGate(bound)

@@ -56,7 +56,7 @@ def test_the_folder_that_servers_make_is_closed_to_others(monkeypatch, tmp_path)
     name_folder(settings)
     before = os.umask(0)
     try:
-        node = ServerNode.begun(0, bytes(32), settings)
+        node = ServerNode(0, bytes(32), settings).begin()
     finally:
         os.umask(before)
     assert stat.S_IMODE(os.stat(settings["snapshot_dir"]).st_mode) == 0o700

@@ -63,17 +63,6 @@ def dies(times, *, started=True):
     return task
 
 
-def kills(worker):
-    """A task that ends one worker, whenever it runs there."""
-
-    def task(lane):
-        if lane.worker == worker:
-            raise WorkerGone(worker, "killed")
-        return lane.worker
-
-    return task
-
-
 class Held:
     """A task that runs until it is let go."""
 
@@ -228,12 +217,13 @@ def test_the_other_workers_go_on_while_one_is_got_back(cluster):
     cluster.begin(FakeLane(0, recover=lambda: (dead.set(), back.wait(60))))
     value = cluster.schedule(dies(1))
     assert dead.wait(60)
-    mine = cluster.schedule(worker_of, tag=0)
     cluster.lanes.add([FakeLane(1)])
     assert value.fetch() == 1
     assert all(cluster.schedule(worker_of).fetch() == 1 for _ in range(5))
     back.set()
-    assert mine.fetch() == 0
+    both = threading.Barrier(2, timeout=60)
+    values = [cluster.schedule(lambda lane: (both.wait(), lane.worker)) for _ in range(2)]
+    assert {value.fetch()[1] for value in values} == {0, 1}
 
 
 def test_an_idle_sibling_of_a_dead_worker_takes_nothing_for_it(cluster):
@@ -287,23 +277,23 @@ def never_back():
 
 
 def test_a_worker_that_will_not_come_back_is_done_without(cluster, caplog):
-    gone = FakeLane(0, never_back), FakeLane(0, never_back)
+    gone, died = (FakeLane(0, never_back), FakeLane(0, never_back)), threading.Event()
+
+    def task(lane):
+        if lane.worker == 0:
+            died.set()
+            raise WorkerGone(0)
+        assert died.wait(60)
+        return lane.worker
+
     cluster.begin(*gone, FakeLane(1))
-    assert cluster.schedule(kills(0), tag=0, movable=True).fetch() == 1
+    values = [cluster.schedule(task) for _ in range(2)]
+    assert [value.fetch() for value in values] == [1, 1]
     wait_until(lambda: all(lane.closed.is_set() for lane in gone))
     wait_until(lambda: len(lane_threads()) == 1)
     assert "Worker 0 will not come back; the others go on. waited for an hour" in caplog.text
     assert cluster.queue.wait()
     assert {cluster.schedule(worker_of).fetch() for _ in range(4)} == {1}
-
-
-def test_what_only_it_could_run_fails_and_the_others_go_on(cluster):
-    cluster.begin(FakeLane(0, never_back), FakeLane(1))
-    value = cluster.schedule(kills(0), tag=0)
-    with pytest.raises(UnavailableError, match="for worker 0, which is gone"):
-        cluster.queue.wait()
-    assert isinstance(raised(value.fetch), UnavailableError)
-    assert cluster.schedule(worker_of).fetch() == 1
 
 
 def test_without_a_worker_all_fails_until_one_joins(cluster):
@@ -434,7 +424,7 @@ def test_who_waits_at_the_gate_is_cancelled_when_another_fails(cluster):
     cluster.schedule(bad)
     assert bad.begun.wait(60)
     value = cluster.schedule(worker_of)
-    wait_until(lambda: not cluster.queue.has_more(0))
+    wait_until(lambda: not cluster.queue.has_more)
     bad.end.set()
     with pytest.raises(ZeroDivisionError):
         cluster.queue.wait()

@@ -5,6 +5,8 @@ Numbers in comments are pairs of the semantics' list A.
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicax._ps.store.partition import plan_index, rows_by_shard, shard_offsets, shard_rows
+from replicax._ps.store.partition import plan_index, rows_by_shard, shard_rows
 
 WHOLE = np.arange(1, 17).reshape(8, 2)  # [[1, 2] … [15, 16]]
+
+
+def shard_offsets(counts):
+    """The first row of each shard, followed by the number of all rows."""
+    return tuple(itertools.accumulate(counts, initial=0))
+
+
 OFFSETS = shard_offsets((3, 3, 2))
 
 
@@ -80,13 +89,6 @@ def test_only_shards_that_are_touched_are_read():
     assert plan_index((8, 2), OFFSETS, -1).parts == ((2, slice(1, 2)),)
 
 
-def test_an_assignment_is_cut_where_the_shards_begin():
-    # 20: shards of 1, 2 and 1 rows
-    new = np.array([[4, 4], [5, 5], [6, 6], [7, 7]])
-    parts = [part.tolist() for part in shards_of(new, shard_offsets((1, 2, 1)))]
-    assert parts == [[[4, 4]], [[5, 5], [6, 6]], [[7, 7]]]
-
-
 @pytest.mark.parametrize("index", [100, -9, np.s_[0, 2], np.s_[:, -3]])
 def test_an_index_outside_is_an_index_error(index):
     with pytest.raises(IndexError, match=r"out of bounds for axis .* Use one from"):
@@ -128,28 +130,6 @@ def test_an_array_of_integers_is_not_allowed(index):
 def test_a_traced_index_is_not_allowed():
     with pytest.raises(TypeError, match=r"an array of shape \(\) is not allowed"):
         jax.jit(lambda number: read(WHOLE, OFFSETS, number))(1)
-
-
-def test_rows_are_asked_of_the_shard_that_has_them():
-    # 26: shards of 2, 2 and 1 rows
-    asked = rows_by_shard((0, 2, 4, 5), np.array([4, 0, 3, 4]))
-    assert [(shard, local.tolist(), at.tolist()) for shard, local, at in asked] == [
-        (0, [0], [1]),
-        (1, [1], [2]),
-        (2, [0, 0], [0, 3]),
-    ]
-
-
-def test_rows_that_are_scattered_reach_their_shard():
-    # 26: +1 to row 0 and +2 to row 4 of [[1, 2], [3, 4]], [[5, 6], [7, 8]], [[9, 10]]
-    offsets = (0, 2, 4, 5)
-    shards = [part.copy() for part in shards_of(np.arange(1.0, 11.0).reshape(5, 2), offsets)]
-    amounts = np.array([1.0, 2.0])[:, None]
-    for shard, local, at in rows_by_shard(offsets, np.array([0, 4])):
-        np.add.at(shards[shard], local, amounts[at])
-    assert shards[0].tolist() == [[2, 3], [3, 4]]
-    assert shards[1].tolist() == [[5, 6], [7, 8]]
-    assert shards[2].tolist() == [[11, 12]]
 
 
 @settings(max_examples=50)

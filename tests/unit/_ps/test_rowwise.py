@@ -28,10 +28,11 @@ SETTINGS = {
 
 
 def keras_steps(optimizer, values, gradients):
-    """Run Keras' stateless form; returns the values and the slots after each step."""
+    """Run Keras' stateless form; returns the values and the slots before and after each step."""
     optimizer = type(optimizer).from_config(optimizer.get_config())
     optimizer.build([keras.Variable(values)])
     state, values = [variable.value for variable in optimizer.variables], [values]
+    yield np.asarray(values[0]), [np.array(slot) for slot in state[2:]]
     for gradient in gradients:
         values, state = optimizer.stateless_apply(state, [gradient], values)
         yield np.asarray(values[0]), [np.asarray(slot) for slot in state[2:]]
@@ -43,21 +44,21 @@ def test_rows_are_updated_as_by_keras(optimizer):
     values = random.standard_normal((7, 5)).astype(np.float32)
     gradients = random.standard_normal((6, 7, 5)).astype(np.float32)
     ours = rowwise_optimizer(type(optimizer).__name__, optimizer.get_config())
-    mine, slots = values.copy(), [np.full((7, 5), slot, np.float32) for slot in ours.slots]
-    rate = float(optimizer.learning_rate)
-    for step, (expected, expected_slots) in enumerate(keras_steps(optimizer, values, gradients)):
-        mine, slots = ours(mine, gradients[step], slots, step, rate)
-        np.testing.assert_allclose(mine, expected, atol=1e-6)
-        assert len(slots) == len(expected_slots)
-        for slot, expected_slot in zip(slots, expected_slots, strict=True):
-            np.testing.assert_allclose(slot, expected_slot, rtol=1e-5, atol=1e-6)
+    expected = keras_steps(optimizer, values, gradients)
+    mine, (_, slots) = values.copy(), next(expected)
+    for step, (wanted, wanted_slots) in enumerate(expected):
+        ours(mine, gradients[step], slots, step, float(optimizer.learning_rate))
+        np.testing.assert_allclose(mine, wanted, atol=1e-6)
+        for slot, wanted_slot in zip(slots, wanted_slots, strict=True):
+            np.testing.assert_allclose(slot, wanted_slot, rtol=1e-5, atol=1e-6)
     assert mine.dtype == np.float32
 
 
 def test_a_rate_that_changes_is_that_of_each_step():
     ours = rowwise_optimizer("SGD", keras.optimizers.SGD().get_config())
-    values, _ = ours(np.zeros((1, 1), np.float32), np.ones((1, 1)), [], 0, 0.5)
-    values, _ = ours(values, np.ones((1, 1)), [], 1, 0.25)
+    values = np.zeros((1, 1), np.float32)
+    for step, rate in enumerate([0.5, 0.25]):
+        ours(values, np.ones((1, 1)), [], step, rate)
     assert values.tolist() == [[-0.75]]
 
 

@@ -86,7 +86,7 @@ def begin(chaos, queue, *, workers, bound):
 def test_all_closures_run_although_workers_die(seed):
     chaos, queue = Chaos(seed, forever=0.0), ClosureQueue(capacity=20, max_deaths=99)
     lanes = begin(chaos, queue, workers=3, bound=[None, 0, 3, 5][seed])
-    closures = [Closure(i, 0.0, tag=i % 4 if i % 4 < 3 else None) for i in range(60)]
+    closures = [Closure(i, 0.0) for i in range(60)]
     for closure in closures:
         queue.put(closure)
     assert queue.wait()
@@ -102,7 +102,7 @@ def test_each_closure_ends_in_one_way_although_all_goes_wrong(seed):
     lanes = begin(chaos, queue, workers=3, bound=None if seed % 2 else 2)
     scheduled, errors, refused, joined = [], 0, 0, 3
     for i in range(80):
-        closure = Closure(i, 0.18, tag=i % 3 if i % 5 == 0 else None, movable=i % 2 == 0)
+        closure = Closure(i, 0.18)
         error = raised(lambda closure=closure: queue.put(closure))
         if error is None:
             scheduled.append(closure)

@@ -69,24 +69,17 @@ class ServerNode:
             "shadow-state": self._shadows.state,
         }
 
-    @classmethod
-    def begun(cls, index: int, secret: bytes, settings: dict[str, Any]) -> ServerNode:
-        """A server, restored if there is a saved state."""
-        node = cls(index, secret, settings)
-        node.begin()
-        return node
-
-    def begin(self) -> None:
+    def begin(self) -> ServerNode:
         """Restore the saved state, if any, and take snapshots from now on if wanted."""
         folder, seconds = self._settings.get("snapshot_dir"), self._settings.get("snapshot_seconds")
-        if not folder or not seconds:
-            return
-        if not self._settings.get("is_kept"):  # everybody may make folders there, as in `/tmp`
-            Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-        place = SnapshotFolder(Path(folder) / f"server-{self.server.index}", self.life)
-        run = self._settings["run"]
-        self._snapshots = Snapshots(self.server, place, run=run, seconds=seconds)
-        self._snapshots.begin()
+        if folder and seconds:
+            if not self._settings.get("is_kept"):  # everybody may make folders there, as in `/tmp`
+                Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+            place = SnapshotFolder(Path(folder) / f"server-{self.server.index}", self.life)
+            run = self._settings["run"]
+            self._snapshots = Snapshots(self.server, place, run=run, seconds=seconds)
+            self._snapshots.begin()
+        return self
 
     def handle(self, caller: Any, message: Any) -> Reply:
         """Answer one message.
@@ -324,7 +317,7 @@ def start_member(
     del settings
     presence = Presence(role, index)
     if role == "server":
-        post = Post(presence, functools.partial(ServerNode.begun, index, secret))
+        post = Post(presence, lambda settings: ServerNode(index, secret, settings).begin())
     else:
         post = Post(presence, functools.partial(Worker, index, secret))
     place = place_of(role, index, at)

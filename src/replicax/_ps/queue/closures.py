@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -31,9 +30,6 @@ class Closure:
     id: int
     task: Any
     value: RemoteValue = field(default_factory=RemoteValue)
-    tag: int | None = None  # the worker that is to run it; None for any
-    movable: bool = False  # to another worker, if that of the tag is lost
-    attempts: int = 0  # how often a lane has taken it
     deaths: list[int] = field(default_factory=list)  # the workers that died while they ran it
     newest: int = -1  # the newest closure scheduled when it was taken
 
@@ -42,7 +38,7 @@ class Closure:
 class ClosureQueue:
     """Closures on their way from the user's program to the lanes and back; for many threads.
 
-    `capacity` is how many may wait for any worker before `put` blocks. A closure fails when more
+    `capacity` is how many may wait before `put` blocks. A closure fails when more
     than `max_deaths` workers have died of it.
     """
 
@@ -53,13 +49,13 @@ class ClosureQueue:
         self._ready = threading.Condition(self._lock)  # there is something for a lane
         self._room = threading.Condition(self._lock)  # there is room for one more
         self._calm = threading.Condition(self._lock)  # nothing runs, or there is an error
-        self._line = WaitingLine()
+        self._line: deque[Closure] = deque()  # those that wait
+        self._workers: set[int] = set()  # that take closures
+        self._retired: set[int] = set()
         self._running: dict[int, Closure] = {}
         self._newest = -1
-        self.depths = (
-            0,
-            0,
-        )  # closures put, and at each `put` the sum of the others that had not ended
+        # Closures put, and the sum, over each `put`, of the others that had not ended.
+        self.depths = (0, 0)
         self._error: BaseException | None = None
         self._why = ""  # why closures are cancelled
         self._deserted: UnavailableError | None = None
@@ -82,14 +78,8 @@ class ClosureQueue:
         if no worker can ever run it.
         """
         with self._lock:
-            # Closures for one worker need no room: they are few, and others may depend on them.
             self._room.wait_for(
-                lambda: (
-                    closure.tag is not None
-                    or self._line.for_any < self._capacity
-                    or self.is_stopping
-                    or self._deserted
-                )
+                lambda: len(self._line) < self._capacity or self.is_stopping or self._deserted
             )
             self._raise_error()
             if self._closed:
@@ -99,36 +89,33 @@ class ClosureQueue:
                 )
             if self._deserted:
                 raise self._deserted.with_traceback(None)
-            if self._line.is_stranded(closure):
-                raise _worker_is_gone(closure)
             self._newest = max(self._newest, closure.id)
             count, others = self.depths
             self.depths = count + 1, others + len(self._line) + len(self._running)
-            self._line.add(closure)
-            self._ready.notify(_waiters_to_tell(closure))
+            self._line.append(closure)
+            self._ready.notify()
 
     def get(self, worker: int, timeout: float | None = None) -> Closure | None:
         """Take the next closure for a worker, which then runs it; block until there is one.
 
-        None after `timeout` seconds, or if there will be none for this worker.
+        None after `timeout` seconds, or if the worker was retired or all is over.
         """
         with self._lock:
             self._ready.wait_for(
-                lambda: self._line.has(worker) or self._closed or self._line.is_retired(worker),
-                timeout,
+                lambda: self._line or self._closed or worker in self._retired, timeout
             )
-            if self._closed or self._line.is_retired(worker) or not self._line.has(worker):
+            if self._closed or worker in self._retired or not self._line:
                 return None
-            closure = self._line.take(worker)
-            closure.attempts += 1
+            closure = self._line.popleft()
             closure.newest = self._newest
             self._running[closure.id] = closure
             self._room.notify()
             return closure
 
-    def has_more(self, worker: int) -> bool:
-        """Whether there is another closure for a worker; read without a lock."""
-        return self._line.has(worker)
+    @property
+    def has_more(self) -> bool:
+        """Whether another closure waits; read without a lock."""
+        return bool(self._line)
 
     def put_back(self, closure: Closure, *, died: int | None = None, first: bool = True) -> None:
         """Give back a closure that was taken and has not ended.
@@ -146,11 +133,9 @@ class ClosureQueue:
                 closure.value.fail(_cancelled(closure, "it was put back", self._why))
             elif len(closure.deaths) > self._max_deaths:
                 self._fail(_deadly(closure), [closure])
-            elif self._line.is_stranded(closure):
-                self._fail(_worker_is_gone(closure), [closure])
             else:
-                (self._line.add_first if first else self._line.add)(closure)
-                self._ready.notify(_waiters_to_tell(closure))
+                (self._line.appendleft if first else self._line.append)(closure)
+                self._ready.notify()
             self._tell_waiting()
 
     def mark_finished(self, closure: Closure, result: Any) -> None:
@@ -176,22 +161,21 @@ class ClosureQueue:
     def admit(self, worker: int) -> None:
         """Note that a worker takes closures from now on."""
         with self._lock:
-            self._line.admit(worker)
+            self._workers.add(worker)
+            self._retired.discard(worker)
             self._deserted = None
 
     def retire(self, worker: int, why: BaseException) -> None:
         """Note that a worker will not come back.
 
-        Closures that only it could have run fail. If no worker is left, all others fail, too, now
-        and when they are scheduled.
+        If no worker is left, all closures fail, now and when they are scheduled.
         """
         with self._lock:
-            stranded = self._line.retire(worker)
-            if not self._line.has_workers:
+            self._workers.discard(worker)
+            self._retired.add(worker)
+            if not self._workers:
                 self._deserted = _no_worker_is_left(worker, why)
-                self._fail(self._deserted, [*stranded, *self._line.clear()])
-            elif stranded:
-                self._fail(_worker_is_gone(stranded[0]), stranded)
+                self._fail(self._deserted, self._cleared())
             self._ready.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -214,7 +198,7 @@ class ClosureQueue:
         """Cancel everything, and hand out no more closures."""
         with self._lock:
             self._closed = True
-            open_ones = [*self._running.values(), *self._line.clear()]
+            open_ones = [*self._running.values(), *self._cleared()]
             self._running.clear()
             self._why = "the coordinator was closed"
             for closure in open_ones:
@@ -225,11 +209,17 @@ class ClosureQueue:
                 condition.notify_all()
 
     def _is_idle(self) -> bool:
-        return not self._running and not len(self._line)
+        return not self._running and not self._line
+
+    def _cleared(self) -> list[Closure]:
+        """Take all that wait, in order."""
+        waiting = list(self._line)
+        self._line.clear()
+        return waiting
 
     def _tell_waiting(self) -> None:
         # Not at every pause, which would wake the program's thread between any two closures.
-        if not self._running and (self._error is not None or not len(self._line)):
+        if not self._running and (self._error is not None or not self._line):
             self._calm.notify_all()
 
     def _fail(self, error: BaseException, closures: list[Closure]) -> None:
@@ -238,7 +228,7 @@ class ClosureQueue:
             closure.value.fail(error)
         if self._error is None:
             self._error, self._why = error, f"another failed ({_first_line(error)})"
-            for closure in self._line.clear():
+            for closure in self._cleared():
                 closure.value.fail(_cancelled(closure, "it waited", self._why))
         self._room.notify_all()
         self._calm.notify_all()
@@ -250,11 +240,6 @@ class ClosureQueue:
         error, self._error = self._error, None
         if error is not None:  # another thread may have raised it meanwhile
             raise error
-
-
-def _waiters_to_tell(closure: Closure) -> int:
-    # For one worker all are woken: a single one might be a lane of another worker.
-    return 1 if closure.tag is None else sys.maxsize
 
 
 def _cancelled(closure: Closure, when: str, why: str) -> CancelledError:
@@ -275,15 +260,6 @@ def _deadly(closure: Closure) -> CoordinatorError:
     )
 
 
-def _worker_is_gone(closure: Closure) -> UnavailableError:
-    """The error of a closure that was for one worker, which will not come back."""
-    return UnavailableError(
-        f"Closure {closure.id} cannot run: it was for worker {closure.tag}, which is gone. "
-        "Schedule it for any worker, or restart the cluster.",
-        f"/job:worker/task:{closure.tag}",
-    )
-
-
 def _no_worker_is_left(worker: int, why: BaseException) -> UnavailableError:
     """The error of all closures once the last worker will not come back."""
     return UnavailableError(
@@ -298,80 +274,3 @@ def _first_line(error: BaseException) -> str:
     """The kind of an error, and the first line of what it says."""
     said = str(error).partition("\n")[0]
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
-
-
-@final
-class WaitingLine:
-    """Closures in the order in which they are to run: one line for all workers, one for each.
-
-    A closure with a tag waits for the worker of that number; the others for any worker.
-    """
-
-    def __init__(self) -> None:
-        self._common: deque[Closure] = deque()
-        self._tagged: dict[int, deque[Closure]] = {}
-        self._workers: set[int] = set()
-        self._retired: set[int] = set()
-
-    def __len__(self) -> int:
-        return len(self._common) + sum(map(len, self._tagged.values()))
-
-    @property
-    def for_any(self) -> int:
-        """The number of closures that wait for any worker."""
-        return len(self._common)
-
-    @property
-    def has_workers(self) -> bool:
-        """Whether there is a worker that has not been retired."""
-        return bool(self._workers)
-
-    def admit(self, worker: int) -> None:
-        """Note that a worker takes closures from now on."""
-        self._workers.add(worker)
-        self._retired.discard(worker)
-
-    def retire(self, worker: int) -> list[Closure]:
-        """Note that a worker takes no more closures; return those that no worker can take."""
-        self._workers.discard(worker)
-        self._retired.add(worker)
-        mine = self._tagged.pop(worker, ())
-        self._common.extend(closure for closure in mine if closure.movable)
-        return [closure for closure in mine if not closure.movable]
-
-    def is_retired(self, worker: int) -> bool:
-        """Whether the worker will not come back."""
-        return worker in self._retired
-
-    def is_stranded(self, closure: Closure) -> bool:
-        """Whether a closure can only run on a worker that will not come back."""
-        return closure.tag in self._retired and not closure.movable
-
-    def add(self, closure: Closure) -> None:
-        """Let a closure wait behind all others."""
-        self._line_of(closure).append(closure)
-
-    def add_first(self, closure: Closure) -> None:
-        """Let a closure wait before all others."""
-        self._line_of(closure).appendleft(closure)
-
-    def take(self, worker: int) -> Closure:
-        """Take the next closure for this worker, first one that only it can run."""
-        mine = self._tagged.get(worker)
-        return (mine or self._common).popleft()
-
-    def has(self, worker: int) -> bool:
-        """Whether there is one for this worker."""
-        return bool(self._common or self._tagged.get(worker))
-
-    def clear(self) -> list[Closure]:
-        """Take all, in order."""
-        everything = [*self._common, *(c for line in self._tagged.values() for c in line)]
-        self._common.clear()
-        self._tagged.clear()
-        return everything
-
-    def _line_of(self, closure: Closure) -> deque[Closure]:
-        if closure.tag is None or closure.tag in self._retired:
-            return self._common
-        return self._tagged.setdefault(closure.tag, deque())

@@ -131,14 +131,13 @@ class Dispatcher(ABC):
                 self._face = weakref.ref(face)
             return face
 
-    def submit(self, task: Any, *, tag: int | None = None, movable: bool = False) -> RemoteValue:
-        """Let a worker run a task, that of the tag if there is one; return its future value.
+    def submit(self, task: Any) -> RemoteValue:
+        """Let a worker run a task; return its future value.
 
-        If it is `movable`, another worker may run it if that one will not come back. Raises the
-        error of an earlier task; then this one is not submitted.
+        Raises the error of an earlier task; then this one is not submitted.
         """
         self._start()
-        closure = Closure(next(self._ids), task, tag=tag, movable=movable)
+        closure = Closure(next(self._ids), task)
         self._queue.put(closure)
         return closure.value
 

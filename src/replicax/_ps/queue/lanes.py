@@ -314,7 +314,7 @@ class Lanes:
         since = self._repairs.now()
         try:
             try:
-                more = self._gate.allows_ahead and self._queue.has_more(lane.worker)
+                more = self._gate.allows_ahead and self._queue.has_more
                 with self.work.of(lane.worker):
                     result = lane.run(closure, more=more)
             finally:

@@ -236,12 +236,11 @@ class Hosted:
     updates: ShardOptimizer
     iterations: int
     learning_rate: float | None
-    kind: str
 
     @classmethod
-    def of(cls, recipe: Recipe, iterations: int, rate: float | None, kind: str = "") -> Hosted:
-        """An optimizer without updates here so far; `kind` if the recipe does not know it."""
-        return cls(recipe, ShardOptimizer(recipe), iterations, rate, kind or recipe.name)
+    def of(cls, recipe: Recipe, iterations: int, rate: float | None) -> Hosted:
+        """An optimizer without updates here so far."""
+        return cls(recipe, ShardOptimizer(recipe), iterations, rate)
 
     def of_rows(self, part: Part, scale: float) -> tuple[Apply, bool]:
         """What updates rows of a cell, and whether it takes any number of them.
@@ -275,7 +274,8 @@ def _bound(rowwise: RowwiseOptimizer, rate: float, scale: float) -> Apply:
         values: Any, gradients: Any, slots: Sequence[Any], step: int
     ) -> tuple[Any, Sequence[Any]]:
         scaled = gradients if scale == 1.0 else gradients * np.asarray(scale, gradients.dtype)
-        return rowwise(values, scaled, slots, step, rate)
+        rowwise(values, scaled, slots, step, rate)
+        return values, slots
 
     return apply
 

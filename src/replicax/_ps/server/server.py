@@ -15,9 +15,10 @@ from typing import Any, final
 import numpy as np
 
 from replicax._core.errors import ClusterError, UsageError
+from replicax._net import Message
 from replicax._ps.buffers import array_of, numbers_of, raw
 from replicax._ps.server.cells import Cell, Hosted, OtherOptimizer, prepare, step, step_rows
-from replicax._ps.server.code import Code
+from replicax._ps.server.code import Code, without_code
 from replicax._ps.tables.dynamic_table import DynamicCell
 from replicax._ps.variables.shard_optimizer import Part
 
@@ -80,10 +81,6 @@ class ParameterServer:
         if is_change(message.op, message.head):
             return self._change(message)
         return self._handlers[message.op](caller, message)
-
-    def attached(self, head: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-        """The result of an `optimizer` message: see `CellRequests`."""
-        return self._about_cells.attached(head)
 
     def _change(self, message: Any) -> Reply:
         """Apply a change of the coordinator once, even if it asks again after a failure."""
@@ -261,70 +258,32 @@ class CellRequests:
         return {}, ()
 
     def _optimizer(self, caller: Any, message: Any) -> Reply:
-        """Take an optimizer, or further cells for one; or describe the slots of a cell."""
-        head, buffers = message.head, list(message.buffers)
+        """Take code, and do what `attach` says."""
+        recipe, *rest = message.buffers
         with self._server.lock:
-            code = self._server.code
-            constraint = code.add(buffers.pop()) if head["constrained"] else None
-            for number, *_ in head["cells"]:
-                cell = self._server.cells[number]
-                cell.part = cell.part._replace(constraint=constraint)
+            for code in [recipe] * bool(len(recipe)) + rest[-1:] * message.head["constrained"]:
+                self._server.code.add(code)
+            head, slots = without_code(message.head, message.buffers)
+            return self._attach(caller, Message("attach", head, list(slots)))
+
+    def _attach(self, caller: Any, message: Any) -> Reply:
+        """Take an optimizer, or further cells for one, by the digests of code that is here."""
+        head, given, code = message.head, iter(message.buffers), self._server.code
+        with self._server.lock:
             hosted = self._server.optimizers.get(head["id"])
             if hosted is None:
-                recipe = code.add(buffers[0])
+                recipe = code.recipe(head["recipe"])
                 hosted = Hosted.of(recipe, head["iterations"], head["learning_rate"])
                 self._server.optimizers[head["id"]] = hosted
-            given = iter(buffers[1:])
+            constraint = code.constraint(head["constraint"])
             for number, count, decays in head["cells"]:
                 cell = self._server.cells[number]
+                cell.part = cell.part._replace(constraint=constraint)
                 part = cell.part._replace(decays=decays)
                 # Copies: rows change in place, and cells of one kind share their initial values.
                 initial = [slot.copy() for slot in hosted.updates.initial_slots(part)]
                 slots = [array_of(next(given), s.dtype, s.shape) for s in initial[:count]]
                 cell.attach(head["id"], slots + initial[count:], decays=decays)
-        return {}, ()
-
-    def attached(self, head: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-        """The result of an `optimizer` message, as an `attach` message without its code."""
-        server, buffers, cells = self._server, [], []
-        constraint = None
-        for number, _, decays in head["cells"]:
-            cell, slots = server.cells[number], []
-            constraint = server.code.digest_of(cell.part.constraint)
-            for slot in cell.slots_of_new_rows() if isinstance(cell, DynamicCell) else cell.slots:
-                array = np.asarray(slot)
-                is_constant = array.size > 0 and bool((array == array.flat[0]).all())
-                about = [str(array.dtype), list(array.shape), is_constant]
-                slots.append(about)
-                buffers.append(raw(array.reshape(-1)[:1] if is_constant else array))
-            cells.append([number, decays, slots])
-        about = {"id": head["id"], "constraint": constraint, "cells": cells}
-        if "iterations" in head:
-            hosted = server.optimizers[head["id"]]
-            digest = server.code.digest_of(hosted.recipe)
-            about["made"] = [digest, hosted.kind, head["iterations"], head["learning_rate"]]
-        if "request" in head:
-            about["request"] = head["request"]
-        return about, buffers
-
-    def _attach(self, caller: Any, message: Any) -> Reply:
-        """Repeat the result of an `optimizer` message."""
-        head, given, code = message.head, iter(message.buffers), self._server.code
-        with self._server.lock:
-            if "made" in head and head["id"] not in self._server.optimizers:
-                digest, kind, iterations, rate = head["made"]
-                hosted = Hosted.of(code.recipe(digest), iterations, rate, kind)
-                self._server.optimizers[head["id"]] = hosted
-            for number, decays, about in head["cells"]:
-                cell = self._server.cells[number]
-                cell.part = cell.part._replace(constraint=code.constraint(head["constraint"]))
-                slots = [
-                    np.full(shape, array_of(next(given), dtype, (1,))[0])
-                    if is_constant
-                    else array_of(next(given), dtype, shape)
-                    for dtype, shape, is_constant in about
-                ]
-                cell.attach(head["id"], slots, decays=decays)
         return {}, ()
 
     def _tune(self, caller: Any, message: Any) -> Reply:

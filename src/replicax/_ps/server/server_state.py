@@ -59,8 +59,8 @@ class ServerState:
     applied: list[int]  # ids of pushes
     requests: list[int]  # ids of changes
     staleness: dict[int, int]  # lateness → number of pushes
-    # digest of the recipe, kind, step, learning rate
-    optimizers: dict[int, tuple[str | None, str, int, float | None]]
+    # digest of the recipe, step, learning rate
+    optimizers: dict[int, tuple[str | None, int, float | None]]
     cells: list[CellState] = field(default_factory=list)
     plans: dict[str, Any] = field(default_factory=dict)  # what pushes mean
 
@@ -80,12 +80,7 @@ def capture(
         server.requests.ids(),
         dict(server.staleness),
         {
-            number: (
-                server.code.digest_of(one.recipe),
-                one.kind,
-                one.iterations,
-                one.learning_rate,
-            )
+            number: (server.code.digest_of(one.recipe), one.iterations, one.learning_rate)
             for number, one in server.optimizers.items()
         },
         [take(number, cell) for number, cell in server.cells.items()],
@@ -161,8 +156,8 @@ def install(
 ) -> None:
     """Replace a server's state by a description and these cells by number."""
     hosted = {
-        number: Hosted.of(server.code.recipe(digest), iterations, rate, kind)
-        for number, digest, kind, iterations, rate in about["optimizers"]
+        number: Hosted.of(server.code.recipe(digest), iterations, rate)
+        for number, digest, iterations, rate in about["optimizers"]
     }
     with server.lock:
         server.clock, server.changes = about["clock"], about["changes"]

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 Piece = list[int]
 Entry = Mapping[str, Any]
 
-FORMAT = 3  # 1 held pickles; 2 was one file for the cells of a snapshot, with rows that changed
+FORMAT = 4  # 1 held pickles
 _STATE = "state.json"
 _ALIGNMENT = 64
-_NAMES = re.compile(r"\.?(snapshot|manifest|data|journal)-(\d{8})-([0-9a-f]+)(\..+)?")
+_NAMES = re.compile(r"\.?(snapshot|journal)-(\d{8})-([0-9a-f]+)(\..+)?")
 # The checksum and the length of the message that follows.
 _LENGTH = struct.Struct("!IQ")
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from replicax._ps.server import server_state
+from replicax._ps.server.code import without_code
 from replicax._ps.server.server import ParameterServer, is_change
 from replicax._ps.server.snapshot_files import (
     Damaged,
@@ -152,7 +153,7 @@ class Snapshots:
         if self._journal is None or not is_change(op, head):
             return
         if op == "optimizer":  # its code is not written to files
-            op, (head, buffers) = "attach", self._server.attached(head)
+            op, (head, buffers) = "attach", without_code(head, buffers)
         try:
             self._journal.append(op, head, buffers)
         except OSError:
@@ -210,8 +211,6 @@ def restored(server: ParameterServer, folder: SnapshotFolder, run: str) -> Taken
 
     Returns what was restored; None if there was nothing.
     """
-    if older := folder.found("manifest"):
-        raise OtherFormat(older[-1][1], "1 or 2")
     snapshots, journals = folder.found("snapshot"), folder.found("journal")
     for _, place in reversed(snapshots):
         try:

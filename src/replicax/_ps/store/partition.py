@@ -10,7 +10,6 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from math import ceil, prod
 from typing import Any, final
 
@@ -31,16 +30,6 @@ def shard_rows(rows: int, shards: int) -> tuple[int, ...]:
     """
     few, more = divmod(rows, shards)
     return tuple(few + (shard < more) for shard in range(shards))
-
-
-def shard_offsets(counts: Sequence[int]) -> tuple[int, ...]:
-    """The first row of each shard, followed by the number of all rows.
-
-    Example:
-        >>> shard_offsets(shard_rows(10, 4))
-        (0, 3, 6, 8, 10)
-    """
-    return tuple(accumulate(counts, initial=0))
 
 
 def num_shards(partitioner: Callable[..., Any] | None, shape: Sequence[int], dtype: Any) -> int:

@@ -242,11 +242,9 @@ class SteadyClient:
         if self.early is not None:
             self.early.end(closed(0))
 
-    def each(
-        self, op: str, head: dict[str, Any], select: Callable[[Message], Any] = lambda m: m.head
-    ) -> list[Any]:
-        """Send all servers the same request."""
-        return [select(self.call(server, op, head)) for server in range(self.num_servers)]
+    def each(self, op: str, head: dict[str, Any]) -> list[dict[str, Any]]:
+        """Send all servers the same request; return the heads of their answers."""
+        return [self.call(server, op, head).head for server in range(self.num_servers)]
 
 
 @final

@@ -129,10 +129,6 @@ class DynamicCell:
         self.version += 1
         self._use([_column(slot) for slot in slots])
 
-    def slots_of_new_rows(self) -> list[np.ndarray]:
-        """The slots of one row that `attach` was given."""
-        return [np.full((1, *one.shape), one.initial, one.dtype) for one in self._columns]
-
     def rows(self, ids: np.ndarray, *, training: bool = False) -> np.ndarray:
         """Copy the values of ids, in any order and with repeats: a row for each.
 

@@ -18,9 +18,7 @@ from replicax._core.errors import UsageError
 from replicax._ps.store.partition import sort_by_owner
 
 # The multipliers of splitmix64's finaliser and of the golden ratio, which spread every bit.
-_GOLDEN, _FIRST, _SECOND = (
-    np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 InitialRows = Callable[[np.ndarray], np.ndarray]
 """`(ids) -> rows`"""

@@ -7,7 +7,7 @@ Keras does with a variable (assign, save, print, load) finds the one true value.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import jax
@@ -209,28 +209,6 @@ def home_of(variable: Any) -> Any:
     return getattr(variable, "_home", None)
 
 
-class TableHome(Protocol):
-    """The place of the rows. As a variable's home it is empty: `read` gives no rows."""
-
-    padding: int | None
-
-    def read_rows(self, rows: np.ndarray) -> np.ndarray:
-        """The rows of ids; for an id without one, its initial row."""
-        ...
-
-    def statistics(self) -> dict[str, int]:
-        """Counters."""
-        ...
-
-    def export(self) -> dict[str, np.ndarray]:
-        """All rows with their ids and slots."""
-        ...
-
-    def load(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take over an export."""
-        ...
-
-
 class TableVariable(ServerVariable):
     """A table of rows by id, as one of the weights of a layer: of shape (0, …).
 
@@ -242,7 +220,7 @@ class TableVariable(ServerVariable):
 
     @property
     def table(self) -> Any:
-        """The home of its rows: a `TableHome`."""
+        """The home of its rows: a `LocalTable` or a `ServedTable`."""
         return self._home
 
     def lookup_rows(self, ids: Any) -> Any:
@@ -275,7 +253,7 @@ class TableVariable(ServerVariable):
         return jnp.asarray(rows), jnp.asarray(there)
 
 
-def become_table(variable: Any, home: TableHome) -> None:
+def become_table(variable: Any, home: Any) -> None:
     """Let a variable of shape (0, …) stand for the table at a home."""
     rehome(variable, home, TableVariable)
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 import jax.numpy as jnp
@@ -37,9 +36,11 @@ _NOT_ROWWISE = (
     "gradient_accumulation_steps",
     "amsgrad",
 )
-_Update = Callable[
-    [Mapping[str, Any], np.ndarray, np.ndarray, Sequence[np.ndarray], int, Any], None
-]
+RowwiseOptimizer = Callable[[np.ndarray, np.ndarray, Sequence[np.ndarray], int, float], None]
+"""`(values, gradients, slots, step, rate)`: updates values and slots in place.
+
+`step` is the number of earlier updates of the variable: Keras' `iterations`.
+"""
 
 
 class Part(NamedTuple):
@@ -67,11 +68,6 @@ class Recipe(NamedTuple):
 
     kind: type
     config: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        """The name of the class."""
-        return f"{self.kind.__module__}.{self.kind.__qualname__}"
 
     @classmethod
     def of(cls, optimizer: Any) -> Recipe:
@@ -279,45 +275,12 @@ def _as_list(held: Any) -> list[Any]:
     return list(held) if isinstance(held, list | tuple) else []
 
 
-@final
-@dataclass(frozen=True)
-class RowwiseOptimizer:
-    """An optimizer of rows.
-
-    The slots are initial values, in the order of Keras' optimizer variables. `update` changes
-    values and slots in place.
-    """
-
-    slots: tuple[float, ...]
-    config: Mapping[str, Any]
-    update: _Update
-
-    def __call__(
-        self,
-        values: np.ndarray,
-        gradients: np.ndarray,
-        slots: Sequence[np.ndarray],
-        step: int,
-        learning_rate: float,
-    ) -> tuple[np.ndarray, Sequence[np.ndarray]]:
-        """Update values and slots in place.
-
-        `step` is the number of earlier updates of the variable: Keras' `iterations`.
-        """
-        # The steps of Keras in its single precision, so that results agree to 1e-6.
-        gradients = np.asarray(gradients, values.dtype)
-        self.update(self.config, values, gradients, slots, step, values.dtype.type(learning_rate))
-        return values, slots
-
-
 def rowwise_optimizer(
     name: str, config: Mapping[str, Any], dtype: Any = "float32"
 ) -> RowwiseOptimizer | None:
     """Choose the row-wise form of a Keras optimizer; None if these settings have none.
 
     Example:
-        >>> rowwise_optimizer("Adagrad", {"initial_accumulator_value": 0.1, "epsilon": 1e-7}).slots
-        (0.1,)
         >>> rowwise_optimizer("Adam", {"clipnorm": 1.0}) is None
         True
     """
@@ -325,20 +288,24 @@ def rowwise_optimizer(
         return None
     if np.dtype(dtype) not in (np.float32, np.float64):
         return None  # NumPy computes half precision slowly, one number at a time
-    accumulated = config.get("initial_accumulator_value", 0.0)
-    match name:
-        case "SGD" if config["momentum"]:
-            return RowwiseOptimizer((0.0,), config, _momentum)
-        case "SGD":
-            return RowwiseOptimizer((), config, _sgd)
-        case "Adagrad":
-            return RowwiseOptimizer((accumulated,), config, _adagrad)
-        case "Adam":
-            return RowwiseOptimizer((0.0, 0.0), config, _adam)
-        # Powers other than the root are computed per element, which is slow in NumPy.
-        case "Ftrl" if config["learning_rate_power"] == -0.5:
-            return RowwiseOptimizer((accumulated, 0.0), config, _ftrl)
-    return None
+    # Powers other than the root are computed per element, which is slow in NumPy.
+    if name == "Ftrl" and config["learning_rate_power"] != -0.5:
+        return None
+    update = {
+        "SGD": _momentum if config.get("momentum") else _sgd,
+        "Adagrad": _adagrad,
+        "Adam": _adam,
+        "Ftrl": _ftrl,
+    }.get(name)
+    if update is None:
+        return None
+
+    def step_rows(values: Any, gradients: Any, slots: Any, step: int, rate: float) -> None:
+        # The steps of Keras in its single precision, so that results agree to 1e-6.
+        gradients = np.asarray(gradients, values.dtype)
+        update(config, values, gradients, slots, step, values.dtype.type(rate))
+
+    return step_rows
 
 
 def _sgd(config: Any, values: Any, gradients: Any, slots: Any, step: int, rate: Any) -> None:
