@@ -133,7 +133,7 @@ def compilation_cache(folder: str | os.PathLike[str] | bool | None = None) -> Pa
 
     Without this call, programs are kept from the first strategy on, in the folder of
     `RX_COMPILATION_CACHE`, or else in `replicax` in the user's cache folder; `off` keeps none. The
-    folder holds up to 1 GiB and 1000 programs; the least recently used are deleted first. Processes
+    folder holds up to 1 GiB and 300 programs; the least recently used are deleted first. Processes
     may share a folder. Only this call changes a `jax_compilation_cache_dir` that the user has set.
 
     Nobody else may be able to write to the folder, because the programs in it are executed.
