@@ -38,7 +38,7 @@ from replicax._tools.compare.training import (
     way,
 )
 from replicax._tools.machine import OtherPrograms, choose_devices, inspect_machine
-from replicax._tools.progress import Silent
+from replicax._tools.progress import Listener
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
     from replicax._tools.compare.subjects import Dataset
     from replicax._tools.compare.training import Training, Trial
-    from replicax._tools.progress import Listener
 
 
 def compare(settings: Settings | None = None, *, listener: Listener | None = None) -> Comparison:
@@ -75,7 +74,7 @@ def compare(settings: Settings | None = None, *, listener: Listener | None = Non
         ()
     """
     settings = settings or Settings()
-    listener = listener or Silent()
+    listener = listener or Listener()
     began, others = time.perf_counter(), OtherPrograms()
     devices = choose_devices(settings.replicas)
     with exact_products():
@@ -285,7 +284,7 @@ def work(
     with exact_products(), contextlib.ExitStack() as ends:
         data = load_data(settings)
         trial = train(
-            way, settings=settings, data=data, initial=initial, listener=Silent(), ends=ends
+            way, settings=settings, data=data, initial=initial, listener=Listener(), ends=ends
         )
         rounds = [Round(round_.rows, 1), *[round_] * settings.repeats]
         _warm_up, *seconds = (

@@ -11,7 +11,7 @@ import pytest
 
 from replicax._tools.compare import training
 from replicax._tools.compare.subjects import load_data
-from replicax._tools.progress import Silent
+from replicax._tools.progress import Listener
 from replicax.report import Settings
 
 
@@ -56,7 +56,7 @@ def trial():
         settings=settings,
         data=data,
         initial=initial,
-        listener=Silent(),
+        listener=Listener(),
         ends=contextlib.ExitStack(),
     )
     return settings, data, initial, trial

@@ -8,7 +8,7 @@ import pytest
 
 import replicax as rx
 from replicax._tools.compare.subjects import build_model, new_optimizer
-from replicax.launch._compare_arguments import MODELS
+from replicax.launch._tool_arguments import MODELS
 
 
 def trainable(model):

@@ -44,7 +44,7 @@ def test_a_job_of_one_step_is_not_announced(capsys):
 
 
 def test_silence(capsys):
-    tell(progress.Silent())
+    tell(progress.Listener())
     assert capsys.readouterr().out == ""
 
 
