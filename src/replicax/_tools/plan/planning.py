@@ -72,29 +72,25 @@ def plan(
         >>> found.rows[0].memory.parameters  # 4 x 2 weights and 2 biases of 4 bytes
         40
     """
+    planned, listener = subject(model_or_step, batch), listener or Listener()
+    rows = batch_size or rows_of(planned.batch)
+    pairs = _pairs(with_halves(topologies) if scale else topologies, strategies)
+    made = [_row(planned, *pair, rows, listener, find_largest=find_largest) for pair in pairs]
+    scaling = scale_rows(made, scale) if scale else ()
+    return Plan(planned.name, planned.parameters, tuple(made), scaling)
+
+
+def _pairs(topologies: Sequence[str], strategies: Sequence[str]) -> list[tuple[Target, str, Any]]:
     if not topologies or not strategies:
         raise UsageError(
             f"A plan needs at least one topology and one strategy, got {len(topologies)} and "
             f'{len(strategies)}. Pass for example topologies=["v5e:2x4"].'
         )
-    is_loaded = isinstance(model_or_step, Subject)
-    planned = model_or_step if is_loaded else subject(model_or_step, batch)
-    listener = listener or Listener()
-    rows = batch_size or rows_of(planned.batch)
-    pairs = [
+    return [
         (one, name, strategy_for(name, one))
-        for one in map(target, with_halves(topologies) if scale else topologies)
+        for one in map(target, topologies)
         for name in strategies
     ]
-    steps = 1 + TRIES if find_largest else 1
-    made: list[Row] = []
-    for one, name, strategy in pairs:
-        listener.begin(f"{one.name} {name}", steps=steps)
-        row = _row(planned, one, name, strategy, rows, listener, find_largest=find_largest)
-        listener.end({None: "compiled", True: "fits", False: "does not fit"}[row.fits])
-        made.append(row)
-    scaling = scale_rows(made, scale) if scale else ()
-    return Plan(planned.name, planned.parameters, tuple(made), scaling)
 
 
 def _row(
@@ -108,6 +104,7 @@ def _row(
     find_largest: bool,
 ) -> Row:
     """Compile for a batch of this many rows, and perhaps for others."""
+    listener.begin(f"{one.name} {name}", steps=1 + TRIES if find_largest else 1)
     devices = len(strategy.extended.distribution.topology.devices)
 
     @functools.cache
@@ -129,6 +126,14 @@ def _row(
         fits = False
     else:
         found, fits = first, None if capacity is None else first.memory.total <= capacity
+    most = None
+    if find_largest and capacity:
+
+        def needs(rows: int) -> int | None:
+            return read(rows).needs(capacity)
+
+        most = largest(needs, rows, capacity=capacity, multiple=replicas, tries=TRIES)
+    listener.end({None: "compiled", True: "fits", False: "does not fit"}[fits])
     return Row(
         topology=one.name,
         strategy=name,
@@ -144,15 +149,7 @@ def _row(
         memory_traffic=found.memory_traffic if found else 0.0,
         collectives=found.collectives if found else (),
         wire=wire_bytes_by_kind(found.collectives) if found else {},
-        largest=largest(
-            lambda rows: read(rows).needs(capacity),
-            rows,
-            capacity=capacity,
-            multiple=replicas,
-            tries=TRIES,
-        )
-        if find_largest and capacity
-        else None,
+        largest=most,
         compile_seconds=seconds,
     )
 

@@ -96,6 +96,8 @@ def subject(model: Any, batch: Any = None) -> Subject:
     The batch is as `fit` takes it; by default one that the model's inputs and loss suggest. For a
     function it is the tuple of its arguments.
     """
+    if isinstance(model, Subject):  # that was loaded
+        return model
     is_model = isinstance(model, _compat.Trainer)
     if callable(model) and not is_model and isinstance(batch, tuple):
         return _of_function(model, shapes_of(batch))
