@@ -110,7 +110,7 @@ def _doctor(options: Options) -> int:
         usual = (1, 2) if facts.platform == "cpu" or facts.devices > 1 else (1,)
         script = Script(path, options["args"], options["warm_up"], options["steps"])
         with progress.for_stdout() as listener:
-            replicas = options["replicas"] or usual
+            replicas = sorted(set(options["replicas"] or usual))
             found = examine(script, replicas, listener, workers=options["workers"])
         print(f"\n{text.examination_to_text(found, cores(), facts.platform)}", flush=True)
     _write(options["json"], text.to_json(checks, found))
@@ -165,7 +165,7 @@ def _plan(options: Options) -> int:
     import keras
 
     from replicax._tools import progress
-    from replicax._tools.plan.planning import plan_subject
+    from replicax._tools.plan.planning import plan
     from replicax._tools.plan.result import drawing
     from replicax._tools.plan.subject import load
     from replicax._tools.plan.targets import target
@@ -181,7 +181,7 @@ def _plan(options: Options) -> int:
         keras.config.set_dtype_policy(options["precision"])
     planned = load(options["target"], options["args"])
     with progress.for_stdout() as listener:
-        found = plan_subject(
+        found = plan(
             planned,
             topologies=options["topologies"],
             strategies=options["strategies"],
@@ -207,6 +207,7 @@ def _profile(options: Options) -> int:
     from replicax._tools import progress
     from replicax._tools.profile import text
     from replicax._tools.profile.recorder import Plan, profile_script
+    from replicax._tools.text import milliseconds
 
     plan = Plan(options["warm_up"], options["steps"], options["traced"])
     with progress.for_stdout() as listener:
@@ -221,7 +222,7 @@ def _profile(options: Options) -> int:
             scale=options["scale"],
             on_step=lambda number: listener.advance(),
         )
-        listener.end(f"{1e3 * found.seconds:.3g} ms a step")
+        listener.end(f"{milliseconds(found.seconds)} a step")
     # Each of several workers has its own numbers.
     worker = f".{jax.process_index()}" if options["of_workers"] else ""
     _write(options["json"] and options["json"] + worker, text.to_json(found))

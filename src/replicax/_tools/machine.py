@@ -29,20 +29,12 @@ _PACKAGES = ("jax", "jaxlib", "keras", "numpy")
 @final
 @dataclass(frozen=True)
 class Device:
-    """One device that JAX sees.
+    """One device that JAX sees."""
 
-    Args:
-        name: Such as `GPU:0`.
-        kind: What the maker calls it.
-        platform: `cpu`, `gpu` or `tpu`.
-        memory_bytes: What JAX may use of its memory; for a CPU the memory of the machine. None if
-            nobody says.
-    """
-
-    name: str
-    kind: str
-    platform: str
-    memory_bytes: int | None
+    name: str  # such as `GPU:0`
+    kind: str  # what the maker calls it
+    platform: str  # `cpu`, `gpu` or `tpu`
+    memory_bytes: int | None  # that JAX may use; of a CPU the machine's; None if nobody says
 
 
 @final

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Protocol, Self, final
+from typing import TYPE_CHECKING, Self, final
 
 from rich.progress import (
     BarColumn,
@@ -25,50 +25,36 @@ if TYPE_CHECKING:
 _EVERY = 30.0  # seconds between lines that tell how far a long job is
 
 
-class Listener(Protocol):
-    """Hears what a comparison does, one job after another."""
-
-    def begin(self, job: str, *, steps: int) -> None:
-        """A job of so many steps begins."""
-        ...
-
-    def advance(self) -> None:
-        """One step of the job is done."""
-        ...
-
-    def report(self, text: str) -> None:
-        """Something happened in the job."""
-        ...
-
-    def end(self, text: str) -> None:
-        """The job is done; `text` is its result."""
-        ...
-
-
-@final
-class Silent:
-    """Hears everything and says nothing."""
-
-    def _nothing(self, *_: object, **__: object) -> None:
-        pass
-
-    begin = advance = report = end = _nothing
-
-
-@final
-class Lines:
-    """Prints a line for each event, for files and pipes."""
-
-    def __init__(self) -> None:
-        self._job = ""
-        self._steps = self._done = 0
-        self._began = self._said = time.monotonic()
+class Listener:
+    """Hears what a tool does, one job after another; this one says nothing."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
+
+    def begin(self, job: str, *, steps: int) -> None:
+        """A job of so many steps begins."""
+
+    def advance(self) -> None:
+        """One step of the job is done."""
+
+    def report(self, text: str) -> None:
+        """Something happened in the job."""
+
+    def end(self, text: str) -> None:
+        """The job is done; `text` is its result."""
+
+
+@final
+class Lines(Listener):
+    """Prints a line for each event, for files and pipes."""
+
+    def __init__(self) -> None:
+        self._job = ""
+        self._steps = self._done = 0
+        self._began = self._said = time.monotonic()
 
     def begin(self, job: str, *, steps: int) -> None:
         """Say how much there is to do, unless it is just one thing."""
@@ -90,9 +76,7 @@ class Lines:
         """Print the event."""
         self._print(text)
 
-    def end(self, text: str) -> None:
-        """Print the result."""
-        self._print(text)
+    end = report
 
     def _print(self, text: str) -> None:
         print(f"{self._job}: {text}", flush=True)
@@ -106,7 +90,7 @@ class _Left(TimeRemainingColumn):
 
 
 @final
-class Bars:
+class Bars(Listener):
     """Draws a bar for each job, for people at a terminal."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -152,6 +136,6 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
-def for_stdout() -> Bars | Lines:
+def for_stdout() -> Listener:
     """The listener that suits the standard output."""
     return Bars() if sys.stdout.isatty() else Lines()

@@ -174,16 +174,26 @@ def replaced(
             delattr(owner, name)
 
 
+def noting(made: list[Any]) -> Callable[..., Any]:
+    """A wrapper for `replaced`: each object whose method has run is noted."""
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            made.append(self)
+            return result
+
+        return method
+
+    return wrapper
+
+
 @contextlib.contextmanager
 def _standing_in(chosen: Strategy, told: int | None = None) -> Generator[None, None, None]:
     """Make every strategy that is constructed in the block work as the chosen one.
 
     The chosen one is current until then, so that a program without any is in its scope. What was
     current before is so again behind the block, whatever the program has set.
-
-    Args:
-        chosen: A synchronous strategy.
-        told: How many replicas the program is told of outside `run`; None for as many as there are.
     """
     kinds = {
         **dict.fromkeys(_OF_ONE_MACHINE, _alike(chosen, None)),

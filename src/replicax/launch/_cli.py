@@ -15,22 +15,17 @@ from typing import TYPE_CHECKING, Any
 from replicax._core.errors import ReplicaxError, did_you_mean
 from replicax.launch._batch_arguments import add_kubernetes, add_slurm
 from replicax.launch._child import run_child
-from replicax.launch._compare_arguments import add_compare, add_devices, child_environment
-from replicax.launch._doctor_arguments import add_doctor, add_verify, doctor_request
+from replicax.launch._environments import environment_of
 from replicax.launch._init import add_init, init
-from replicax.launch._migrate_arguments import add_migrate, migrate_environment
-from replicax.launch._plan_arguments import (
-    add_plan,
-    plan_environment,
-    plan_request,
-    without_script_arguments,
-)
-from replicax.launch._profile_arguments import (
-    add_profile,
-    profile_environment,
-    profile_request,
-)
+from replicax.launch._plan_arguments import add_migrate, add_plan, topologies
 from replicax.launch._run_arguments import add_run, add_top
+from replicax.launch._tool_arguments import (
+    add_compare,
+    add_devices,
+    add_doctor,
+    add_profile,
+    add_verify,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,8 +34,8 @@ _DESCRIPTION = """\
 The strategies of tf.distribute for Keras 3 on JAX.
 `replicax COMMAND --help` explains a command."""
 
-# These run a script of the user; arguments behind `--` are the script's.
-_FOR_SCRIPTS = ("doctor", "plan", "profile", "verify")
+# These run, or read, a script of the user; arguments behind `--` are the script's.
+_FOR_SCRIPTS = ("doctor", "migrate", "plan", "profile", "verify")
 _BAD_ARGUMENT = 2
 
 
@@ -52,8 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if typed[0] in _FOR_SCRIPTS:
         return _for_script(typed)
-    if typed[0] == "migrate":
-        return _migrate(typed)
     parser = build_parser()
     request = vars(parser.parse_args(typed))
     command = str(request.pop("command"))
@@ -73,14 +66,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.commands[command].error("--image is required")
     if command in ("k8s", "slurm"):
         return _write(command, request)
-    if command == "top":
-        return _child(command, request, os.environ)
-    return _child(command, request, child_environment(os.environ, replicas=request["replicas"]))
+    return _child(command, request)
 
 
-def _child(command: str, options: Mapping[str, Any], environment: Mapping[str, str]) -> int:
+def _child(command: str, request: Mapping[str, Any]) -> int:
     """Let a process do the work of a command that needs JAX, or more than the standard library."""
-    child = [sys.executable, "-m", "replicax._tools.commands", command, json.dumps(options)]
+    environment = environment_of(command, os.environ, request)
+    child = [sys.executable, "-m", "replicax._tools.commands", command, json.dumps(request)]
     return run_child(child, environment)
 
 
@@ -105,35 +97,15 @@ def _write(command: str, request: dict[str, Any]) -> int:
     return 0
 
 
-def _migrate(typed: Sequence[str]) -> int:
-    """Read programs in a child process; arguments behind `--` are for programs that are run."""
-    own, of_program = without_script_arguments(typed)
-    request = vars(build_parser().parse_args(own))
-    del request["command"]
-    request["args"] = of_program
-    environment = migrate_environment(os.environ, replicas=request["replicas"])
-    return _child("migrate", request, environment)
-
-
 def _for_script(typed: Sequence[str]) -> int:
     """Run a command for a script, in a child process."""
-    own, of_script = without_script_arguments(typed)
-    request = vars(build_parser().parse_args(own))
+    end = typed.index("--") if "--" in typed else len(typed)
+    request = vars(build_parser().parse_args(typed[:end]))
     command = str(request.pop("command"))
-    environ, cores = os.environ, os.cpu_count() or 1
+    request["args"] = list(typed[end + 1 :])
     if command == "plan":
-        options = plan_request(request, of_script)
-        environment = plan_environment(environ, request, cores=cores)
-    elif command == "profile":
-        options = profile_request(request, of_script)
-        environment = profile_environment(environ, request["replicas"], cores=cores)
-    elif command == "verify":
-        options = {**request, "args": of_script}
-        environment = child_environment(environ, replicas=request["replicas"])
-    else:
-        options = doctor_request(request, of_script)
-        environment = profile_environment(environ, None, cores=cores)
-    return _child(command, options, environment)
+        request["topologies"] = topologies(request)
+    return _child(command, request)
 
 
 def build_parser() -> _Parser:

@@ -1,16 +1,16 @@
-"""The arguments of `replicax plan`, and the environment of the child process that plans."""
+"""The arguments of the tools that read a program: `plan` and `migrate`."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from replicax.launch._plan import device_variables
-from replicax.launch._run_arguments import existing, positive, strategies
+from replicax.launch._run_arguments import existing, positive, positives, strategies
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
+    from replicax.launch._run_arguments import Commands
 
 _PLAN = """\
 Compile a model's training step for machines that are not here, and say what it needs there: bytes
@@ -36,7 +36,7 @@ STRATEGIES = ("one_device", "mirrored", "zero1", "zero3", "model_parallel:M")
 PRECISIONS = ("float32", "bfloat16", "mixed_bfloat16", "float16", "mixed_float16")
 
 
-def add_plan(commands: Any) -> None:
+def add_plan(commands: Commands) -> None:
     """Add the command `plan`."""
     parser = commands.add_parser(
         "plan",
@@ -96,7 +96,7 @@ def _add_what(what: Any) -> None:
     )
     what.add_argument(
         "--scale",
-        type=chip_counts,
+        type=positives,
         default=(),
         metavar="N,...",
         help="also say, by arithmetic, what a device sends on other numbers of chips, such as "
@@ -114,38 +114,80 @@ def _target(text: str) -> str:
     return text if text.startswith(("keras.applications:", "keras_hub:")) else existing(text)
 
 
-def chip_counts(text: str) -> tuple[int, ...]:
-    """Read numbers of chips separated by commas."""
-    return tuple(positive(count.strip()) for count in text.split(","))
+def topologies(request: Mapping[str, Any]) -> list[str]:
+    """The names of what is planned for, from the options."""
+    others = [f"{kind}:{request[kind]}" for kind in ("cpu", "gpu") if request[kind] is not None]
+    return [*request["tpu"], *others] or ["v5e:2x4"]
 
 
-def without_script_arguments(typed: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The command's own arguments, and the script's behind the first `--`."""
-    end = typed.index("--") if "--" in typed else len(typed)
-    return list(typed[:end]), list(typed[end + 1 :])
+_MIGRATE = """\
+Say for each program whether it runs on replicax.tf, with file and line: which of the names and
+calls of TensorFlow and Keras are there, which mean something else, and which are missing and what
+to use instead; and how many calls could be checked. Then rewrite its imports,
+`import tensorflow as tf` as `import replicax.tf as tf`, the choice of Keras' backend, and names
+that NumPy 2 spells otherwise; nothing else in the file is changed. The program is read, and run
+only with --run.
+
+PATH is a script, a notebook or a folder of them. In a folder a program is a notebook, a file with
+`if __name__ == "__main__"` or the name of a script, with what it imports from the folder. A
+notebook's magics, outputs and metadata stay."""
+
+_MIGRATE_EXAMPLES = """\
+examples:
+  replicax migrate train.py
+  replicax migrate train.py --diff
+  replicax migrate notebooks/ --write --backup
+  replicax migrate train.py --json names.json
+  replicax migrate train.py --run -- --epochs 1
+
+exit code: 0 if nothing is missing, as far as calls are checked; 1 if something is missing, if a
+program that --run starts fails where nothing was found, or if a file in a folder could not be
+read; 2 for a bad argument, or a file that was named and cannot be
+read."""
 
 
-def plan_request(request: Mapping[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
-    """The options of the child, from those of `replicax plan` and of the script."""
-    options = {**request, "args": list(arguments)}
-    tpus, cpu, gpu = options.pop("tpu"), options.pop("cpu"), options.pop("gpu")
-    others = [f"cpu:{cpu}"] * (cpu is not None) + [f"gpu:{gpu}"] * (gpu is not None)
-    return {**options, "topologies": [*tpus, *others] or ["v5e:2x4"]}
-
-
-def plan_environment(
-    environ: Mapping[str, str], request: Mapping[str, Any], *, cores: int
-) -> dict[str, str]:
-    """The environment of the child: JAX on the CPU, with the number of virtual devices asked for.
-
-    `environ` may ask for more devices than the request.
-    """
-    asked = environ.get("JAX_NUM_CPU_DEVICES", "")
-    devices = max(request["cpu"] or 1, int(asked) if asked.isdigit() else 1)
-    return {
-        **environ,
-        "KERAS_BACKEND": "jax",
-        "JAX_PLATFORMS": "cuda,cpu" if request["gpu"] else "cpu",
-        **device_variables(devices, cores),
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-    }
+def add_migrate(commands: Commands) -> None:
+    """Add the command `migrate`."""
+    parser = commands.add_parser(
+        "migrate",
+        help="list what a TensorFlow program uses, and rewrite its imports",
+        description=_MIGRATE,
+        epilog=_MIGRATE_EXAMPLES,
+    )
+    parser.add_argument(
+        "paths", nargs="+", type=existing, metavar="PATH", help="what is migrated; see above"
+    )
+    parser.add_argument("--diff", action="store_true", help="show what would be rewritten")
+    parser.add_argument("--write", action="store_true", help="show it, and rewrite the files")
+    parser.add_argument(
+        "--backup", action="store_true", help="with --write: keep each old file as FILE.orig"
+    )
+    parser.add_argument(
+        "--run",
+        action="store_true",
+        help="also run each program, rewritten in a temporary copy of its folder, under "
+        "MirroredStrategy, and say whether that agrees with what was found; what is behind -- are "
+        "its arguments",
+    )
+    parser.add_argument(
+        "--steps",
+        type=positive,
+        default=3,
+        metavar="K",
+        help="with --run: end it after so many training steps (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--replicas",
+        type=positive,
+        default=2,
+        metavar="N",
+        help="with --run: on so many virtual devices (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--time-limit",
+        type=positive,
+        default=120,
+        metavar="SECONDS",
+        help="with --run: end it after so long (default: %(default)s)",
+    )
+    parser.add_argument("--json", metavar="FILE", help="write everything that is found")

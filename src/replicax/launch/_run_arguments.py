@@ -235,6 +235,11 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def positives(text: str) -> tuple[int, ...]:
+    """Read such numbers separated by commas."""
+    return tuple(positive(count.strip()) for count in text.split(","))
+
+
 def not_negative(text: str) -> int:
     """Read a whole number of at least 0."""
     if not text.isascii() or not text.isdigit():

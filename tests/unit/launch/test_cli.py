@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from replicax.launch import _cli, _compare_arguments
+from replicax.launch import _cli, _environments, _tool_arguments
 
 
 @pytest.fixture
@@ -83,20 +83,20 @@ def test_defaults_and_choices_are_those_of_the_report():
     options = vars(_cli.build_parser().parse_args(["compare"]))
     del options["command"], options["output"], options["open"]
     assert Settings(**options) == Settings()
-    assert _compare_arguments.STRATEGIES == settings.STRATEGIES
-    assert set(_compare_arguments.DATASETS) == set(subjects._LOADERS)
-    assert set(_compare_arguments.MODELS) == set(subjects._RECIPES)
+    assert _tool_arguments.STRATEGIES == settings.STRATEGIES
+    assert set(_tool_arguments.DATASETS) == set(subjects._LOADERS)
+    assert set(_tool_arguments.MODELS) == set(subjects._RECIPES)
 
 
 def test_the_child_gets_as_many_cpu_devices_as_replicas():
-    environment = _compare_arguments.child_environment({"HOME": "/home/x"}, replicas=5)
+    environment = _environments.of_compare({"HOME": "/home/x"}, replicas=5)
     assert environment["JAX_NUM_CPU_DEVICES"] == "5"
     assert environment["KERAS_BACKEND"] == "jax"
     assert environment["HOME"] == "/home/x"
 
 
 def test_the_child_gets_two_cpu_devices_if_nothing_is_said():
-    assert _compare_arguments.child_environment({}, replicas=None)["JAX_NUM_CPU_DEVICES"] == "2"
+    assert _environments.of_compare({}, replicas=None)["JAX_NUM_CPU_DEVICES"] == "2"
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_the_child_gets_two_cpu_devices_if_nothing_is_said():
     [(None, 2, 8), (2, 2, 8), (8, 2, 16), (2, 64, 64), (2, None, 8)],
 )
 def test_the_thread_pool_has_room_for_replicas_and_cores(monkeypatch, replicas, cores, threads):
-    monkeypatch.setattr(_compare_arguments.os, "cpu_count", lambda: cores)
-    environment = _compare_arguments.child_environment({"NPROC": "1"}, replicas=replicas)
+    monkeypatch.setattr(_environments.os, "cpu_count", lambda: cores)
+    environment = _environments.of_compare({"NPROC": "1"}, replicas=replicas)
     assert environment["NPROC"] == str(threads)
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from replicax.launch import _cli
-from replicax.launch._plan_arguments import plan_environment
+from replicax.launch._environments import of_plan
 
 pytestmark = pytest.mark.usefixtures("programs")
 
@@ -63,9 +63,9 @@ def test_a_cpu_gets_its_devices(started):
 
 def test_devices_that_were_asked_for_stay():
     environ = {"JAX_NUM_CPU_DEVICES": "6", "PATH": "/bin"}
-    found = plan_environment(environ, {"cpu": 2, "gpu": None}, cores=1)
+    found = of_plan(environ, cpu=2, gpu=None)
     assert (found["JAX_NUM_CPU_DEVICES"], found["PATH"]) == ("6", "/bin")
-    assert plan_environment({}, {"cpu": None, "gpu": 2}, cores=1)["JAX_PLATFORMS"] == "cuda,cpu"
+    assert of_plan({}, cpu=None, gpu=2)["JAX_PLATFORMS"] == "cuda,cpu"
 
 
 def test_strategies_are_checked_before_anything_starts(started, capsys):

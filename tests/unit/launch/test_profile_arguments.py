@@ -64,7 +64,11 @@ def test_the_doctor(started, monkeypatch):
     assert name == "doctor"
     assert (options["script"], options["replicas"]) == (None, None)
     assert environment["KERAS_BACKEND"] == "torch"  # it says what is wrong with that
-    assert (scaled["script"], scaled["replicas"], scaled["args"]) == ("train.py", [1, 2, 4], ["a"])
+    assert (scaled["script"], scaled["replicas"], scaled["args"]) == (
+        "train.py",
+        [4, 1, 2, 2],
+        ["a"],
+    )
 
 
 @pytest.mark.parametrize("command", ["profile", "doctor"])

@@ -1,7 +1,8 @@
 """The comparison itself: every strategy trains, then all are timed in turn.
 
 Several workers train and are timed in processes of their own, because a process that has used JAX
-alone cannot join them. `rx.launch.run` ends them, even after Ctrl-C."""
+alone cannot join them. `rx.launch.run` ends them, even after Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ from replicax._tools.compare.subjects import load_data
 from replicax._tools.compare.training import (
     QUIET,
     Round,
+    Task,
     Way,
     check,
     exact_products,
@@ -38,7 +40,7 @@ from replicax._tools.compare.training import (
     way,
 )
 from replicax._tools.machine import OtherPrograms, choose_devices, inspect_machine
-from replicax._tools.progress import Silent
+from replicax._tools.progress import Listener
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,9 +48,7 @@ if TYPE_CHECKING:
     import jax
     import keras
 
-    from replicax._tools.compare.subjects import Dataset
     from replicax._tools.compare.training import Training, Trial
-    from replicax._tools.progress import Listener
 
 
 def compare(settings: Settings | None = None, *, listener: Listener | None = None) -> Comparison:
@@ -75,16 +75,16 @@ def compare(settings: Settings | None = None, *, listener: Listener | None = Non
         ()
     """
     settings = settings or Settings()
-    listener = listener or Silent()
+    listener = listener or Listener()
     began, others = time.perf_counter(), OtherPrograms()
     devices = choose_devices(settings.replicas)
     with exact_products():
-        data, initial = _prepare(settings, devices, listener)
-        measured, round_ = _measure_all(settings, devices, data, initial, listener)
+        task = _prepare(settings, devices, listener)
+        measured, round_ = _measure_all(task, devices, listener)
     # Processes that were started are not told from others.
     busy = 0.0 if settings.workers else others.cores()
     of = {training.name: (training, seconds) for training, seconds in measured}
-    model = new_model(settings, data)
+    data, model = task.data, new_model(settings, task.data)
     paths = [weight.path for weight in model.weights]
     return Comparison(
         settings=settings,
@@ -108,26 +108,24 @@ _Measured = list[tuple["Training", tuple[float, ...]]]
 
 
 def _measure_all(
-    settings: Settings,
-    devices: Sequence[jax.Device],
-    data: Dataset,
-    initial: Sequence[np.ndarray],
-    listener: Listener,
+    task: Task, devices: Sequence[jax.Device], listener: Listener
 ) -> tuple[_Measured, Round]:
     """Train under every strategy, then time all of them; what they started ends here."""
+    settings = task.settings
     with contextlib.ExitStack() as ends:
-        trials = [
-            _trial(way, settings, data, initial, listener, ends) for way in _ways(settings, devices)
-        ]
+        trials = [_trial(one, task, listener, ends) for one in _ways(settings, devices)]
         round_ = plan_round(
             [trial.training for trial in trials],
-            settings=settings,
-            rows=len(data.train_inputs),
-            baseline=BASELINE,
+            batch_size=settings.batch_size,
+            rows=len(task.data.train_inputs),
         )
-        measured = _time_in_turn(trials, round_, settings, data, listener)
+        measured = _time_in_turn(trials, round_, task, listener)
     if MULTI_WORKER in settings.strategies:
-        measured.append(_in_workers(settings, initial, round_, listener))
+        listener.begin(MULTI_WORKER, steps=1)
+        listener.report(f"{settings.workers} processes")
+        training, seconds = _in_workers(settings, task.initial, round_)
+        listener.end(_result(training))
+        measured.append((training, seconds))
     return measured, round_
 
 
@@ -154,42 +152,31 @@ def _scaled(count: int) -> str:
     return f"{SCALED} on {count}"
 
 
-def _prepare(
-    settings: Settings, devices: Sequence[jax.Device], listener: Listener
-) -> tuple[Dataset, list[np.ndarray]]:
-    """Load the data and draw the weights from which every strategy starts."""
+def _prepare(settings: Settings, devices: Sequence[jax.Device], listener: Listener) -> Task:
+    """Load the data and draw the weights from which every strategy starts.
+
+    One unmeasured step is taken, so that the first strategy does not pay for first uses.
+    """
     listener.begin("prepare", steps=1)
     for name in settings.strategies:
         check(name, devices)  # errors of any strategy are found first
     listener.report("loading data")
     data = load_data(settings)
     listener.report("warming up")
-    initial = new_model(settings, data).get_weights()
-    _warm_up(settings, data)
-    listener.end(f"{len(data.train_inputs)} training and {len(data.test_inputs)} test examples")
-    return data, [np.array(weight) for weight in initial]
-
-
-def _warm_up(settings: Settings, data: Dataset) -> None:
-    """Take one unmeasured step, so that the first strategy does not pay for first uses."""
     model = new_model(settings, data)
+    initial = [np.array(weight) for weight in model.get_weights()]
     model.fit(data.train_inputs[:1], data.train_classes[:1], verbose=QUIET)
+    listener.end(f"{len(data.train_inputs)} training and {len(data.test_inputs)} test examples")
+    return Task(settings, data, initial)
 
 
-def _trial(
-    way: Way,
-    settings: Settings,
-    data: Dataset,
-    initial: Sequence[np.ndarray],
-    listener: Listener,
-    ends: contextlib.ExitStack,
-) -> Trial:
-    if way.name not in settings.strategies:  # it is only timed, and one epoch compiles it
-        settings = replace(settings, epochs=2)
-    steps = settings.epochs * -(-len(data.train_inputs) // settings.batch_size)
-    listener.begin(way.name, steps=steps)
+def _trial(way: Way, task: Task, listener: Listener, ends: contextlib.ExitStack) -> Trial:
+    if way.name not in task.settings.strategies:  # it is only timed, and one epoch compiles it
+        task = replace(task, settings=replace(task.settings, epochs=2))
+    steps_per_epoch = -(-len(task.data.train_inputs) // task.settings.batch_size)
+    listener.begin(way.name, steps=task.settings.epochs * steps_per_epoch)
     listener.report("compiling")
-    trial = train(way, settings=settings, data=data, initial=initial, listener=listener, ends=ends)
+    trial = train(way, task, listener, ends)
     listener.end(_result(trial.training))
     return trial
 
@@ -202,36 +189,22 @@ def _result(training: Training) -> str:
 
 
 def _time_in_turn(
-    trials: Sequence[Trial],
-    round_: Round,
-    settings: Settings,
-    data: Dataset,
-    listener: Listener,
+    trials: Sequence[Trial], round_: Round, task: Task, listener: Listener
 ) -> _Measured:
     """Time A B C A B C …, so that a slow spell of the machine affects all alike."""
-    listener.begin("timing", steps=settings.repeats * len(trials))
+    repeats = task.settings.repeats
+    listener.begin("timing", steps=repeats * len(trials))
     listener.report("warming up")
     for trial in trials:
-        time_round(trial, Round(round_.rows, 1), settings=settings, data=data)
+        time_round(trial, Round(round_.rows, 1), task)
     seconds: list[list[float]] = [[] for _ in trials]
-    for repeat in range(settings.repeats):
-        listener.report(f"round {repeat + 1}/{settings.repeats}")
+    for repeat in range(repeats):
+        listener.report(f"round {repeat + 1}/{repeats}")
         for trial, rounds in zip(trials, seconds, strict=True):
-            rounds.append(time_round(trial, round_, settings=settings, data=data))
+            rounds.append(time_round(trial, round_, task))
             listener.advance()
-    listener.end(f"{settings.repeats} rounds of {round_.examples} examples")
+    listener.end(f"{repeats} rounds of {round_.examples} examples")
     return [(t.training, tuple(rounds)) for t, rounds in zip(trials, seconds, strict=True)]
-
-
-def _in_workers(
-    settings: Settings, initial: Sequence[np.ndarray], round_: Round, listener: Listener
-) -> tuple[Training, tuple[float, ...]]:
-    """Train and time with several workers in processes of their own."""
-    listener.begin(MULTI_WORKER, steps=1)
-    listener.report(f"{settings.workers} processes")
-    training, seconds = in_workers(settings, initial, round_)
-    listener.end(_result(training))
-    return training, seconds
 
 
 def _measurement(
@@ -257,7 +230,7 @@ def _measurement(
 _ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"}
 
 
-def in_workers(
+def _in_workers(
     settings: Settings, initial: Sequence[np.ndarray], round_: Round
 ) -> tuple[Training, tuple[float, ...]]:
     """Train under `MultiWorkerMirroredStrategy` on this machine, one device for each worker.
@@ -283,14 +256,10 @@ def work(
     """The work of each worker."""
     way = Way(MULTI_WORKER, rx.MultiWorkerMirroredStrategy, _places_here)
     with exact_products(), contextlib.ExitStack() as ends:
-        data = load_data(settings)
-        trial = train(
-            way, settings=settings, data=data, initial=initial, listener=Silent(), ends=ends
-        )
+        task = Task(settings, load_data(settings), initial)
+        trial = train(way, task, Listener(), ends)
         rounds = [Round(round_.rows, 1), *[round_] * settings.repeats]
-        _warm_up, *seconds = (
-            time_round(trial, each, settings=settings, data=data) for each in rounds
-        )
+        _warm_up, *seconds = (time_round(trial, each, task) for each in rounds)
     return trial.training, tuple(seconds)
 
 

@@ -46,19 +46,14 @@ class Epoch:
 class Place:
     """A device, or a process, and what a strategy has put there.
 
-    Args:
-        name: Such as `CPU:0`, `worker 1 CPU:0` or `server 0`.
-        variables: How many variables of the model and its optimizer it holds.
-        variable_bytes: How many bytes of them.
-        computes: Whether a replica computes there.
-        rows: Which rows of a full batch that replica gets, from the first to behind the last; None
-            where none are set aside for it, as when workers take whole batches in turn.
+    `rows` are those of a full batch that its replica gets, from the first to behind the last; None
+    where none are set aside for it, as when workers take whole batches in turn.
     """
 
-    name: str
-    variables: int
+    name: str  # such as `CPU:0`, `worker 1 CPU:0` or `server 0`
+    variables: int  # of the model and its optimizer that it holds
     variable_bytes: int
-    computes: bool
+    computes: bool  # whether a replica computes there
     rows: tuple[int, int] | None = None
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 import replicax as rx
 from replicax._tools.compare.result import Epoch, Place
-from replicax._tools.compare.settings import LOCAL, OF_WORKERS, PARAMETER_SERVER
+from replicax._tools.compare.settings import BASELINE, LOCAL, OF_WORKERS, PARAMETER_SERVER
 from replicax._tools.compare.subjects import build_model, new_optimizer
 from replicax._tools.machine import device_name
 from replicax._tools.strategies import make
@@ -35,6 +35,16 @@ QUIET: Any = 0  # Keras declares `verbose` as text
 _ROUND_SECONDS = 1.0  # on one device: long compared with disturbances
 _LONGEST_ROUND_SECONDS = 3.0
 _MOST_EPOCHS_PER_ROUND = 50
+
+
+@final
+@dataclass(frozen=True)
+class Task:
+    """What every strategy trains: a model from the same weights, on the same batches in order."""
+
+    settings: Settings
+    data: Dataset
+    initial: Sequence[np.ndarray]
 
 
 @final
@@ -94,25 +104,17 @@ def new_model(settings: Settings, data: Dataset) -> keras.Model:
     return model
 
 
-def train(
-    way: Way,
-    *,
-    settings: Settings,
-    data: Dataset,
-    initial: Sequence[np.ndarray],
-    listener: Listener,
-    ends: contextlib.ExitStack,
-) -> Trial:
-    """Make the strategy; train the model from the weights `initial` on all batches in order.
+def train(way: Way, task: Task, listener: Listener, ends: contextlib.ExitStack) -> Trial:
+    """Make the strategy, and train under it.
 
     Anything that the strategy has started, such as parameter servers, ends with `ends`.
     """
-    watch = _Watch(listener)
+    settings, data, watch = task.settings, task.data, _Watch(listener)
     strategy = way.make()
     ends.callback(getattr(strategy, "close", lambda: None))
     with strategy.scope():
         model = new_model(settings, data)
-    model.set_weights(initial)
+    model.set_weights(task.initial)
     history: Any = model.fit(
         data.train_inputs,
         data.train_classes,
@@ -134,29 +136,27 @@ def train(
     return Trial(strategy, model, training)
 
 
-def plan_round(
-    trainings: Sequence[Training], *, settings: Settings, rows: int, baseline: str
-) -> Round:
+def plan_round(trainings: Sequence[Training], *, batch_size: int, rows: int) -> Round:
     """Choose a round that takes one device about a second and no strategy much longer.
 
     It has whole epochs if several fit; of a larger data set, as many whole batches as fit.
     """
-    one_device = next(t.step_seconds for t in trainings if t.name == baseline)
+    one_device = next(t.step_seconds for t in trainings if t.name == BASELINE)
     slowest = max(training.step_seconds for training in trainings)
     steps = min(_ROUND_SECONDS / one_device, _LONGEST_ROUND_SECONDS / slowest)
-    steps_per_epoch = -(-rows // settings.batch_size)
+    steps_per_epoch = -(-rows // batch_size)
     if steps >= steps_per_epoch:
         return Round(rows, min(_MOST_EPOCHS_PER_ROUND, round(steps / steps_per_epoch)))
-    return Round(min(rows, settings.batch_size * max(1, int(steps))), 1)
+    return Round(min(rows, batch_size * max(1, int(steps))), 1)
 
 
-def time_round(trial: Trial, round_: Round, *, settings: Settings, data: Dataset) -> float:
+def time_round(trial: Trial, round_: Round, task: Task) -> float:
     """Train for one round; return its seconds, without what `fit` does before and after."""
     stopwatch = _Stopwatch()
     trial.model.fit(
-        data.train_inputs[: round_.rows],
-        data.train_classes[: round_.rows],
-        batch_size=settings.batch_size,
+        task.data.train_inputs[: round_.rows],
+        task.data.train_classes[: round_.rows],
+        batch_size=task.settings.batch_size,
         epochs=round_.epochs,
         shuffle=False,
         verbose=QUIET,

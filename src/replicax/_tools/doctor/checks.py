@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
@@ -65,24 +66,12 @@ def check_replicax(facts: Facts) -> Check:
     return Check("Replicax", WARN, found, "pip install .")
 
 
-def check_jax(facts: Facts) -> Check:
-    return _in_range(facts, "jax", "JAX")
-
-
 def check_jaxlib(facts: Facts) -> Check:
     jax, jaxlib = facts.versions["jax"], facts.versions["jaxlib"]
     if jaxlib is not None and jaxlib == jax:
         return Check("jaxlib", OK, jaxlib)
     fix = f"pip install jaxlib=={jax}" if jax else "pip install jax"
     return Check("jaxlib", WRONG, f"{jaxlib or 'not installed'}, with JAX {jax}", fix)
-
-
-def check_keras(facts: Facts) -> Check:
-    return _in_range(facts, "keras", "Keras")
-
-
-def check_numpy(facts: Facts) -> Check:
-    return _in_range(facts, "numpy", "NumPy")
 
 
 def check_backend(facts: Facts) -> Check:
@@ -201,27 +190,6 @@ def check_report(facts: Facts) -> Check:
         return Check("reports", OK, f"{found}; `import keras` imports them")
     found = f"without {' and '.join(missing)}: no `replicax compare`, or no pictures"
     return Check("reports", WARN, found, 'pip install "replicax[report]"')
-
-
-CHECKS: Sequence[Callable[[Facts], Check]] = (
-    check_python,
-    check_replicax,
-    check_jax,
-    check_jaxlib,
-    check_keras,
-    check_numpy,
-    check_backend,
-    check_devices,
-    check_tpu,
-    check_loopback,
-    check_shared_memory,
-    check_ray,
-    check_cache,
-    check_threads,
-    check_kernels,
-    check_tensorboard,
-    check_report,
-)
 
 
 # By the number in the name of JAX's plugin: the driver from which CUDA runs, and the oldest GPUs.
@@ -384,15 +352,6 @@ def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
 
 
-CHECKS_OF_GPUS: Sequence[Callable[[Facts], Check]] = (
-    check_driver,
-    check_gpus,
-    check_plugin,
-    check_nccl,
-    check_gpu_memory,
-)
-
-
 def _in_range(facts: Facts, package: str, name: str, *, extra: str = "") -> Check:
     version, wanted = facts.versions[package], facts.wanted.get(package, "")
     if version is not None and SpecifierSet(wanted).contains(version, prereleases=True):
@@ -400,3 +359,31 @@ def _in_range(facts: Facts, package: str, name: str, *, extra: str = "") -> Chec
     found = f"{version or 'not installed'}, tested with {wanted or 'any version'}"
     fix = f'pip install "replicax[{extra}]"' if extra else f'pip install "{package}{wanted}"'
     return Check(name, WRONG, found, fix)
+
+
+CHECKS: Sequence[Callable[[Facts], Check]] = (
+    check_python,
+    check_replicax,
+    partial(_in_range, package="jax", name="JAX"),
+    check_jaxlib,
+    partial(_in_range, package="keras", name="Keras"),
+    partial(_in_range, package="numpy", name="NumPy"),
+    check_backend,
+    check_devices,
+    check_tpu,
+    check_loopback,
+    check_shared_memory,
+    check_ray,
+    check_cache,
+    check_threads,
+    check_kernels,
+    check_tensorboard,
+    check_report,
+)
+CHECKS_OF_GPUS: Sequence[Callable[[Facts], Check]] = (
+    check_driver,
+    check_gpus,
+    check_plugin,
+    check_nccl,
+    check_gpu_memory,
+)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, final
 from replicax._core.events import COMPILE, COMPUTE, COPY, INPUT
 from replicax._tools.profile.result import COLLECTIVES, LAUNCH, PARTS, Profile
 from replicax._tools.profile.times import CALLBACKS, OTHER, PYTHON
+from replicax._tools.text import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,7 +52,8 @@ def advice(found: Sequence[Finding], last: Profile) -> Finding:
     return Finding(
         "nothing",
         share,
-        f"On {last.replicas} replicas, computing is {share:.0%} of a step of {_ms(last.seconds)}.",
+        f"On {last.replicas} replicas, computing is {share:.0%} of a step of "
+        f"{milliseconds(last.seconds)}.",
         "Nothing else stands out: a faster model, or more devices, is what is left.",
     )
 
@@ -60,44 +62,20 @@ def _less(finding: Finding, late: Finding) -> Finding:
     return replace(finding, share=max(0.0, finding.share - late.share))
 
 
-def slow_input(profile: Profile) -> Finding:
-    return Finding(
-        "slow input",
-        profile.share(INPUT),
-        f"A step waits {_of(profile, [INPUT])} for data.",
-        "Read ahead and in parallel: `dataset.map(fn, num_parallel_calls=4).prefetch(2)`, or "
-        "`PyDataset(workers=4)`; cache what does not change.",
-    )
+@final
+@dataclass(frozen=True)
+class _Rule:
+    """A part of a step that takes too long, by itself: what was measured, and advice."""
 
+    cause: str
+    part: str
+    number: str
+    advice: str
 
-def slow_copy(profile: Profile) -> Finding:
-    return Finding(
-        "slow copy",
-        profile.share(COPY),
-        f"Copies of batches to the devices take {_of(profile, [COPY])}.",
-        "Send less: uint8 or bfloat16 in place of float32, and convert in the model.",
-    )
-
-
-def recompilation(profile: Profile) -> Finding:
-    return Finding(
-        "recompilation",
-        profile.share(COMPILE),
-        f"{profile.compiled_in} of {profile.steps} steps compiled {profile.compiled} programs, "
-        f"which takes {_of(profile, [COMPILE])}.",
-        "Give all batches one shape: `drop_remainder=True`, padding to a few lengths, and numbers "
-        "that change as arrays, not as Python's.",
-    )
-
-
-def huge_logging(profile: Profile) -> Finding:
-    return Finding(
-        "huge logging",
-        profile.share(CALLBACKS),
-        f"Callbacks, printing and logging take {_of(profile, [CALLBACKS])}.",
-        "Log less often, such as every hundredth step or at the end of an epoch; "
-        "`TensorBoard(update_freq=100)`.",
-    )
+    def __call__(self, profile: Profile) -> Finding:
+        taken = _of(profile, [self.part])
+        number = self.number.format(taken=taken, of=profile)
+        return Finding(self.cause, profile.share(self.part), number, self.advice)
 
 
 def slow_replica(profile: Profile) -> Finding | None:
@@ -109,7 +87,7 @@ def slow_replica(profile: Profile) -> Finding | None:
         # The seconds are of a traced step, which takes longer than a measured one.
         min(1.0, slowest.seconds / profile.seconds),
         f"{slowest.name} computes {slowest.factor:.1f} times as long as the others, which wait "
-        f"{_ms(slowest.seconds)} in a step.",
+        f"{milliseconds(slowest.seconds)} in a step.",
         "See what else runs there and whether it is throttled, and that no replica gets more "
         "rows or does more than the others.",
     )
@@ -128,8 +106,8 @@ def slow_worker(workers: Sequence[Profile]) -> Finding | None:
         "slow worker",
         (slow.own - usual.own) / slow.seconds,
         f"Worker {last} takes {slow.own / usual.own:.1f} times as long as the others for its own "
-        f"part of a step, which wait {_ms(slow.own - usual.own)}; its {PARTS[part]} takes "
-        f"{_ms(slow.parts[part])}, theirs {_ms(usual.parts[part])}.",
+        f"part of a step, which wait {milliseconds(slow.own - usual.own)}; its {PARTS[part]} takes "
+        f"{milliseconds(slow.parts[part])}, theirs {milliseconds(usual.parts[part])}.",
         "See what else runs on that machine, and whether its files are as near and its share of "
         "the rows as large as those of the others.",
     )
@@ -145,57 +123,69 @@ def tiny_batch(profile: Profile) -> Finding:
         "tiny batch",
         _share(profile, parts),
         f"What each step costs whatever its batch takes {_of(profile, parts)}; computing"
-        f"{each} takes {_ms(profile.parts[COMPUTE])}.",
+        f"{each} takes {milliseconds(profile.parts[COMPUTE])}.",
         "Use a larger batch, or `compile(steps_per_execution=10)`; with so little to compute, "
         "one device may be faster than several.",
     )
 
 
-def communication(profile: Profile) -> Finding:
-    return Finding(
-        "communication",
-        profile.share(COLLECTIVES),
-        f"Collective operations, with nothing computed beside them, take "
-        f"{_of(profile, [COLLECTIVES])}.",
-        "Use a larger batch, add gradients up over several steps, or compress them: "
-        "`communication_options`, docs/multi_worker.md.",
-    )
-
-
-def unknown_wait(profile: Profile) -> Finding:
-    return Finding(
-        "unknown wait",
-        profile.share(OTHER),
-        f"The main thread waits {_of(profile, [OTHER])} for something that is neither data nor "
-        "devices.",
-        "Look for sleeps, locks, files and requests in the loop around the step.",
-    )
-
-
 RULES: Sequence[Callable[[Profile], Finding | None]] = (
-    slow_input,
-    slow_copy,
-    recompilation,
-    huge_logging,
+    _Rule(
+        "slow input",
+        INPUT,
+        "A step waits {taken} for data.",
+        "Read ahead and in parallel: `dataset.map(fn, num_parallel_calls=4).prefetch(2)`, or "
+        "`PyDataset(workers=4)`; cache what does not change.",
+    ),
+    _Rule(
+        "slow copy",
+        COPY,
+        "Copies of batches to the devices take {taken}.",
+        "Send less: uint8 or bfloat16 in place of float32, and convert in the model.",
+    ),
+    _Rule(
+        "recompilation",
+        COMPILE,
+        "{of.compiled_in} of {of.steps} steps compiled {of.compiled} programs, which takes "
+        "{taken}.",
+        "Give all batches one shape: `drop_remainder=True`, padding to a few lengths, and numbers "
+        "that change as arrays, not as Python's.",
+    ),
+    _Rule(
+        "huge logging",
+        CALLBACKS,
+        "Callbacks, printing and logging take {taken}.",
+        "Log less often, such as every hundredth step or at the end of an epoch; "
+        "`TensorBoard(update_freq=100)`.",
+    ),
     slow_replica,
     tiny_batch,
-    communication,
-    unknown_wait,
+    _Rule(
+        "communication",
+        COLLECTIVES,
+        "Collective operations, with nothing computed beside them, take {taken}.",
+        "Use a larger batch, add gradients up over several steps, or compress them: "
+        "`communication_options`, docs/multi_worker.md.",
+    ),
+    _Rule(
+        "unknown wait",
+        OTHER,
+        "The main thread waits {taken} for something that is neither data nor devices.",
+        "Look for sleeps, locks, files and requests in the loop around the step.",
+    ),
 )
 
 
 def _of(profile: Profile, parts: Iterable[str]) -> str:
     names = list(parts)
     seconds = sum(profile.parts[part] for part in names)
-    return f"{_ms(seconds)} of {_ms(profile.seconds)} ({_share(profile, names):.0%})"
+    return (
+        f"{milliseconds(seconds)} of {milliseconds(profile.seconds)} ({_share(profile, names):.0%})"
+    )
 
 
 def _share(profile: Profile, parts: Iterable[str]) -> float:
     return sum(map(profile.share, parts))
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms"
 
 
 STRONG, WEAK = "strong", "weak"

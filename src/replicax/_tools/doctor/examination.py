@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from replicax._core.env import cores, environment_for_child
+from replicax._core.env import environment_for_child
 from replicax._core.errors import UsageError
 from replicax._tools.doctor.conclusions import (
     STRONG,
@@ -24,8 +24,9 @@ from replicax._tools.doctor.conclusions import (
 )
 from replicax._tools.machine import OtherPrograms
 from replicax._tools.profile.result import Profile
+from replicax._tools.text import milliseconds
 from replicax.launch._child import run_child
-from replicax.launch._profile_arguments import profile_environment
+from replicax.launch._environments import of_profile
 
 if TYPE_CHECKING:
     from replicax._tools.progress import Listener
@@ -92,7 +93,7 @@ class Script:
             }
             child = [*start, "-m", "replicax._tools.commands", "profile", json.dumps(options | how)]
             own = environment_for_child({"JAX_PLATFORMS": "cpu"} if how.get("of_workers") else {})
-            code = run_child(child, profile_environment(own, devices, cores=cores()))
+            code = run_child(child, of_profile(own, devices))
             if code:
                 printed = log.read_text(errors="replace") if log.exists() else ""
                 raise failed(self.path, devices, code, printed)
@@ -157,5 +158,5 @@ def failed(path: str, replicas: int, code: int, printed: str) -> UsageError:
 def _heard(listener: Listener, profile: Profile) -> Profile:
     listener.advance()
     rows = "" if profile.rows is None else f", {profile.rows} rows"
-    listener.report(f"{profile.replicas} replica(s){rows}: {1e3 * profile.seconds:.3g} ms a step")
+    listener.report(f"{profile.replicas} replica(s){rows}: {milliseconds(profile.seconds)} a step")
     return profile

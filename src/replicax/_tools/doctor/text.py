@@ -11,7 +11,7 @@ from replicax._tools.doctor.conclusions import STRONG, WEAK
 from replicax._tools.machine import busy_machine
 from replicax._tools.profile import text as profile_text
 from replicax._tools.profile.result import PARTS, WAITING
-from replicax._tools.text import aligned, as_json, wrapped
+from replicax._tools.text import aligned, as_json, milliseconds, wrapped
 
 if TYPE_CHECKING:
     from replicax._tools.doctor.conclusions import Point
@@ -89,7 +89,7 @@ def _worker(number: int, profile: Profile) -> list[str]:
         str(number),
         f"{1e3 * profile.seconds:.3g}",
         f"{1e3 * profile.own:.3g}",
-        f"{PARTS[most]} {1e3 * own[most]:.3g} ms",
+        f"{PARTS[most]} {milliseconds(own[most])}",
     ]
 
 
@@ -97,7 +97,7 @@ def losses(point: Point) -> str:
     """The parts of a step that take longer than ideal, the longest first."""
     large = sorted(point.lost.items(), key=lambda item: -item[1])
     named = [
-        f"{PARTS[part]} {1e3 * seconds:.3g} ms"
+        f"{PARTS[part]} {milliseconds(seconds)}"
         for part, seconds in large
         if seconds > _LOSS * point.seconds
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Generator, Sequence
 from typing import Any, final
 
@@ -104,7 +105,7 @@ class _Search:
         self._compiled_for = _compilable(strategy)
         self._replicas = strategy.num_replicas_in_sync
         self._capacity = memory or self._memory()
-        self._known: dict[int, Reading | TooLarge] = {}
+        self._read = functools.cache(self._compiled)
 
     def largest(self, at_most: int | None) -> int:
         """The largest batch that fits by the compiled program."""
@@ -147,18 +148,12 @@ class _Search:
         return needs is not None and needs <= self._capacity
 
     def _needs(self, rows: int) -> int | None:
-        read = self._read(rows)
-        if isinstance(read, Reading):
-            return read.memory.total
-        return None if read.needed is None else max(read.needed, self._capacity + 1)
+        return self._read(rows).needs(self._capacity)
 
-    def _read(self, rows: int) -> Reading | TooLarge:
-        if rows not in self._known:
-            batch = with_rows(self._planned.batch, rows)
-            lowered = self._planned.lower(batch, self._compiled_for)
-            devices = self._compiled_for.extended.distribution.topology.devices
-            self._known[rows] = compile_and_read(lowered, len(devices))
-        return self._known[rows]
+    def _compiled(self, rows: int) -> Reading | TooLarge:
+        lowered = self._planned.lower(with_rows(self._planned.batch, rows), self._compiled_for)
+        devices = self._compiled_for.extended.distribution.topology.devices
+        return compile_and_read(lowered, len(devices))
 
     def _memory(self) -> int:
         """The bytes that the step may use on each device: free ones, and the model's own."""

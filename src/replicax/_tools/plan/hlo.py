@@ -177,21 +177,13 @@ KINDS = (
 @final
 @dataclass(frozen=True)
 class Collective:
-    """One collective operation of a program.
+    """One collective operation of a program."""
 
-    Args:
-        kind: Its name in HLO, such as `all-reduce`.
-        result_bytes: How large its result is on one device, all arrays together.
-        group: How many devices it joins.
-        times: How often it runs in a step.
-        overlapped: Whether the program computes something else meanwhile.
-    """
-
-    kind: str
-    result_bytes: int
-    group: int
-    times: int = 1
-    overlapped: bool = False
+    kind: str  # its name in HLO, such as `all-reduce`
+    result_bytes: int  # on one device, all arrays together
+    group: int  # how many devices it joins
+    times: int = 1  # that it runs in a step
+    overlapped: bool = False  # whether the program computes something else meanwhile
 
 
 def collectives(text: str, devices: int) -> tuple[Collective, ...]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from replicax._core.errors import UsageError
 from replicax._tools.plan.hlo import wire_bytes_by_kind
@@ -16,11 +17,7 @@ from replicax._tools.plan.scaling import with_halves
 from replicax._tools.plan.step import Reading, TooLarge, compile_and_read, rows_of, with_rows
 from replicax._tools.plan.subject import Subject, subject
 from replicax._tools.plan.targets import Target, not_kept, strategy_for, target
-from replicax._tools.progress import Silent
-
-if TYPE_CHECKING:
-    from replicax._tools.progress import Listener
-
+from replicax._tools.progress import Listener
 
 # Compilations for one search of the largest batch.
 TRIES = 6
@@ -75,135 +72,86 @@ def plan(
         >>> found.rows[0].memory.parameters  # 4 x 2 weights and 2 biases of 4 bytes
         40
     """
-    return plan_subject(
-        subject(model_or_step, batch),
-        topologies=topologies,
-        strategies=strategies,
-        batch_size=batch_size,
-        find_largest=find_largest,
-        scale=scale,
-        listener=listener or Silent(),
-    )
+    planned, listener = subject(model_or_step, batch), listener or Listener()
+    rows = batch_size or rows_of(planned.batch)
+    pairs = _pairs(with_halves(topologies) if scale else topologies, strategies)
+    made = [_row(planned, *pair, rows, listener, find_largest=find_largest) for pair in pairs]
+    scaling = scale_rows(made, scale) if scale else ()
+    return Plan(planned.name, planned.parameters, tuple(made), scaling)
 
 
-def plan_subject(
-    planned: Subject,
-    *,
-    topologies: Sequence[str],
-    strategies: Sequence[str],
-    batch_size: int | None,
-    find_largest: bool,
-    listener: Listener,
-    scale: Sequence[int] = (),
-) -> Plan:
-    """`plan` for any subject."""
+def _pairs(topologies: Sequence[str], strategies: Sequence[str]) -> list[tuple[Target, str, Any]]:
     if not topologies or not strategies:
         raise UsageError(
             f"A plan needs at least one topology and one strategy, got {len(topologies)} and "
             f'{len(strategies)}. Pass for example topologies=["v5e:2x4"].'
         )
-    rows = batch_size or rows_of(planned.batch)
-    pairs = [
+    return [
         (one, name, strategy_for(name, one))
-        for one in map(target, with_halves(topologies) if scale else topologies)
+        for one in map(target, topologies)
         for name in strategies
     ]
-    steps = 1 + TRIES if find_largest else 1
-    made: list[Row] = []
-    for one, name, strategy in pairs:
-        listener.begin(f"{one.name} {name}", steps=steps)
-        planner = _Planner(planned, one, name, strategy, listener)
-        row = planner.row(rows, find_largest=find_largest)
-        listener.end(_verdict(row))
-        made.append(row)
-    scaling = scale_rows(made, scale) if scale else ()
-    return Plan(planned.name, planned.parameters, tuple(made), scaling)
 
 
-class _Planner:
-    """Plans one strategy on one topology."""
+def _row(
+    planned: Subject,
+    one: Target,
+    name: str,
+    strategy: Any,
+    rows: int,
+    listener: Listener,
+    *,
+    find_largest: bool,
+) -> Row:
+    """Compile for a batch of this many rows, and perhaps for others."""
+    listener.begin(f"{one.name} {name}", steps=1 + TRIES if find_largest else 1)
+    devices = len(strategy.extended.distribution.topology.devices)
 
-    def __init__(
-        self, planned: Subject, one: Target, name: str, strategy: Any, listener: Listener
-    ) -> None:
-        self._planned = planned
-        self._target = one
-        self._name = name
-        self._strategy = strategy
-        self._listener = listener
-        self._devices = len(strategy.extended.distribution.topology.devices)
+    @functools.cache
+    def read(rows: int) -> Reading | TooLarge:
+        listener.report(f"compiling for a batch of {rows}")
+        lowered = planned.lower(with_rows(planned.batch, rows), strategy)
+        with not_kept() if one.is_described else contextlib.nullcontext():
+            found = compile_and_read(lowered, devices)
+        listener.advance()
+        return found
 
-    def row(self, rows: int, *, find_largest: bool) -> Row:
-        """Compile for a batch of this many rows, and perhaps for others."""
-        began = time.perf_counter()
-        read = self._read(rows)
-        seconds = time.perf_counter() - began
-        replicas = self._strategy.num_replicas_in_sync
-        capacity = _capacity(self._target, read)
-        found = read if isinstance(read, Reading) else None
-        searched = find_largest and capacity is not None
-        return Row(
-            topology=self._target.name,
-            strategy=self._name,
-            devices=self._devices,
-            replicas=replicas,
-            batch=rows,
-            chip=self._target.chip,
-            capacity=capacity,
-            fits=_fits(read, capacity),
-            needed=read.needed if isinstance(read, TooLarge) else None,
-            memory=found.memory if found else None,
-            flops=found.flops if found else 0.0,
-            memory_traffic=found.memory_traffic if found else 0.0,
-            collectives=found.collectives if found else (),
-            wire=wire_bytes_by_kind(found.collectives) if found else {},
-            largest=self._largest(rows, read, capacity) if searched and capacity else None,
-            compile_seconds=seconds,
-        )
+    began = time.perf_counter()
+    first = read(rows)
+    seconds = time.perf_counter() - began
+    replicas = strategy.num_replicas_in_sync
+    capacity = one.chip.memory_bytes if one.chip else None
+    if isinstance(first, TooLarge):  # the compiler knows better than the catalogue
+        capacity, found = first.available or capacity, None
+        fits = False
+    else:
+        found, fits = first, None if capacity is None else first.memory.total <= capacity
+    most = None
+    if find_largest and capacity:
 
-    def _read(self, rows: int) -> Reading | TooLarge:
-        self._listener.report(f"compiling for a batch of {rows}")
-        lowered = self._planned.lower(with_rows(self._planned.batch, rows), self._strategy)
-        with not_kept() if self._target.is_described else contextlib.nullcontext():
-            read = compile_and_read(lowered, self._devices)
-        self._listener.advance()
-        return read
+        def needs(rows: int) -> int | None:
+            return read(rows).needs(capacity)
 
-    def _largest(self, rows: int, first: Reading | TooLarge, capacity: int) -> Largest:
-        known = {rows: _needs(first, capacity)}
-
-        def needs(wanted: int) -> int | None:
-            if wanted not in known:
-                known[wanted] = _needs(self._read(wanted), capacity)
-            return known[wanted]
-
-        replicas = self._strategy.num_replicas_in_sync
-        return largest(needs, rows, capacity=capacity, multiple=replicas, tries=TRIES)
-
-
-def _needs(read: Reading | TooLarge, capacity: int) -> int | None:
-    if isinstance(read, Reading):
-        return read.memory.total
-    return None if read.needed is None else max(read.needed, capacity + 1)
-
-
-def _fits(read: Reading | TooLarge, capacity: int | None) -> bool | None:
-    if isinstance(read, TooLarge):
-        return False
-    return None if capacity is None else read.memory.total <= capacity
-
-
-def _capacity(one: Target, read: Reading | TooLarge) -> int | None:
-    """The memory that a program may use; the compiler knows better than the catalogue."""
-    if isinstance(read, TooLarge) and read.available is not None:
-        return read.available
-    return one.chip.memory_bytes if one.chip else None
-
-
-def _verdict(row: Row) -> str:
-    if row.fits is None:
-        return "compiled"
-    return "fits" if row.fits else "does not fit"
+        most = largest(needs, rows, capacity=capacity, multiple=replicas, tries=TRIES)
+    listener.end({None: "compiled", True: "fits", False: "does not fit"}[fits])
+    return Row(
+        topology=one.name,
+        strategy=name,
+        devices=devices,
+        replicas=replicas,
+        batch=rows,
+        chip=one.chip,
+        capacity=capacity,
+        fits=fits,
+        needed=first.needed if isinstance(first, TooLarge) else None,
+        memory=found.memory if found else None,
+        flops=found.flops if found else 0.0,
+        memory_traffic=found.memory_traffic if found else 0.0,
+        collectives=found.collectives if found else (),
+        wire=wire_bytes_by_kind(found.collectives) if found else {},
+        largest=most,
+        compile_seconds=seconds,
+    )
 
 
 # The largest batch is found to a sixteenth, which suffices.
@@ -215,17 +163,11 @@ _FURTHEST = 1024
 @final
 @dataclass(frozen=True)
 class Largest:
-    """What a search has found.
+    """What a search has found."""
 
-    Args:
-        fits: The largest batch that was tried and fits; 0 if none did.
-        too_large: The smallest that was tried and does not fit; None if all did.
-        is_known: Whether a batch larger by a sixteenth would not fit, as far as can be seen.
-    """
-
-    fits: int
-    too_large: int | None
-    is_known: bool
+    fits: int  # the largest batch that was tried and fits; 0 if none did
+    too_large: int | None  # the smallest that was tried and does not fit; None if all did
+    is_known: bool  # that a batch larger by a sixteenth does not fit, as far as can be seen
 
 
 def largest(

@@ -24,42 +24,23 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Row:
-    """One strategy on one topology.
+    """One strategy on one topology."""
 
-    Args:
-        topology: Such as `v5e:4x4`.
-        strategy: Such as `mirrored`.
-        devices: How many devices it has.
-        replicas: Among how many of them a batch is divided.
-        batch: The rows of the whole batch.
-        chip: The kind of device, if it is in the catalogue.
-        capacity: The memory that a program may use on a device, in bytes, if that is known.
-        fits: Whether the step fits; None if the memory of the device is not known.
-        needed: What the compiler said that a step needs which does not fit, if it did.
-        memory: What a device needs; None if the compiler refused the step.
-        flops: Operations of one device in a step, as XLA counts them.
-        memory_traffic: Bytes that one device reads and writes in a step, as XLA counts them.
-        collectives: The collective operations of the program.
-        wire: Bytes that one device sends in a step, by the kind of operation.
-        largest: The largest batch that fits, if it was looked for.
-        compile_seconds: How long the compiler took.
-    """
-
-    topology: str
-    strategy: str
+    topology: str  # such as `v5e:4x4`
+    strategy: str  # such as `mirrored`
     devices: int
-    replicas: int
-    batch: int
-    chip: Chip | None
-    capacity: int | None
-    fits: bool | None
-    needed: int | None
-    memory: Memory | None
-    flops: float
-    memory_traffic: float
+    replicas: int  # among which a batch is divided
+    batch: int  # rows of the whole one
+    chip: Chip | None  # the kind of device, if it is in the catalogue
+    capacity: int | None  # bytes that a program may use on a device, if that is known
+    fits: bool | None  # None if the memory of the device is not known
+    needed: int | None  # bytes of a step that does not fit, if the compiler says them
+    memory: Memory | None  # of a device; None if the compiler refused the step
+    flops: float  # of one device in a step, as XLA counts them
+    memory_traffic: float  # bytes that one device reads and writes, as XLA counts them
     collectives: tuple[Collective, ...]
-    wire: dict[str, int]
-    largest: Largest | None
+    wire: dict[str, int]  # bytes that one device sends in a step, by the kind of operation
+    largest: Largest | None  # batch, if it was looked for
     compile_seconds: float
 
 

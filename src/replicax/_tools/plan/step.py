@@ -217,21 +217,13 @@ def with_rows(batch: Any, rows: int) -> Any:
 @final
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that one device needs for a step.
+    """Bytes that one device needs for a step."""
 
-    Args:
-        parameters: The model's variables.
-        optimizer: The variables of optimizer and metrics.
-        batch: The device's part of the batch.
-        temporaries: Activations, gradients, and whatever else the step makes on its way.
-        rest: Padding of arrays, new values that do not take over the memory of old ones, code.
-    """
-
-    parameters: int
-    optimizer: int
-    batch: int
-    temporaries: int
-    rest: int
+    parameters: int  # the model's variables
+    optimizer: int  # the variables of optimizer and metrics
+    batch: int  # the device's part of it
+    temporaries: int  # activations, gradients, and whatever else the step makes on its way
+    rest: int  # padding, new values that do not take over the memory of old ones, code
 
     @property
     def total(self) -> int:
@@ -249,6 +241,10 @@ class Reading:
     memory_traffic: float
     collectives: tuple[Collective, ...]
 
+    def needs(self, capacity: int) -> int:
+        """The bytes that it needs."""
+        return self.memory.total
+
 
 @final
 @dataclass(frozen=True)
@@ -256,8 +252,11 @@ class TooLarge:
     """A step that the compiler refused because of its memory, in bytes where it says so."""
 
     needed: int | None
-    available: int | None
-    said: str
+    available: int | None = None
+
+    def needs(self, capacity: int) -> int | None:
+        """The bytes that it needs, more than there are; None if the compiler does not say."""
+        return None if self.needed is None else max(self.needed, capacity + 1)
 
 
 def compile_and_read(lowered: Lowered, devices: int) -> Reading | TooLarge:
@@ -310,7 +309,6 @@ def too_large(said: str) -> TooLarge:
     return TooLarge(
         needed=_bytes(needed[1]) if needed else None,
         available=_bytes(available[1]) if available else None,
-        said=said.splitlines()[0],
     )
 
 

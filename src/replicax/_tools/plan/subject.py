@@ -1,17 +1,19 @@
 """The subjects of a plan: the training step of a Keras model, or a function for `strategy.run`.
 
 A model is given, or loaded from a script, which runs up to its first training step, from a saved
-model, or from Keras by name."""
+model, or from Keras by name.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import inspect
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, final
+from typing import Any, NoReturn, final
 
 import jax
 import keras
@@ -30,101 +32,54 @@ from replicax._tools.plan.step import (
     shapes_of,
     with_rows,
 )
-from replicax._tools.script import replaced, run_program
+from replicax._tools.script import noting, replaced, run_program
 
 
-class Subject(Protocol):
+@final
+@dataclass(frozen=True)
+class Subject:
     """Something that can be lowered for a strategy and a batch."""
 
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        ...
-
-    @property
-    def batch(self) -> Any:
-        """The shapes of the whole batch."""
-        ...
-
-    @property
-    def parameters(self) -> int:
-        """The number of trained numbers."""
-        ...
-
-    @property
-    def variables(self) -> Sequence[Any]:
-        """All that a step may read or write."""
-        ...
-
-    def lower(self, batch: Any, strategy: Any) -> Lowered:
-        """Trace and lower the step for this batch."""
-        ...
-
-    def run(self, batch: Any, strategy: Any) -> None:
-        """Take the step with this batch, and wait for its end."""
-        ...
+    name: str
+    batch: Any  # the shapes of the whole one
+    parameters: int  # trained numbers
+    variables: Sequence[Any]  # all that a step may read or write
+    lower: Callable[[Any, Any], Lowered]  # of a batch and a strategy
+    run: Callable[[Any, Any], Any]  # takes a step with zeros, and waits for its end
 
 
-@final
-@dataclass(frozen=True)
-class ModelStep:
+def _of_model(model: Any, batch: Any) -> Subject:
     """The step that `fit` runs."""
-
-    model: Any
-    batch: Any
-
-    @property
-    def name(self) -> str:
-        return str(self.model.name)
-
-    @property
-    def parameters(self) -> int:
-        return _numbers_in(self.model.trainable_variables)
-
-    @property
-    def variables(self) -> Sequence[Any]:
-        model = self.model
-        return [*model.variables, *model.metrics_variables, *model.optimizer.variables]
-
-    def lower(self, batch: Any, strategy: Any) -> Lowered:
-        return lower_train_step(self.model, batch, strategy)
-
-    def run(self, batch: Any, strategy: Any) -> None:
-        self.model.train_on_batch(*_zeros(batch))
+    build(model, batch)
+    return Subject(
+        str(model.name),
+        batch,
+        _numbers_in(model.trainable_variables),
+        [*model.variables, *model.metrics_variables, *model.optimizer.variables],
+        functools.partial(lower_train_step, model),
+        lambda batch, _strategy: model.train_on_batch(*_zeros(batch)),
+    )
 
 
-@final
-@dataclass(frozen=True)
-class ReplicaStep:
-    """A function for `strategy.run`."""
+def _of_function(function: Callable[..., Any], batch: Any) -> Subject:
+    """The function, traced once here without a scope, so that it makes its variables."""
+    leaves, tree = jax.tree.flatten(batch)
+    install_hooks()  # they tell which variable an optimizer keeps a slot for
+    variables = capture(lambda leaves: function(*tree.unflatten(leaves)), leaves).variables
 
-    function: Callable[..., Any]
-    batch: Any
-    variables: Sequence[Any]
-
-    @classmethod
-    def of(cls, function: Callable[..., Any], batch: Any) -> ReplicaStep:
-        """The function, traced once here without a scope, so that it makes its variables."""
-        leaves, tree = jax.tree.flatten(batch)
-        install_hooks()  # they tell which variable an optimizer keeps a slot for
-        captured = capture(lambda leaves: function(*tree.unflatten(leaves)), leaves)
-        return cls(function, batch, captured.variables)
-
-    @property
-    def name(self) -> str:
-        return str(getattr(self.function, "__name__", type(self.function).__name__))
-
-    @property
-    def parameters(self) -> int:
-        return _numbers_in(variable for variable in self.variables if variable.trainable)
-
-    def lower(self, batch: Any, strategy: Any) -> Lowered:
-        return lower_replica_step(self.function, batch, strategy)
-
-    def run(self, batch: Any, strategy: Any) -> None:
+    def run(batch: Any, strategy: Any) -> None:
         own = with_rows(batch, rows_of(batch) // strategy.num_replicas_in_sync)
         with strategy.scope():
-            jax.block_until_ready(strategy.run(self.function, args=_zeros(own)))
+            jax.block_until_ready(strategy.run(function, args=_zeros(own)))
+
+    return Subject(
+        str(getattr(function, "__name__", type(function).__name__)),
+        batch,
+        _numbers_in(variable for variable in variables if variable.trainable),
+        variables,
+        functools.partial(lower_replica_step, function),
+        run,
+    )
 
 
 def _zeros(batch: Any) -> Any:
@@ -141,18 +96,18 @@ def subject(model: Any, batch: Any = None) -> Subject:
     The batch is as `fit` takes it; by default one that the model's inputs and loss suggest. For a
     function it is the tuple of its arguments.
     """
+    if isinstance(model, Subject):  # that was loaded
+        return model
     is_model = isinstance(model, _compat.Trainer)
     if callable(model) and not is_model and isinstance(batch, tuple):
-        return ReplicaStep.of(model, shapes_of(batch))
+        return _of_function(model, shapes_of(batch))
     if not is_model:
         raise UsageError(
             f"Cannot plan a {type(model).__name__} with a {type(batch).__name__}. Pass a compiled "
             "Keras model, or a function and the tuple of its arguments; on the command line a "
             "script that calls `fit`."
         )
-    shapes = shapes_of(batch) if batch is not None else suggested_batch(model)
-    build(model, shapes)
-    return ModelStep(model, shapes)
+    return _of_model(model, shapes_of(suggested_batch(model) if batch is None else batch))
 
 
 def suggested_batch(model: Any, rows: int = 32) -> Any:
@@ -166,8 +121,11 @@ def suggested_batch(model: Any, rows: int = 32) -> Any:
             "batch, name a script that calls `fit`, or declare whole shapes with `keras.Input`."
         )
     x = [_rows(rows, tensor.shape[1:], tensor.dtype) for tensor in inputs]
-    losses = _losses(model)
-    y = [_target(rows, tensor, loss) for tensor, loss in zip(outputs, losses, strict=True)]
+    y = []
+    for output, loss in zip(outputs, _losses(model), strict=True):
+        is_sparse = loss.startswith("sparse_")  # it takes the numbers of classes
+        shape = output.shape[1:-1] if is_sparse else output.shape[1:]
+        y.append(_rows(rows, shape, "int32" if is_sparse else "float32"))
     return (x[0] if len(x) == 1 else x, y[0] if len(y) == 1 else y)
 
 
@@ -176,40 +134,19 @@ def _losses(model: Any) -> list[str]:
     loss = getattr(model, "loss", None)
     if isinstance(loss, dict):
         losses = [loss.get(name) for name in model.output_names]
-    elif isinstance(loss, list | tuple):
-        losses = list(loss)
     else:
-        losses = [loss] * len(model.outputs)
-    return [_name(one) for one in losses]
-
-
-def _name(loss: Any) -> str:
-    if loss is None or isinstance(loss, str):
-        return loss or ""
-    return getattr(loss, "name", None) or getattr(loss, "__name__", "")
-
-
-def _target(rows: int, output: Any, loss: str) -> Any:
-    if loss.startswith("sparse_"):
-        return _rows(rows, output.shape[1:-1], "int32")
-    return _rows(rows, output.shape[1:], "float32")
+        losses = loss if isinstance(loss, list | tuple) else [loss] * len(model.outputs)
+    return [
+        one if isinstance(one, str) else getattr(one, "name", getattr(one, "__name__", ""))
+        for one in losses
+    ]
 
 
 def _rows(rows: int, shape: Any, kind: Any) -> Any:
-    return jax.ShapeDtypeStruct(
-        (rows, *shape), jax.dtypes.canonicalize_dtype(np.dtype(_numpy_name(kind)))
-    )
-
-
-def _numpy_name(kind: Any) -> Any:
-    return jax.numpy.dtype(kind)
+    return jax.ShapeDtypeStruct((rows, *shape), jax.numpy.dtype(kind))
 
 
 APPLICATIONS, HUB = "keras.applications", "keras_hub"
-_FORMS = (
-    "a script (train.py), a saved model (model.keras), keras.applications:ResNet50 or "
-    "keras_hub:PRESET"
-)
 
 
 def load(named: str, arguments: Sequence[str] = ()) -> Subject:
@@ -226,7 +163,10 @@ def load(named: str, arguments: Sequence[str] = ()) -> Subject:
         return subject(_saved(named))
     if named.endswith(".py"):
         return subject(*from_script(named, arguments))
-    raise UsageError(f"Cannot plan {named!r}: it must be {_FORMS}.")
+    raise UsageError(
+        f"Cannot plan {named!r}: it must be a script (train.py), a saved model (model.keras), "
+        "keras.applications:ResNet50 or keras_hub:PRESET."
+    )
 
 
 def _saved(path: str) -> Any:
@@ -264,17 +204,8 @@ def _from_hub(preset: str) -> Any:
     return hub.models.Task.from_preset(preset, load_weights=False)
 
 
-# The first one found wins: `fit` makes its batches itself, the others get one.
-_STEPS = ("fit", "train_on_batch")
-
-
 class _Found(BaseException):
     """Ends the script where it would train; its own `except Exception` must not catch it."""
-
-    def __init__(self, model: Any, batch: Any) -> None:
-        super().__init__()
-        self.model = model
-        self.batch = batch
 
 
 def from_script(path: str, arguments: Sequence[str] = ()) -> tuple[Any, Any]:
@@ -285,28 +216,20 @@ def from_script(path: str, arguments: Sequence[str] = ()) -> tuple[Any, Any]:
     """
     compiled: list[Any] = []
     try:
-        with _intercepted(compiled):
+        with contextlib.ExitStack() as stack:
+            for name in ("fit", "train_on_batch"):  # stop at the first; `fit` makes its batches
+                stack.enter_context(replaced(_compat.JAXTrainer, name, _stopping))
+            stack.enter_context(replaced(_compat.Trainer, "compile", noting(compiled)))
             run_program(path, arguments)
     except _Found as found:
-        return found.model, found.batch
+        model, batch = found.args
+        return model, batch
     if not compiled:
         raise UsageError(
             f"Cannot plan {path!r}: it ended without compiling a model. Call `model.compile(…)` "
             "and `fit` in it; it is stopped at `fit`."
         )
     return compiled[-1], None
-
-
-@contextlib.contextmanager
-def _intercepted(compiled: list[Any]) -> Generator[None, None, None]:
-    """Stop at the first training step; note the models that are compiled before."""
-    with contextlib.ExitStack() as stack:
-        for name in _STEPS:
-            stack.enter_context(replaced(_compat.JAXTrainer, name, _stopping))
-        stack.enter_context(
-            replaced(_compat.Trainer, "compile", lambda original: _noting(original, compiled))
-        )
-        yield
 
 
 def _stopping(original: Callable[..., Any]) -> Callable[..., NoReturn]:
@@ -317,15 +240,6 @@ def _stopping(original: Callable[..., Any]) -> Callable[..., NoReturn]:
         raise _Found(given["self"], shapes_of(_first_batch(given, original.__name__)))
 
     return stopped
-
-
-def _noting(original: Callable[..., Any], compiled: list[Any]) -> Callable[..., Any]:
-    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        compiled.append(self)
-        return result
-
-    return compile
 
 
 _OF_DATA = ("y", "sample_weight", "batch_size", "steps_per_epoch", "class_weight")

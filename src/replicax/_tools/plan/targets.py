@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import jax
+from jax.experimental import topologies
 
 from replicax._core.env import only_compiling_for_tpus
 from replicax._core.errors import UsageError
@@ -44,7 +45,6 @@ TPUS = {
     "v5p": Chip("TPU v5p", round(95.74 * GIB)),
     "v6e": Chip("TPU v6e", round(31.25 * GIB)),
 }
-KNOWN = ", ".join([*(f"{name}:…" for name in TPUS), "cpu:8", "gpu:1"])
 _SPEC = re.compile(r"^([a-z0-9]+):(\d+(?:x\d+)*)$")
 # A host has up to 2 x 2 chips; in a smaller slice it has fewer.
 _HOST = (2, 2, 1)
@@ -79,7 +79,7 @@ def target(name: str) -> Target:
         return _local(found[1], int(found[2]))
     raise UsageError(
         f"No topology {name!r} here. Write for example v5e:4x4, v4:2x2x2 or cpu:8; known are "
-        f"{KNOWN}."
+        f"{', '.join(f'{name}:…' for name in TPUS)}, cpu:8, gpu:1."
     )
 
 
@@ -89,30 +89,20 @@ def _slice(name: str, kind: str, axes: tuple[int, ...]) -> Target:
         "chips_per_host_bounds": tuple(map(min, padded, _HOST)),
         **({"chip_config_name": _CHIP_CONFIGS[kind]} if kind in _CHIP_CONFIGS else {}),
     }
-    from jax.experimental import topologies
-
     try:
         with only_compiling_for_tpus(), quiet():
             described = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
     except Exception as error:
-        raise _explained(name, error) from error
+        if isinstance(error, ImportError) or "TPU support not installed" in str(error):
+            raise UsageError(
+                f"Cannot compile for {name!r}: libtpu, Google's compiler, is not installed "
+                f'({error}). Run `pip install "replicax[tpu]"`; no TPU is needed.'
+            ) from error
+        raise UsageError(
+            f"No slice {name!r}: libtpu says {error}. Slices are whole hosts of 2x2 chips, or "
+            "parts of one host, such as v5e:2x4, v5e:4x4, v4:2x2x2 or v5p:2x2x2."
+        ) from error
     return Target(name, tuple(described.devices), TPUS[kind], is_described=True)
-
-
-def _explained(name: str, error: Exception) -> UsageError:
-    if _is_without_libtpu(error):
-        return UsageError(
-            f"Cannot compile for {name!r}: libtpu, Google's compiler, is not installed ({error}). "
-            'Run `pip install "replicax[tpu]"`; no TPU is needed.'
-        )
-    return UsageError(
-        f"No slice {name!r}: libtpu says {error}. Slices are whole hosts of 2x2 chips, or parts "
-        "of one host, such as v5e:2x4, v5e:4x4, v4:2x2x2 or v5p:2x2x2."
-    )
-
-
-def _is_without_libtpu(error: Exception) -> bool:
-    return isinstance(error, ImportError) or "TPU support not installed" in str(error)
 
 
 def _local(platform: str, count: int) -> Target:
@@ -135,8 +125,6 @@ def _local(platform: str, count: int) -> Target:
 
 def _described_gpus(count: int) -> tuple[Any, ...]:
     """GPUs of one machine, all of the kind that is here."""
-    from jax.experimental import topologies
-
     try:
         described = topologies.get_topology_desc(platform="gpu", topology=f"1x1x{count}")
     except Exception as error:

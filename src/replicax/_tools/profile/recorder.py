@@ -29,7 +29,7 @@ from replicax._keras import _compat
 from replicax._tools.machine import choose_devices
 from replicax._tools.profile.summary import summarized
 from replicax._tools.profile.times import CALLBACKS, STEP, Moment, Span, Step
-from replicax._tools.script import NO_TRAINING, ended_after, run_program, under
+from replicax._tools.script import NO_TRAINING, ended_after, replaced, run_program, under
 from replicax.strategies import (
     MirroredStrategy,
     MultiWorkerMirroredStrategy,
@@ -276,20 +276,12 @@ _OF_KERAS = ("on_train_batch_begin", "on_train_batch_end", "on_epoch_begin", "on
 @contextlib.contextmanager
 def talk_timed() -> Generator[None, None, None]:
     """Report callbacks, prints, logs and summaries in a `with` block to the recorder."""
-    places = [
-        (builtins, "print"),
-        (logging.Logger, "handle"),
-        (EventFile, "add"),
-        *((_where(name), name) for name in _OF_KERAS),
-    ]
-    before = [(owner, name, getattr(owner, name)) for owner, name in places]
-    try:
-        for owner, name, original in before:
-            setattr(owner, name, _timed(original))
+    of_loops = ((_where(name), name) for name in _OF_KERAS)
+    places = [(builtins, "print"), (logging.Logger, "handle"), (EventFile, "add"), *of_loops]
+    with contextlib.ExitStack() as stack:
+        for owner, name in places:
+            stack.enter_context(replaced(owner, name, _timed))
         yield
-    finally:
-        for owner, name, original in before:
-            setattr(owner, name, original)
 
 
 def _where(hook: str) -> type:
@@ -298,7 +290,6 @@ def _where(hook: str) -> type:
 
 
 def _timed(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         return timed(CALLBACKS, functools.partial(original, **kwargs), *args)
 

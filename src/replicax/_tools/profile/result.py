@@ -9,11 +9,7 @@ from typing import Any, final
 
 from replicax._core.events import COMPILE, COMPUTE, COPY, INPUT, WORKERS
 from replicax._tools.plan.hlo import KINDS, collectives, computations
-from replicax._tools.profile.times import (
-    CALLBACKS,
-    OTHER,
-    PYTHON,
-)
+from replicax._tools.profile.times import CALLBACKS, OTHER, PYTHON
 
 COLLECTIVES, LAUNCH = "collectives", "launch"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from replicax._core.machine.memory import size
 from replicax._tools.profile.result import COLLECTIVES, LAUNCH, PARTS, Profile
-from replicax._tools.text import aligned, as_json, markdown_table, wrapped
+from replicax._tools.text import aligned, as_json, markdown_table, milliseconds, wrapped
 
 _Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
 
@@ -61,7 +61,7 @@ def title(profile: Profile) -> str:
     rows = "" if profile.rows is None else f", {profile.rows} rows"
     rate = "" if profile.rows is None else f", {profile.rows / profile.seconds:,.0f} rows / s"
     return (
-        f"{profile.name}: {1e3 * profile.seconds:.3g} ms for each {profile.kind} of "
+        f"{profile.name}: {milliseconds(profile.seconds)} for each {profile.kind} of "
         f"{profile.replicas} replica(s){rows}{rate}; {profile.steps} steps measured"
     )
 

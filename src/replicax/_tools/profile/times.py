@@ -201,12 +201,8 @@ def operations(
 def _name(event: str, stats: Mapping[str, Any]) -> str:
     """The operation of an event; of a kernel, its own name where that tells more."""
     operation = str(stats.get("hlo_op") or "")
-    is_kernel = "kernel_details" in stats
-    if is_kernel and (
-        event.startswith(_OF_NCCL) or not operation or operation.startswith(_CONTAINERS)
-    ):
-        return event
-    return operation
+    says_more = event.startswith(_OF_NCCL) or operation.startswith(_CONTAINERS) or not operation
+    return event if says_more and "kernel_details" in stats else operation
 
 
 def device_times(
@@ -221,35 +217,20 @@ def device_times(
     `communication` has the names of collective operations, beside those recognized by kind;
     `callbacks` those of operations that call Python.
     """
-    return tuple(
-        _times(device, devices[device], steps, communication, callbacks)
-        for device in sorted(devices)
-    )
-
-
-def _times(
-    device: int,
-    done: Iterable[Operation],
-    steps: int,
-    collectives: Collection[str],
-    callbacks: Collection[str],
-) -> DeviceTimes:
-    own: list[tuple[float, float]] = []
-    communication: list[tuple[float, float]] = []
-    python: list[tuple[float, float]] = []
-    for one in done:
-        if one.name in callbacks:
-            python.append((one.begin, one.end))
-        elif one.name in collectives or one.name.startswith((*KINDS, _OF_NCCL)):
-            communication.append((one.begin, one.end))
-        elif not one.name.startswith(_CONTAINERS):
-            own.append((one.begin, one.end))
-    computing = covered(own)
-    with_python = covered([*own, *python])
-    everything = covered([*union(own), *union(python), *communication])
-    return DeviceTimes(
-        device,
-        computing / steps,
-        (everything - with_python) / steps,
-        (with_python - computing) / steps,
-    )
+    found = []
+    for device, done in sorted(devices.items()):
+        own: list[tuple[float, float]] = []
+        exchange: list[tuple[float, float]] = []
+        python: list[tuple[float, float]] = []
+        for one in done:
+            if one.name in callbacks:
+                python.append((one.begin, one.end))
+            elif one.name in communication or one.name.startswith((*KINDS, _OF_NCCL)):
+                exchange.append((one.begin, one.end))
+            elif not one.name.startswith(_CONTAINERS):
+                own.append((one.begin, one.end))
+        computing = covered(own) / steps
+        with_python = covered([*own, *python]) / steps
+        busy = covered([*own, *python, *exchange]) / steps
+        found.append(DeviceTimes(device, computing, busy - with_python, with_python - computing))
+    return tuple(found)

@@ -267,7 +267,7 @@ def _clipped(evidence: Evidence) -> Cause | None:
     alike = np.ptp(whole) <= NEAR * whole.max() or np.all(
         np.ptp(local, axis=0) <= NEAR * local.max(axis=0)
     )
-    applied = _size_of(evidence, 1)
+    applied = _applied(evidence)
     if not alike or abs(applied - whole[0]) <= NEAR * whole[0]:
         return None
     return Cause(
@@ -277,10 +277,9 @@ def _clipped(evidence: Evidence) -> Cause | None:
     )
 
 
-def _size_of(evidence: Evidence, run: int) -> float:
+def _applied(evidence: Evidence) -> float:
     """The norm of all applied gradients."""
-    steps = evidence.steps
-    found = steps[run].of(GRADIENT).values() if steps else ()
+    found = evidence.steps[1].of(GRADIENT).values() if evidence.steps else ()
     return float(np.sqrt(sum(np.linalg.norm(one.array.astype(np.float64)) ** 2 for one in found)))
 
 
@@ -303,7 +302,7 @@ def _not_summed(evidence: Evidence) -> Cause | None:
             f"each replica writes {found[0].name} from its own rows, and the mean is kept. Sum the "
             "gradients first.",
         )
-    local, applied = evidence.norms, _size_of(evidence, 1)
+    local, applied = evidence.norms, _applied(evidence)
     if local.size and evidence.of(GRADIENT):
         whole = np.linalg.norm(local, axis=1)
         parted = np.ptp(whole) > NEAR * whole.max()

@@ -40,25 +40,15 @@ _AFTER_NOISE = 0.05
 @final
 @dataclass(frozen=True)
 class Difference:
-    """Something that is not as on one device.
+    """Something that is not as on one device."""
 
-    Args:
-        step: Of which step, from 1; 0 before the first.
-        kind: What it is, a word of `ORDER`.
-        name: A variable's path, or what a result is called.
-        size: How much it differs, relative to its size.
-        allowed: How much it may.
-        ratio: By which number one device's is multiplied, as nearly as can be.
-        rest: How much is then left, relative to its size.
-    """
-
-    step: int
-    kind: str
-    name: str
-    size: float = 1.0
-    allowed: float = 0.0
-    ratio: float = 1.0
-    rest: float = 0.0
+    step: int  # from 1; 0 before the first
+    kind: str  # a word of `ORDER`
+    name: str  # a variable's path, or what a result is called
+    size: float = 1.0  # of the difference, relative to the value
+    allowed: float = 0.0  # size
+    ratio: float = 1.0  # by which one device's is multiplied, as nearly as can be
+    rest: float = 0.0  # what is then left, relative to the value
 
 
 def epsilon(types: Iterable[str]) -> float:

@@ -23,7 +23,7 @@ from replicax._core import events
 from replicax._core.context import current_frame
 from replicax._core.values import PerReplica, is_distributed
 from replicax._keras import _compat
-from replicax._tools.script import NO_TRAINING, replaced
+from replicax._tools.script import NO_TRAINING, noting, replaced
 from replicax._tools.verify.draws import Draws
 
 Key = tuple[str, int]
@@ -112,7 +112,7 @@ class Recorder:
                 (keras.Metric, self._owners[METRIC]),
                 (_compat.BaseOptimizer, self._owners[SLOT]),
             ):
-                stack.enter_context(replaced(kind, "__init__", _noting(made)))
+                stack.enter_context(replaced(kind, "__init__", noting(made)))
             stack.enter_context(self._gradients.seen())
             stack.enter_context(Draws(self._run).aligned())
             stack.callback(events.listen(self._begin))
@@ -164,17 +164,6 @@ class Recorder:
             if isinstance(value, jax.Array | np.ndarray) and not isinstance(value, Tracer):
                 found[key] = on_host(variable, path, kind, value)
         return found
-
-
-def _noting(made: list[Any]) -> Callable[..., Any]:
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            original(self, *args, **kwargs)
-            made.append(self)
-
-        return init
-
-    return wrapper
 
 
 def _kind(variable: Any) -> str:

@@ -18,7 +18,7 @@ from replicax._core.topology import Topology, default_devices
 from replicax._fit.step_program import model_step, step_variables
 from replicax._keras import _compat
 from replicax._keras.distribution import installed
-from replicax._tools.progress import Silent
+from replicax._tools.progress import Listener
 from replicax._tools.script import ended_after, replaced, under
 from replicax._tools.strategies import make
 from replicax._tools.verify.causes import (
@@ -48,11 +48,10 @@ from replicax._tools.verify.record import (
     rows_of,
 )
 from replicax._tools.verify.result import Comparison, Verification
-from replicax.launch._doctor_arguments import STRATEGIES
+from replicax.launch._tool_arguments import VERIFIED
 
 if TYPE_CHECKING:
     from replicax._core.events import Step
-    from replicax._tools.progress import Listener
 
 
 _REFERENCE = ("one_device",)
@@ -146,8 +145,8 @@ def verify_program(
     """Verify a program that trains whenever it is called; `listener` hears of the progress."""
     if steps < 1:
         raise UsageError.of("steps", "at least 1", steps)
-    hears, devices = listener or Silent(), devices_for(replicas)
-    chosen = {one: make(one, devices, STRATEGIES) for one in strategies}  # all names first
+    hears, devices = listener or Listener(), devices_for(replicas)
+    chosen = {one: make(one, devices, VERIFIED) for one in strategies}  # all names first
 
     def run(title: str, strategy: Any, told: int | None = None) -> Run:
         hears.begin(title, steps=1)

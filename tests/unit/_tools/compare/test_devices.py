@@ -1,15 +1,23 @@
-"""`replicax devices` as data, text and JSON."""
+"""`replicax devices` as data, text and JSON; what strategies use, and how a program gets them."""
 
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
+import jax
 import pytest
 
+import replicax as rx
 from replicax._tools import machine as _machine
 from replicax._tools.compare import devices as _devices
-from replicax._tools.compare.devices import StrategyUse
+from replicax._tools.compare.devices import StrategyUse, strategy_use
+from replicax._tools.compare.settings import LOCAL
+from replicax._tools.compare.training import check
+from replicax._tools.strategies import call as written_call
+from replicax._tools.strategies import make
 
 
 @pytest.fixture
@@ -78,3 +86,67 @@ def test_json(report):
             "variable_devices": ["GPU:0", "GPU:1"],
         }
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "replicas", "compute", "variables"),
+    [
+        ("default", 1, ("CPU:0",), ("CPU:0",)),
+        ("one_device", 1, ("CPU:0",), ("CPU:0",)),
+        ("mirrored", 3, ("CPU:0", "CPU:1", "CPU:2"), ("CPU:0", "CPU:1", "CPU:2")),
+        ("central_storage", 3, ("CPU:0", "CPU:1", "CPU:2"), ("CPU:0",)),
+    ],
+)
+def test_use_of_three_devices(name, replicas, compute, variables):
+    use = strategy_use(name, jax.local_devices()[:3])
+    assert use.replicas == replicas
+    assert use.compute_devices == compute
+    assert use.variable_devices == variables
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("default", "get_strategy()"),
+        ("one_device", 'OneDeviceStrategy("CPU:0")'),
+        ("mirrored", 'MirroredStrategy(["CPU:0", "CPU:1"])'),
+        ("central_storage", 'CentralStorageStrategy(["CPU:0", "CPU:1"])'),
+    ],
+)
+def test_how_a_program_gets_it(name, call):
+    assert written_call(name, jax.local_devices()[:2]) == call
+
+
+@pytest.mark.parametrize("name", ["mirrored", "central_storage"])
+def test_all_devices_need_not_be_named(name):
+    assert written_call(name, jax.local_devices()).endswith("Strategy()")
+
+
+def test_beside_one_accelerator_a_central_storage_is_the_cpu():
+    gpu = SimpleNamespace(platform="gpu", id=0)
+    written = 'CentralStorageStrategy(["GPU:0"], parameter_device="CPU:0")'
+    assert written_call("central_storage", [gpu]) == written
+    assert written_call("central_storage", jax.local_devices()[:1]).endswith('(["CPU:0"])')
+
+
+def test_the_expressions_are_true():
+    for name in LOCAL:
+        made = make(name, jax.local_devices()[:2], LOCAL)
+        written = eval(written_call(name, jax.local_devices()[:2]), vars(rx) | _names())
+        assert type(made) is type(written)
+
+
+def _names():
+    words = ["get_strategy", "OneDeviceStrategy", "MirroredStrategy", "CentralStorageStrategy"]
+    return {word: getattr(rx, word) for word in words}
+
+
+def test_without_their_packages_parameter_servers_are_refused_before_the_work(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(rx.errors.UsageError, match="cloudpickle"):
+        check("parameter_server", jax.local_devices())
+
+
+def test_an_unknown_strategy_is_refused():
+    with pytest.raises(rx.errors.UsageError, match="any of default, one_device, mirrored"):
+        make("tpu", jax.local_devices(), LOCAL)

@@ -1,4 +1,4 @@
-"""The page: what it says, that it needs nothing beside it, and that a browser shows all of it."""
+"""The page: what it says, that it needs nothing beside it, that a browser shows it; its plots."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from replicax._tools.compare import plots
 from replicax._tools.compare.page import headline, to_html
 from replicax._tools.compare.result import Place, ScalePoint
 from replicax._tools.compare.settings import Settings
@@ -288,3 +289,22 @@ def test_a_browser_shows_all_of_it(tmp_path, text, browse, width):
     assert pixels.shape[1] == width
     # The plots and boxes reach down the page: every 400 rows there is something to see.
     assert all(np.ptp(part) > 50 for part in np.array_split(pixels[:2800], 7))
+
+
+def test_accuracy_of_each_strategy_by_epoch(sample):
+    (axes,) = plots.accuracy_by_epoch(sample()).axes
+    assert [list(line.get_xdata()) for line in axes.lines] == [[1, 2], [1, 2]]
+    assert [list(line.get_ydata()) for line in axes.lines] == [[0.75, 0.925], [0.75, 0.925]]
+
+
+def test_equal_curves_differ_in_width_and_colour(sample):
+    lower, upper = plots.accuracy_by_epoch(sample()).axes[0].lines
+    assert lower.get_linewidth() > upper.get_linewidth() + 2
+    assert lower.get_color() != upper.get_color()
+
+
+def test_every_round_is_a_point_and_their_median_a_line(sample):
+    (axes,) = plots.throughput(sample()).axes
+    assert [list(line.get_xdata()) for line in axes.lines] == [[1000, 1000], [500, 800]]
+    medians = [lines.get_segments()[0][0, 0] for lines in axes.collections]
+    assert medians == [1000, 650]

@@ -312,7 +312,7 @@ def test_one_accelerator_is_one_replica(found, monkeypatch, facts, replicas):
     tried = []
 
     def examine(_script, numbers, _listener, *, workers):
-        tried.append(numbers)
+        tried.append(tuple(numbers))
         raise UsageError("enough")
 
     monkeypatch.setattr(facts_module, "gather", lambda: found(**facts))

@@ -75,9 +75,3 @@ def test_precision_is_that_of_the_layers(run, script):
     code, out, _ = run(target=script, precision="bfloat16")
     assert code == 0
     assert "20 B" in out  # ten parameters of two bytes
-
-
-def test_errors_have_an_exit_code(run, script):
-    code, _, err = run(target=script, topologies=["v5e:nothing"])
-    assert code == 2
-    assert err.startswith("replicax plan: error: ")

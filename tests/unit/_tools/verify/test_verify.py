@@ -185,7 +185,6 @@ def test_copies_that_part_by_a_nan_have_a_size():
         ("", {"steps": 0}, "`steps` must be"),
         ("", {"replicas": 9}, "`replicas` must be"),
         ("", {"strategies": ["none"]}, "No strategy"),
-        ("", {"json": "/no/such/folder/a.json"}, "/no/such/folder"),
     ],
 )
 def test_what_cannot_be_verified_exits_with_2(tmp_path, capsys, text, options, said):

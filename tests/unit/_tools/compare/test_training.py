@@ -1,4 +1,6 @@
-"""How long a timed round is, and what the first training sees. The whole is in test_compare.py."""
+"""How long a timed round is, what the first training sees, and where variables and rows are found.
+
+The whole is in test_compare.py."""
 
 from __future__ import annotations
 
@@ -6,12 +8,16 @@ import contextlib
 from types import SimpleNamespace
 
 import jax
+import keras
 import numpy as np
 import pytest
 
+import replicax as rx
 from replicax._tools.compare import training
+from replicax._tools.compare.result import Place
 from replicax._tools.compare.subjects import load_data
-from replicax._tools.progress import Silent
+from replicax._tools.compare.training import way as way_of
+from replicax._tools.progress import Listener
 from replicax.report import Settings
 
 
@@ -23,9 +29,8 @@ def planned(*, one_device, other=0.0, rows, batch_size=10):
     ]
     round_ = training.plan_round(
         trials,  # type: ignore[arg-type]
-        settings=Settings(batch_size=batch_size),
+        batch_size=batch_size,
         rows=rows,
-        baseline="one_device",
     )
     return round_.rows, round_.epochs
 
@@ -51,21 +56,15 @@ def trial():
     settings = Settings(model="mlp", examples=40, epochs=2, batch_size=16)
     data = load_data(settings)
     initial = training.new_model(settings, data).get_weights()
-    trial = training.train(
-        training.way("one_device", jax.local_devices(), None),
-        settings=settings,
-        data=data,
-        initial=initial,
-        listener=Silent(),
-        ends=contextlib.ExitStack(),
-    )
-    return settings, data, initial, trial
+    task = training.Task(settings, data, initial)
+    way = training.way("one_device", jax.local_devices(), None)
+    return task, training.train(way, task, Listener(), contextlib.ExitStack())
 
 
 def test_training_starts_from_the_given_weights_and_takes_the_batches_in_order(trial):
-    settings, data, initial, measured = trial
-    model = training.new_model(settings, data)
-    model.set_weights(initial)
+    task, measured = trial
+    data, model = task.data, training.new_model(task.settings, task.data)
+    model.set_weights(task.initial)
     for _ in range(2):
         for start in (0, 16, 32):
             stop = start + 16
@@ -75,9 +74,9 @@ def test_training_starts_from_the_given_weights_and_takes_the_batches_in_order(t
 
 
 def test_timed_rounds_leave_the_measured_weights_alone(trial):
-    settings, data, _, measured = trial
+    task, measured = trial
     before = [weight.copy() for weight in measured.training.weights]
-    seconds = training.time_round(measured, training.Round(16, 2), settings=settings, data=data)
+    seconds = training.time_round(measured, training.Round(16, 2), task)
     assert seconds > 0
     assert all(map(np.array_equal, measured.training.weights, before))
     assert not np.array_equal(measured.model.get_weights()[0], before[0])
@@ -93,3 +92,46 @@ def test_every_epoch_is_recorded(trial):
 def test_the_first_step_is_timed_from_the_making_of_the_strategy(trial):
     measured = trial[-1].training
     assert measured.first_step_seconds > measured.step_seconds > 0
+
+
+def trained(strategy):
+    """A model of 2·3 + 3 numbers in 2 variables, and an optimizer with 2 numbers of its own."""
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.fit(np.ones((4, 2), "float32"), np.ones((4, 3), "float32"), batch_size=2, verbose=0)
+    return model
+
+
+# 9 numbers of the model, the learning rate and the count of steps, of 4 bytes each
+VARIABLES, BYTES = 4, 44
+
+
+@pytest.mark.parametrize(
+    ("name", "holders"), [("mirrored", 3), ("central_storage", 1), ("one_device", 1)]
+)
+def test_places_of_three_devices(name, holders):
+    way = way_of(name, jax.local_devices()[:3], None)
+    strategy = way.make()
+    # 10 rows for 3 replicas: 4, 4 and what is left
+    rows = [(0, 10)] if name == "one_device" else [(0, 4), (4, 8), (8, 10)]
+    held = [(VARIABLES, BYTES)] * holders + [(0, 0)] * 3
+    assert way.find_places(strategy, trained(strategy), 10) == tuple(
+        Place(f"CPU:{i}", *held[i], computes=True, rows=rows[i]) for i in range(len(rows))
+    )
+
+
+def test_places_of_servers():
+    strategy = rx.ParameterServerStrategy(engine="threads", num_workers=2, num_ps=2)
+    try:
+        way = way_of("parameter_server", [], 2)
+        found = way.find_places(strategy, trained(strategy), 10)
+    finally:
+        strategy.close()
+    # The matrix is on one server, the vector on the other, the two numbers on both.
+    assert found == (
+        Place("server 0", 3, 24 + 8, computes=False),
+        Place("server 1", 3, 12 + 8, computes=False),
+        Place("worker 0", 0, 0, computes=True),
+        Place("worker 1", 0, 0, computes=True),
+    )
