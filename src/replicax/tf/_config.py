@@ -53,6 +53,11 @@ def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice
     """The devices of this machine. JAX is not started: strategies can still join a cluster.
 
     **Differs from TF:** GPUs that JAX has no plugin for are not listed.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> tf.config.list_physical_devices("CPU")
+        [PhysicalDevice(name='/physical_device:CPU:0', device_type='CPU')]
     """
     found = []
     for kind in _kinds(device_type):
@@ -286,7 +291,14 @@ _PART = re.compile(
 @final
 @dataclass(frozen=True)
 class DeviceSpec:
-    """The parts of a device's name; `tf.device` and strategies take it like the name."""
+    """The parts of a device's name; `tf.device` and strategies take it like the name.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> spec = tf.DeviceSpec.from_string("/job:worker/task:1/gpu:0")
+        >>> spec.replace(task=2).to_string(), spec.device_type
+        ('/job:worker/task:2/device:GPU:0', 'GPU')
+    """
 
     job: str | None = None
     replica: int | None = None

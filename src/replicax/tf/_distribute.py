@@ -25,6 +25,14 @@ class XLAOptions(dict[str, Any]):
     """How a TPU's compiler divides a step and pads its shapes; without effect, as XLA does it.
 
     **Differs from TF:** every program has static shapes, and there is nothing to pad.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> options = tf.tpu.XLAOptions(enable_xla_dynamic_padder=False)
+        >>> options.enable_xla_dynamic_padder, tf.distribute.RunOptions(
+        ...     experimental_xla_options=options
+        ... ).experimental_xla_options  # options of the compiler: none
+        (False, {})
     """
 
     def __init__(

@@ -20,6 +20,12 @@ class DType:
 
     **Differs from TF:** the `dtype` of an array is NumPy's own class, which equals this one but
     has not its properties: `tf.as_dtype(x.dtype).is_floating`.
+
+    Example:
+        >>> import numpy as np
+        >>> import replicax.tf as tf
+        >>> tf.float32 == np.float32, tf.uint8.max, np.zeros(2, tf.int8).dtype.name
+        (True, 255, 'int8')
     """
 
     def __init__(self, name: str) -> None:
@@ -164,6 +170,12 @@ def as_dtype(type_value: Any) -> DType:
 
     Raises:
         TypeError: If there is none.
+
+    Example:
+        >>> import numpy as np
+        >>> import replicax.tf as tf
+        >>> tf.as_dtype(np.zeros(2).dtype)
+        tf.float64
     """
     if isinstance(type_value, DType):
         return type_value

@@ -90,6 +90,14 @@ def parse_single_example(
     Raises:
         UsageError: If the record does not have what the features say.
         CorruptRecord: If the bytes are no example.
+
+    Example:
+        >>> import replicax as rx
+        >>> import replicax.tf as tf
+        >>> record = rx.data.make_example({"words": [5, 3]})
+        >>> found = tf.io.parse_single_example(record, {"words": tf.io.VarLenFeature(tf.int64)})
+        >>> tf.sparse.to_dense(found["words"]).numpy().tolist()
+        [5, 3]
     """
     found = features_of(bytes_of(serialized), 0)
     return {key: _of_one(found, key, feature) for key, feature in features.items()}

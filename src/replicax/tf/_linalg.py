@@ -137,6 +137,12 @@ def clip_by_global_norm(
 
     Returns:
         The arrays, and what their norm was.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> clipped, norm = tf.clip_by_global_norm([tf.constant([3.0, 4.0]), None], 1.0)
+        >>> float(norm), [round(float(x), 3) for x in clipped[0]], clipped[1]
+        (5.0, [0.6, 0.8], None)
     """
     norm = global_norm(t_list) if use_norm is None else use_norm
     return _clipped(list(t_list), clip_norm, norm), norm

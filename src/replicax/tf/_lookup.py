@@ -145,6 +145,12 @@ class StaticHashTable(_Table):
 
     Raises:
         UsageError: If a key has two values.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> words = tf.lookup.KeyValueTensorInitializer(["a", "b"], [1, 2])
+        >>> tf.lookup.StaticHashTable(words, -1).lookup(["b", "c"]).numpy().tolist()
+        [2, -1]
     """
 
     def __init__(

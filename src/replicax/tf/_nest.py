@@ -19,7 +19,13 @@ def is_nested(seq: Any) -> bool:
 
 
 def flatten(structure: Any, expand_composites: bool = False) -> list[Any]:
-    """The values of a nest, in order."""
+    """The values of a nest, in order.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> tf.nest.flatten({"b": 1, "a": (2, [None])})
+        [2, None, 1]
+    """
     if not is_nested(structure):
         return [structure]
     return [leaf for part in _parts(structure) for leaf in flatten(part)]

@@ -29,7 +29,13 @@ Operator = Callable[[Any, Any], Any]
 @final
 @dataclass(frozen=True, repr=False, init=False)
 class RaggedTensorSpec(ArraySpec):
-    """The shape and type of a `tf.RaggedTensor`, or of a row of one."""
+    """The shape and type of a `tf.RaggedTensor`, or of a row of one.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1, 2], []])).element_spec
+        RaggedTensorSpec(shape=(None,), dtype=int32)
+    """
 
     ragged_rank: int = 1
     row_splits_dtype: Any = np.int64

@@ -66,6 +66,11 @@ def device(device_name: Any) -> contextlib.AbstractContextManager[Any]:
 
     Raises:
         UnknownDevice: If there is no such device, and placement is not soft.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> with tf.device("/CPU:0"):
+        ...     x = tf.constant(1.0)
     """
     is_device = isinstance(device_name, jax.Device)
     named = device_name if is_device else getattr(device_name, "name", device_name)

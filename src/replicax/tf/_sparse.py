@@ -23,7 +23,14 @@ from replicax.tf._composite import CompositeTensor, elements, places
 @final
 @dataclass(frozen=True, repr=False)
 class SparseTensorSpec(ArraySpec):
-    """The shape and type of a `tf.SparseTensor`."""
+    """The shape and type of a `tf.SparseTensor`.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> tensor = tf.sparse.from_dense([[0, 1], [2, 0]])
+        >>> tf.data.Dataset.from_tensor_slices(tensor).batch(2).element_spec
+        SparseTensorSpec(shape=(None, 2), dtype=int32)
+    """
 
     @property
     def value_type(self) -> type:
@@ -44,6 +51,12 @@ class SparseTensor(CompositeTensor):
 
     Raises:
         UsageError: If they do not fit together.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> tensor = tf.SparseTensor(indices=[[0, 1], [1, 0]], values=[7, 8], dense_shape=[2, 3])
+        >>> tf.sparse.to_dense(tensor).numpy().tolist()
+        [[0, 7, 0], [8, 0, 0]]
     """
 
     dense = "Make an array of it with `tf.sparse.to_dense`."

@@ -69,6 +69,11 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
 
     Raises:
         UsageError: If a number does not fit, or the shape.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> tf.constant([1, 2]).dtype == tf.int32, tf.constant(7, shape=[2]).numpy().tolist()
+        (True, [7, 7])
     """
     found = _as_tensor(value, dtype)
     if shape is None or tuple(found.shape) == static_shape(shape):

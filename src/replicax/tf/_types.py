@@ -26,6 +26,26 @@ class TraceType(ABC, Hashable):
 
     Raises:
         UsageError: If a subclass says which tensors it consists of.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> import replicax.tf as tf
+        >>> @dataclass(frozen=True)
+        ... class Kind(tf.types.experimental.TraceType):
+        ...     of: type
+        ...     def is_subtype_of(self, other):
+        ...         return self == other
+        ...     def most_specific_common_supertype(self, others):
+        ...         return self if {self, *others} == {self} else None
+        ...     def placeholder_value(self, placeholder_context=None):
+        ...         return self.of()
+        >>> class Fruit:
+        ...     flavor = 2.0
+        ...     def __tf_tracing_type__(self, context):
+        ...         return Kind(Fruit)
+        >>> taste = tf.function(lambda fruit: fruit.flavor * tf.constant(3.0))
+        >>> [float(taste(Fruit())) for _ in range(2)], taste.experimental_get_tracing_count()
+        ([6.0, 6.0], 1)
     """
 
     def __init_subclass__(cls) -> None:

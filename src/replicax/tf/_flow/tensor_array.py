@@ -46,6 +46,15 @@ class TensorArray:
 
     **Differs from TF:** writing returns a new one and leaves this one as it is; all elements have
     one shape. In compiled code it has a fixed size; elsewhere one of a dynamic size grows.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from replicax.tf._flow.tensor_array import TensorArray
+        >>> array = TensorArray("float32", size=3)
+        >>> for index in range(3):
+        ...     array = array.write(index, jnp.float32(index * index))
+        >>> array.stack().tolist()
+        [0.0, 1.0, 4.0]
     """
 
     def __init__(

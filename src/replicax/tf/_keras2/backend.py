@@ -25,7 +25,15 @@ eval = get_value
 
 
 def set_value(x: Any, value: Any) -> None:
-    """Store a value in a variable."""
+    """Store a value in a variable.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> optimizer = tf.keras.optimizers.SGD(0.5)
+        >>> tf.keras.backend.set_value(optimizer.lr, 0.25)
+        >>> float(tf.keras.backend.get_value(optimizer.lr))
+        0.25
+    """
     x.assign(value)
 
 
@@ -185,7 +193,14 @@ def batch_flatten(x: Any) -> Any:
 
 
 def batch_dot(x: Any, y: Any, axes: Any = None) -> Any:
-    """Products of each row of a batch with that of another."""
+    """Products of each row of a batch with that of another.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+        >>> tf.keras.backend.batch_dot(x, x).numpy().tolist()
+        [[5.0], [25.0]]
+    """
     return _compat.batch_dot(x, y, axes)
 
 

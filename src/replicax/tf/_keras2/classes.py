@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 @final
 class Reduction:
-    """How a loss combines what it is per example; the values are Keras 3's."""
+    """How a loss combines what it is per example; the values are Keras 3's.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> loss = tf.keras.losses.MeanSquaredError(reduction=tf.keras.losses.Reduction.NONE)
+        >>> loss([[0.0], [0.0]], [[1.0], [2.0]]).tolist()
+        [1.0, 4.0]
+    """
 
     AUTO = SUM_OVER_BATCH_SIZE = "sum_over_batch_size"
     NONE = "none"
@@ -33,6 +40,10 @@ class BackupAndRestore(rx.callbacks.BackupAndRestore):
 
     **Differs from Keras:** `fit` goes on in the middle of an epoch, with the numbers of a run
     that was never ended. `double_checkpoint` has no effect: a backup is replaced as a whole.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> callback = tf.keras.callbacks.BackupAndRestore(backup_dir="backup")
     """
 
     def __init__(
