@@ -344,11 +344,11 @@ def needs(what: str, *, extra: str) -> Generator[None]:
         extra: The extra of Replicax that brings the package.
 
     Raises:
-        UsageError: If a module is missing.
+        UsageError: If a module is missing or cannot be loaded.
     """
     try:
         yield
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         raise UsageError(
             f"{what} needs an optional package ({error}). Run `pip install 'replicax[{extra}]'`."
         ) from error

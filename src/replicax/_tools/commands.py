@@ -37,11 +37,13 @@ def main(arguments: list[str]) -> int:
 
 
 def _check_writable(file: Any) -> None:
-    if isinstance(file, str) and not Path(file).resolve().parent.is_dir():
-        raise UsageError(
-            f"Cannot write {file!r}: its folder does not exist. Make the folder, or write "
-            "elsewhere."
-        )
+    if isinstance(file, str):
+        try:
+            open(file, "a").close()
+        except OSError as error:
+            raise UsageError(
+                f"Cannot write {file!r}: {error.strerror}. Make its folder, or write elsewhere."
+            ) from error
 
 
 def _write(file: str | None, text: str) -> None:
@@ -120,10 +122,9 @@ def _doctor(options: Options) -> int:
 def _migrate(options: Options) -> int:
     with needs("`replicax migrate`", extra="migrate"):
         import libcst as libcst
-
-        from replicax._tools.migrate import findings, programs, report, trial
     from rich.console import Console
 
+    from replicax._tools.migrate import findings, programs, report, trial
     from replicax._tools.text import as_json, counted
 
     found, unread, named = [], [], set()

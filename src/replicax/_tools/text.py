@@ -86,7 +86,7 @@ def milliseconds(seconds: float) -> str:
 
 
 def as_json(data: Any) -> str:
-    """Data as JSON, in which NaN and infinities are strings, and sets are sorted lists."""
+    """Data as JSON, in which NaN and infinities are strings, and frozen sets are sorted lists."""
     return json.dumps(_standard(data), indent=2, allow_nan=False) + "\n"
 
 

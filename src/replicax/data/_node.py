@@ -359,12 +359,17 @@ class CountCursor(Cursor):
         """The handles from number `begin` to `end` - 1."""
 
     def read(self, count: int) -> Handles:
-        begin = self._next
-        self.skip(count)
-        return self.between(begin, self._next)
+        end = self._after(count)
+        handles = self.between(self._next, end)
+        self._next = end  # what failed is read again
+        return handles
 
     def skip(self, count: int) -> None:
-        self._next += count if self._size is None else min(count, self._size - self._next)
+        self._next = self._after(count)
+
+    def _after(self, count: int) -> int:
+        end = self._next + count
+        return end if self._size is None else min(end, self._size)
 
     def get_state(self) -> Any:
         return self._next

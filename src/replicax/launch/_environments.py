@@ -7,10 +7,9 @@ devices: XLA:CPU can dead-lock in an all-reduce if a replica waits for a thread.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
-from replicax._core.env import without_idle_libtpu
+from replicax._core.env import cores, without_idle_libtpu
 from replicax.cluster_resolver._tpu_slice import chips_on_bus
 from replicax.launch._plan import device_variables
 
@@ -98,4 +97,4 @@ def _of_migrate(environ: Mapping[str, str], replicas: int) -> dict[str, str]:
 
 
 def _virtual(devices: int) -> dict[str, str]:
-    return device_variables(devices, os.cpu_count() or 1)
+    return device_variables(devices, cores())

@@ -19,9 +19,12 @@ from types import ModuleType
 TYPE_CHECKING = False  # `typing` takes longer to import than everything else here
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
     from types import CodeType, TracebackType
     from typing import Any
+else:
+    Loader = object
 
 _ALONE = (
     "This program was started as %d workers, and its strategy is one of a single process: each "
@@ -99,16 +102,35 @@ class _Finder:
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             spec = finder.find_spec(fullname, path, target)
             if spec is not None and spec.loader is not None:
-                # So the module has its true loader.
-                spec.loader.exec_module = partial(self._load, spec.loader.exec_module)
+                spec.loader = _AndThen(spec.loader, self._finish)
                 return spec
         return None
 
-    def _load(self, load: Callable[[ModuleType], None], module: ModuleType) -> None:
-        load(module)
+    def _finish(self) -> None:
         if self in sys.meta_path:
             sys.meta_path.remove(self)
             self._then()
+
+
+class _AndThen(Loader):
+    """A loader that calls a function after loading; the module itself keeps its true loader.
+
+    A loader of another library may not let its methods be replaced.
+    """
+
+    def __init__(self, loader: Loader, then: Callable[[], None]) -> None:
+        self._loader = loader
+        self._then = then
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._then()
 
 
 def _call_here(process: int) -> None:

@@ -44,6 +44,7 @@ class _Lookup(HostLayer):
 
     def __init__(self, name: str | None, kwargs: dict[str, Any], given: dict[str, Any]) -> None:
         super().__init__(name, kwargs)
+        self.vocabulary_dtype = self._read_dtype
         vocabulary, sparse = given.pop("vocabulary"), given.pop("sparse")
         idf_weights, mode = given.pop("idf_weights"), given.pop("output_mode")
         self.__dict__.update(given)

@@ -168,7 +168,10 @@ def assert_same_float_dtype(tensors: Any = None, dtype: Any = None) -> Any:
 def assert_shapes(
     shapes: Any, data: Any = None, summarize: Any = None, message: Any = None, name: Any = None
 ) -> None:
-    """Check shapes that have axes in common."""
+    """Check shapes that have axes in common.
+
+    **Differs from TF:** `data` and `summarize` have no effect.
+    """
     known: dict[Any, int] = {}
     for tensor, axes in shapes.items() if isinstance(shapes, dict) else shapes:
         found, wanted = np.shape(tensor), list(axes) if isinstance(axes, str) else axes

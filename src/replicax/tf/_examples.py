@@ -58,7 +58,8 @@ class FixedLenSequenceFeature:
 class RaggedFeature:
     """A feature of any number of values: a vector, in a batch the row of a ragged tensor.
 
-    **Differs from TF:** partitions are not supported, as one axis is ragged.
+    **Differs from TF:** partitions are not supported, as one axis is ragged;
+    `row_splits_dtype` has no effect.
 
     Raises:
         UsageError: If the type is none of these, or there are partitions.

@@ -398,7 +398,10 @@ def _column(texts: Any, default: np.ndarray, missing: str) -> Any:
 
 
 class TFRecordOptions(str):
-    """How a TFRecord file is compressed: the name of the compression."""
+    """How a TFRecord file is compressed: the name of the compression.
+
+    **Differs from TF:** how hard the compression tries cannot be set.
+    """
 
     def __new__(cls, compression_type: str | None = None, **others: Any) -> TFRecordOptions:
         return super().__new__(cls, compression_type or "")

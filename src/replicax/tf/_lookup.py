@@ -253,7 +253,10 @@ class MutableHashTable(_Table):
 
 @final
 class DenseHashTable(MutableHashTable):
-    """As `MutableHashTable`; two keys that stand for none are of no consequence."""
+    """As `MutableHashTable`.
+
+    **Differs from TF:** `empty_key`, `deleted_key` and `initial_num_buckets` have no effect.
+    """
 
     def __init__(
         self,

@@ -264,7 +264,7 @@ def ctc_loss(
 ) -> Any:
     """The loss of texts that are not aligned to the sounds, by `keras.ops.ctc_loss`.
 
-    **Differs from TF:** labels are dense: `tf.sparse.to_dense` makes them.
+    **Differs from TF:** labels are dense: `tf.sparse.to_dense` makes them. `unique` has no effect.
     """
     import keras
 

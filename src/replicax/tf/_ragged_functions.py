@@ -265,6 +265,8 @@ def constant(
 ) -> Any:
     """Rows of numbers or of text, of nested lists.
 
+    **Differs from TF:** `row_splits_dtype` has no effect.
+
     Raises:
         UsageError: If lists and numbers, or texts and numbers, stand side by side; or if rows of
             rows differ in length.
@@ -368,7 +370,10 @@ def ragged_range(
     name: str | None = None,
     row_splits_dtype: Any = int64,
 ) -> RaggedTensor:
-    """The numbers from each start up to each limit, as rows; not in compiled code."""
+    """The numbers from each start up to each limit, as rows; not in compiled code.
+
+    **Differs from TF:** `row_splits_dtype` has no effect.
+    """
     first, last = (0, starts) if limits is None else (starts, limits)
     given = [concrete(one, "tf.ragged.range") for one in (first, last, deltas)]
     ends = np.broadcast_arrays(*(np.atleast_1d(one) for one in given))

@@ -390,7 +390,9 @@ def _parsed(manifest: bytes) -> dict[str, Any] | None:
             return None
         text = json.dumps(found["body"], sort_keys=True)
         checksum, _, unique = found["checksum"].partition("-")
-        return found["body"] if checksum == f"{zlib.crc32((text + unique).encode()):08x}" else None
+        # In checkpoints of older versions it does not count the unique part.
+        wanted = {f"{zlib.crc32(one.encode()):08x}" for one in (text, text + unique)}
+        return found["body"] if checksum in wanted else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

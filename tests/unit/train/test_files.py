@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import threading
 import time
+import zlib
 
 import jax.numpy as jnp
 import numpy as np
@@ -113,6 +115,16 @@ def test_every_flipped_bit_is_found(tmp_path):
                 read(tmp_path / "one")
         file.write_bytes(whole)
     assert read(tmp_path / "one").body == {"step": 1, "rate": 1e-5}
+
+
+def test_checkpoints_of_older_versions_are_whole(tmp_path):
+    write(tmp_path / "one", step=1)
+    file = tmp_path / "one" / _files.MANIFEST
+    found = json.loads(file.read_text())
+    text = json.dumps(found["body"], sort_keys=True)
+    found["checksum"] = f"{zlib.crc32(text.encode()):08x}-{'0' * 32}"
+    file.write_text(json.dumps(found, indent=1))
+    assert read(tmp_path / "one").body == {"step": 1}
 
 
 def test_a_short_file_is_no_checkpoint(tmp_path):

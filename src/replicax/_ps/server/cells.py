@@ -163,6 +163,8 @@ def update_rows(
     given a power of two of rows, so that it is compiled for few shapes; behind the real ones are
     zeros, whose results are dropped.
     """
+    if len(rows) != len(grads):
+        raise ValueError(f"{len(rows)} rows with {len(grads)} gradients")
     update, rowwise = hosted.of_rows(part, scale)
     size = BLOCK_ELEMENTS // max(1, prod(part.shape[1:])) if rowwise else len(rows)
     # State that an optimizer has once, and not for each row, is passed whole.

@@ -261,8 +261,10 @@ class CellRequests:
         """Take code, and do what `attach` says."""
         recipe, *rest = message.buffers
         with self._server.lock:
-            for code in [recipe] * bool(len(recipe)) + rest[-1:] * message.head["constrained"]:
-                self._server.code.add(code)
+            if len(recipe):
+                self._server.code.add(recipe)
+            if message.head["constrained"]:
+                self._server.code.add(rest[-1])
             head, slots = without_code(message.head, message.buffers)
             return self._attach(caller, Message("attach", head, list(slots)))
 

@@ -146,8 +146,14 @@ def _times(
     # A central storage has the CPU beside its GPU, with the same number.
     platform = next((one.platform for one in devices if one.platform != "cpu"), "cpu")
     found = {id: done for id, done in operations(file, steps, platform).items() if id in ours}
-    names = ("communication", "callbacks") if program else ()
-    return device_times(found, len(traced), **{name: getattr(program, name) for name in names})
+    if program is None:
+        return device_times(found, len(traced))
+    return device_times(
+        found,
+        len(traced),
+        communication=program.communication,
+        callbacks=program.callbacks,
+    )
 
 
 def _count_within(step: Step, times: Sequence[float]) -> int:

@@ -89,7 +89,9 @@ class Skip(Selection):
     @property
     def cardinality(self) -> int:
         size = self.input.cardinality
-        return 0 if self.count < 0 else size if size < 0 else max(0, size - self.count)
+        if self.count < 0:
+            return 0
+        return size if size < 0 else max(0, size - self.count)
 
     def open(self, path: Path) -> Cursor:
         source = self.input.open(path)
@@ -223,8 +225,10 @@ class Repeat(Selection):
     @property
     def cardinality(self) -> int:
         size = self.input.cardinality
-        if size == 0 or self.count < 0:
-            return size and INFINITE_CARDINALITY
+        if size == 0:
+            return 0
+        if self.count < 0:
+            return INFINITE_CARDINALITY
         return size if size < 0 and self.count else size * self.count
 
 

@@ -162,6 +162,9 @@ def vectorized_map(
 ) -> Any:
     """`fn(element)` along the first axis, all at once (`jax.vmap`); the results, stacked.
 
+    **Differs from TF:** there is no fallback to a loop, so `fallback_to_while_loop` and `warn` have
+    no effect.
+
     Raises:
         UsageError: If it writes one.
     """

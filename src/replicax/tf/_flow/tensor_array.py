@@ -46,6 +46,7 @@ class TensorArray:
 
     **Differs from TF:** writing returns a new one and leaves this one as it is; all elements have
     one shape. In compiled code it has a fixed size; elsewhere one of a dynamic size grows.
+    `clear_after_read` has no effect.
 
     Example:
         >>> import jax.numpy as jnp
