@@ -158,8 +158,8 @@ def hold(host: str, port: int) -> socket.socket:
     """Hold a port of an interface, 0 for any, for a server of another library in this process.
 
     A port that is looked up and given back can be taken before the server listens. So this socket
-    is bound, and never listens: then only a server that sets SO_REUSEADDR, as gRPC does, can listen
-    there. OSError if another program listens.
+    is bound, and never listens: then only a server that sets SO_REUSEPORT, as gRPC does, can listen
+    there, on Linux also with SO_REUSEADDR. OSError if another program listens.
     """
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, *_, place = found[0]
@@ -167,6 +167,8 @@ def hold(host: str, port: int) -> socket.socket:
     try:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(place)
+        # Set after `bind`, which thus refuses a port that another program shares. macOS needs it.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     except OSError:
         held.close()
         raise

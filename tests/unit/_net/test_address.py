@@ -60,7 +60,7 @@ def test_a_unix_socket_of_another_host_is_no_way():
 def test_a_held_port_is_kept_for_a_server_of_this_process(interface):
     with hold(interface, 0) as held:
         port = held.getsockname()[1]
-        with socket.create_server((interface, port)) as listening:
+        with socket.create_server((interface, port), reuse_port=True) as listening:
             socket.create_connection(("127.0.0.1", port), 30).close()
             listening.accept()[0].close()
             with pytest.raises(OSError, match=os.strerror(errno.EADDRINUSE)):
