@@ -10,7 +10,6 @@ several rounds, as others use the machine, too.
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from replicax import _control
-from replicax._control import Channel, Limits, agreement, meet, open_channel
+from replicax._control import Channel, Limits, agreement, open_channel
 from replicax.launch._ports import free_ports
 
 PROCESSES = 4  # that hold the other workers
@@ -55,17 +54,12 @@ def joined(index: int, size: int, address: str) -> Channel:
     channel = open_channel(
         index,
         size,
-        host="127.0.0.1",
-        announce=functools.partial(_announce, address, index, size),
+        address,
         limits=Limits(joining=300.0),
         on_failure=lambda lost: print(lost, file=sys.stderr),
     )
     ByThread.local.channel = channel
     return channel
-
-
-def _announce(address: str, index: int, size: int, offer: Any, **more: Any) -> Any:
-    return meet(address, index, size, offer, seconds=300.0, **more)
 
 
 def agree(channel: Channel) -> None:

@@ -53,7 +53,7 @@ TIMED = (
     "ps_processes/",
     "soak/",
     "test_faults.py",
-    "unit/_control/test_meeting.py",
+    "unit/_control/test_rendezvous.py",
     "unit/_control/test_processes.py",
     "unit/_fit/test_interrupts.py",
     "unit/_ps/test_fork_host.py",

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from faults.fault import Fault, Outcome
-from replicax._control import meet
+from replicax._control import Limits, open_channel
 from replicax._core.errors import ClusterError
 from replicax._net import (
     ConnectionLost,
@@ -251,17 +251,24 @@ class Worker:
     """A worker that comes to the meeting, in a thread."""
 
     def __init__(self, port: int, index: int, size: int = 2, secret: bytes | None = SECRET) -> None:
-        self.met: dict[str, Any] = {}
+        self.met = False
         self.error: Exception | None = None
-        self._where = f"{HOST}:{port}", index, size
+        self._where = index, size, f"{HOST}:{port}"
         self._secret = Secret(secret) if secret else None
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
         try:
-            with meet(*self._where, {"x": 1}, seconds=60.0, secret=self._secret) as self.met:
-                pass
+            channel = open_channel(
+                *self._where,
+                limits=Limits(joining=60.0),
+                secret=self._secret,
+                on_failure=lambda lost: None,
+            )
+            self.met = True
+            channel.leave()
+            channel.close()
         except Exception as error:
             self.error = error
 

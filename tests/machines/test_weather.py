@@ -7,6 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
+from replicax._control import EXIT_CODE
+
 from .conftest import assert_trained, by_hand, ended, expected
 
 pytestmark = pytest.mark.timeout(120)
@@ -66,6 +68,8 @@ def test_a_firewall_with_one_port_too_few_is_named_on_both_sides(machines, progr
     variables = {"RX_SECOND_PORT": str(SECOND_PORT), "TIMEOUT": "6"}
     with machines("a", "b", **variables) as net:
         net.change(ports=[2222])
-        for code, said in map(ended, by_hand(net, program)):
-            assert code == 1, said
-            assert f"{SECOND_PORT}" in said.splitlines()[-1]
+        for expected, (code, said) in zip(
+            (EXIT_CODE, 1), map(ended, by_hand(net, program)), strict=True
+        ):
+            assert code == expected, said
+            assert f":{SECOND_PORT}" in said, said

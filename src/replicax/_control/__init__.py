@@ -13,8 +13,7 @@ from replicax._control._channel import set_current as set_current
 from replicax._control._ending import note_exit as note_exit
 from replicax._control._heartbeat import Limits as Limits
 from replicax._control._heartbeat import Ticks as Ticks
-from replicax._control._meeting import meet as meet
-from replicax._control._meeting import split as split
-from replicax._control._meeting import wait_until_open as wait_until_open
-from replicax._control._open import open_channel as open_channel
+from replicax._control._rendezvous import open_channel as open_channel
+from replicax._control._rendezvous import split as split
+from replicax._control._rendezvous import wait_until_open as wait_until_open
 from replicax._control._watchdog import EXIT_CODE as EXIT_CODE

@@ -30,7 +30,7 @@ class Limits:
 
     silence: float = 30.0  # a worker that is silent for longer is lost; waiting longer is noticed
     timeout: float | None = 600.0  # the longest wait for a live worker; None for no limit
-    joining: float = 60.0  # for all workers to meet
+    joining: float = 60.0  # for all workers to connect to the chief
     ending: float = 5.0  # for the other workers to end, before the chief ends
 
     @classmethod
@@ -44,11 +44,6 @@ class Limits:
     def deadlock(self) -> float:
         """The time after which workers that wait for each other are dead-locked."""
         return self.silence * 2 / 3
-
-    @property
-    def connecting(self) -> float:
-        """The time for workers to connect to the chief's hub after they have met."""
-        return min(self.joining, 60.0)
 
     @property
     def beat(self) -> float:

@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, cast, final
 
 from replicax._control._heartbeat import Ticks
-from replicax._control._meeting import is_double, number_of, process_of
+from replicax._control._member import Member, is_double, number_of, process_of
 from replicax._control._watchdog import (
     WAITERS_SHOWN,
     Notices,
@@ -23,7 +23,6 @@ from replicax._control._watchdog import (
     worker_lost,
 )
 from replicax._control._worker_table import Phase, WorkerState, WorkerTable, to_json
-from replicax._core.env import RX_SECOND_PORT
 from replicax._net import (
     BROKEN,
     Accepted,
@@ -33,18 +32,18 @@ from replicax._net import (
     Listener,
     Message,
     Outbox,
-    Secret,
     encode,
     own,
 )
 
 if TYPE_CHECKING:
     from replicax._control._heartbeat import Limits
+    from replicax._net import Secret
 
-HUB = "the hub of the workers"  # its place in the cluster
+PATIENCE = 10.0  # seconds for the handshake
+NOTICE = 30.0  # seconds of waiting after which a notice is printed
+_HANGING_UP = 1.0  # seconds that workers have to leave once they know who is missing
 _HEARING_SECONDS = 2.0
-_BACK = 5.0  # seconds in which a live worker reconnects after its connection broke
-_LOOK = 0.1
 _LEAVING_SECONDS = 15.0  # to end what needs the chief's process, on a busy machine
 
 
@@ -56,24 +55,28 @@ class Hub:
     """
 
     def __init__(
-        self, size: int, secret: Secret, *, limits: Limits, on_notice: Callable[[str], None]
+        self,
+        size: int,
+        secret: Secret | None,
+        place: str,
+        *,
+        limits: Limits,
+        on_notice: Callable[[str], None],
     ) -> None:
         self._size = size
         self._limits, self._usual_timeout = limits, limits.timeout
         self._on_notice = on_notice
-        self._listener = Listener(secret, HUB, self._serve, admit=self._admit)
+        self._listener = Listener(secret, place, self._serve, admit=self._admit, patience=PATIENCE)
         self._inbox = Inbox()
         self._ticks = Ticks(limits.beat)
         self._workers = WorkerTable(size, self._ticks)
-        self._lock = threading.Lock()
+        self._members: dict[int, Member] = {}  # the workers that are connected, but the chief
+        self._lost: dict[int, tuple[str, int]] = {}  # those lost before all were there
         self._sends: dict[int, Callable[[Encoded], None]] = {}  # to each worker, without waiting
-        self._wires: dict[int, Outbox] = {}
-        self._processes: dict[int, tuple[str, int]] = {}  # host and pid of each worker
         self._confirmed: set[int] = set()  # workers that have confirmed a verdict
-        self._open = threading.Condition(self._lock)  # notified when the open wires change
+        self._changed = threading.Condition()  # notified when the members change
         self._wake = threading.Event()
         self._port = 0
-        self._lost: dict[int, float] = {}  # when workers count as lost, unless they reconnect
         self._complete = False
         self._closing = self._over = False
 
@@ -89,25 +92,83 @@ class Hub:
 
         Returns which workers are missing, in words; then nothing starts.
         """
-        deadline = time.monotonic() + self._limits.connecting
-        with self._open:
-            self._add(0, send, host=host, pid=pid)
-            while not (self._complete or self._lost_ones() or time.monotonic() > deadline):
-                self._open.wait(_LOOK)
-            if not self._complete:
-                self._closing = True
-                missing = [each for each in range(self._size) if each not in self._sends]
-                absence = _absence(self._lost_ones(), missing, self._port)
-                for wire in self._wires.values():
-                    wire.send(encode("missing", {"who": absence}))
-                return absence
-        threading.Thread(target=self._watch, name="replicax-watchdog", daemon=True).start()
-        return ""
+        began = time.monotonic()
+        while not (missing := self._wait(began)):
+            silent = self._silent()
+            for index, member in silent:
+                self._forget(index, member)
+            if not silent and self._begin(send, host, pid):
+                threading.Thread(target=self._watch, name="replicax-watchdog", daemon=True).start()
+                return ""
+        return missing
 
-    def lose(self, index: int) -> None:
-        """Note that a worker has left the meeting before all were connected."""
-        with self._open:
-            self._lost[index] = time.monotonic()
+    def _wait(self, began: float) -> str:
+        """Wait for the workers; returns which are missing when the time is over."""
+        end = began + self._limits.joining
+        with self._changed:
+            now = time.monotonic()
+            if self._changed.wait_for(self._all_here, min(NOTICE, end - now)):
+                return ""
+            if time.monotonic() < end:
+                missing = listed(self._missing())
+                self._on_notice(f"the chief still waits for {missing} at port {self._port}")
+            if self._changed.wait_for(self._all_here, end - time.monotonic()):
+                return ""
+            seconds = time.monotonic() - began
+            missing = f"{self._missing_text()} in {seconds:.0f} s at port {self._port}"
+            self._closing = True
+            for member in self._members.values():
+                if member.wire:
+                    member.wire.send(encode("missing", {"who": missing}))
+            self._changed.wait_for(lambda: not self._members, _HANGING_UP)
+        return missing
+
+    def _missing(self) -> list[int]:
+        here = {
+            index
+            for index, member in self._members.items()
+            if member.wire and not member.is_doubted
+        }
+        return [index for index in range(1, self._size) if index not in here]
+
+    def _all_here(self) -> bool:
+        return not self._missing()
+
+    def _missing_text(self) -> str:
+        """Which workers are missing, in words."""
+        missing = self._missing()
+        never = [index for index in missing if index not in self._lost]
+        lost = [
+            f"worker {index} (host {host}, pid {pid}) came and was lost"
+            for index, (host, pid) in sorted(self._lost.items())
+            if index in missing
+        ]
+        return ", ".join([*([f"nothing from {listed(never)}"] if never else []), *lost])
+
+    def _silent(self) -> list[tuple[int, Member]]:
+        """The workers that do not answer a ping, though they are connected."""
+        with self._changed:
+            members = list(self._members.items())
+        for _, member in members:
+            member.ask()
+        return [(index, member) for index, member in members if not member.has_answered()]
+
+    def _begin(self, send: Callable[[Encoded], None], host: str, pid: int) -> bool:
+        """Welcome all workers; returns False if one has left since it answered."""
+        with self._changed:
+            if self._missing():
+                return False
+            self._sends[0] = send
+            self._workers.join(0, host=host, pid=pid)
+            for index, member in self._members.items():
+                assert member.wire
+                member.has_begun = True
+                self._sends[index] = member.wire.send
+                self._workers.join(index, host=member.process[0], pid=member.process[1])
+            self._complete = True
+            who = [[state.host, state.pid] for state in self._workers.states()]
+            self._tell_all(encode("welcome", {"workers": who}))
+        return True
 
     def lateness(self) -> list[float]:
         """The seconds that the others have waited for each worker."""
@@ -148,9 +209,9 @@ class Hub:
                 timeout = self._usual_timeout if seconds is None else seconds
                 self._limits = replace(self._limits, timeout=timeout)
             case "heard":
-                with self._open:
+                with self._changed:
                     self._confirmed.add(index)
-                    self._open.notify_all()
+                    self._changed.notify_all()
             case _:
                 pass  # a message of a later version
 
@@ -159,76 +220,86 @@ class Hub:
         self._closing = True
         self._wake.set()
         self._listener.shut()
-        with self._open:
+        with self._changed:
             if self._over:
-                self._open.wait_for(lambda: not self._wires, _LEAVING_SECONDS)
+                self._changed.wait_for(lambda: not self._members, _LEAVING_SECONDS)
         self._listener.close()
         self._inbox.close()
 
     def _admit(self, caller: Caller) -> dict[str, Any]:
-        index, process = number_of(caller, self._size), process_of(caller)
-        with self._lock:
-            there = self._processes.get(index, process)
-            is_taken = index in self._wires and there != process  # the same process may reconnect
-            if self._complete or is_taken:
-                raise is_double(index, there, process)
-        return {}
+        index = number_of(caller, self._size)
+        caller.state["member"] = member = Member(process_of(caller))
+        while True:
+            with self._changed:
+                if self._complete:
+                    state = self._workers.states()[index]
+                    raise is_double(index, (state.host, state.pid), member.process)
+                before = self._members.setdefault(index, member)
+                before.is_doubted = before is not member
+            if before is member:
+                return {}
+            if not before.is_alive():
+                self._forget(index, before)
+                continue
+            with self._changed:
+                before.is_doubted = False
+                self._changed.notify_all()
+            raise is_double(index, before.process, member.process)
 
     def _serve(self, accepted: Accepted) -> None:
         """Handle the messages of a worker until it hangs up."""
         sock, session, caller = accepted
-        index, wire = caller.hello["index"], Outbox(sock, session)
-        wire.start()
-        with self._open:
-            if not self._complete and not self._closing:
-                before, self._wires[index] = self._wires.get(index), wire
-                self._processes[index] = host, pid = process_of(caller)
-                self._lost.pop(index, None)
-                self._add(index, wire.send, host=host, pid=pid)
-                if before:
-                    before.hang_up()
-        self._hear(index, wire)
+        index, member = caller.hello["index"], caller.state["member"]
+        wire = Outbox(sock, session)
+        with self._changed:
+            if self._members.get(index) is not member:
+                return  # it took so long that another one has its place
+            wire.start()
+            member.connect(wire)
+            self._changed.notify_all()
+        self._hear(index, member, wire)
 
-    def _add(self, index: int, send: Callable[[Encoded], None], *, host: str, pid: int) -> None:
-        self._sends[index] = send
-        self._workers.join(index, host=host, pid=pid)
-        if len(self._sends) == self._size:  # workers start when all are connected
-            who = [[state.host, state.pid] for state in self._workers.states()]
-            self._tell_all(encode("welcome", {"workers": who}))
-            self._complete = True
-            self._open.notify_all()
+    def _hear(self, index: int, member: Member, wire: Outbox) -> None:
+        def take(message: Message) -> None:
+            if member.has_begun:
+                self.take(index, message)
+            else:
+                member.note_answer()
 
-    def _hear(self, index: int, wire: Outbox) -> None:
         try:
             while True:
-                self._inbox.serve(wire, lambda message: self.take(index, message))
+                self._inbox.serve(wire, take)
                 while wire.is_amid:  # a large message, or one of which a part has come
-                    self.take(index, wire.receive())
+                    take(wire.receive())
         except Forged:
-            self._end(index, "altered")
-            wire.drain()  # keep the connection until the verdict is sent
+            if member.has_begun:
+                self._end(index, "altered")
+                wire.drain()  # keep the connection until the verdict is sent
         except BROKEN:
             pass
         finally:  # also after a message that `take` cannot handle
-            self._part(index, wire)
+            self._part(index, member)
             wire.close()
 
-    def _part(self, index: int, wire: Outbox) -> None:
-        """Remove a wire that has ended."""
-        with self._open:
-            if self._wires.get(index) is not wire:
+    def _forget(self, index: int, member: Member) -> None:
+        """Give up a worker that does not answer, unless all have begun with it."""
+        with self._changed:
+            if not self._complete:
+                self._part(index, member)
+
+    def _part(self, index: int, member: Member) -> None:
+        """Remove a worker whose connection has ended, or is of no use."""
+        with self._changed:
+            if self._members.get(index) is not member:
                 return
             if not self._complete:
-                del self._sends[index]
-                self._lost.setdefault(index, time.monotonic() + _BACK)
+                self._lost[index] = member.process
             elif not self._closing:
                 self._end(index, "lost")  # unless it left before
-            del self._wires[index]
-            self._open.notify_all()
-
-    def _lost_ones(self) -> list[int]:
-        now, lost = time.monotonic(), sorted(self._lost.items())
-        return [index for index, since in lost if since <= now and index not in self._wires]
+            del self._members[index]
+            self._changed.notify_all()
+        if member.wire:
+            member.wire.hang_up()  # a live worker connects again
 
     def _end(self, index: int, phase: Phase, error: str = "", *, preempted: bool = False) -> None:
         """Note that a worker has ended, and wake the watchdog."""
@@ -244,8 +315,9 @@ class Hub:
             self._ticks.tick()
             if self._closing or self._over:
                 return
-            with self._lock:
-                counts = {index: wire.received for index, wire in self._wires.items()}
+            with self._changed:
+                members = self._members.items()
+                counts = {index: member.wire.received for index, member in members if member.wire}
             for index in [0, *(i for i, count in counts.items() if count != received.get(i))]:
                 self._workers.mark_alive(index)
             received = counts
@@ -253,7 +325,7 @@ class Hub:
             if verdict := judge(states, self._limits):
                 self._pronounce(verdict, states)
             elif self._workers.all_left():
-                self._over = True
+                self._conclude()
                 self._tell_all(encode("done", {}))
             elif self._ticks.now - last_table >= self._limits.beat / 2:
                 last_table = self._ticks.now
@@ -262,22 +334,27 @@ class Hub:
                 for notice in notices.due(states, self._ticks.now):
                     self._on_notice(notice)
 
+    def _conclude(self) -> None:
+        """Let workers that are started anew wait for a new chief."""
+        self._over = True
+        self._listener.shut()
+
     def _pronounce(self, verdict: Verdict, states: list[WorkerState]) -> None:
         """Send a verdict to all workers; to the chief last, because it hosts the hub.
 
         JAX's service is in the chief's process, too: it aborts workers that outlive the chief,
         and their messages and exit codes are lost.
         """
-        self._over = True
+        self._conclude()
         lost = worker_lost(verdict, states, self._limits)
         answer = encode("verdict", {"message": str(lost), "workers": lost.workers})
         self._tell_all(answer, but=0)
         stopped = set(lost.workers) if verdict.reason == "silent" else set[int]()
-        with self._open:
-            self._open.wait_for(
-                lambda: set(self._wires) <= {*lost.workers, *self._confirmed}, _HEARING_SECONDS
+        with self._changed:
+            self._changed.wait_for(
+                lambda: set(self._members) <= {*lost.workers, *self._confirmed}, _HEARING_SECONDS
             )
-            self._open.wait_for(lambda: set(self._wires) <= stopped, self._limits.ending)
+            self._changed.wait_for(lambda: set(self._members) <= stopped, self._limits.ending)
         self._sends[0](answer)
 
     def _tell_all(self, message: Encoded, *, but: int | None = None) -> None:
@@ -355,13 +432,3 @@ def _answer(key: tuple[str, int], values: Sequence[bytes]) -> Encoded:
     if len(places) > 1:
         head["given_by"] = given_by  # the place of each worker's value
     return encode("all", head, [b"[" + b",".join(places) + b"]"])
-
-
-def _absence(lost: list[int], missing: list[int], port: int) -> str:
-    """Which workers are missing, in words."""
-    if lost:
-        return f"{listed(lost)} met the others, and then died before all were connected"
-    return (
-        f"{listed(missing)} met the others, and then did not connect to the chief's second port, "
-        f"{port} ({RX_SECOND_PORT} can set another one)"
-    )

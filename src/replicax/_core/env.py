@@ -18,7 +18,7 @@
                          nothing ends all, and a notice names one that is waited for. Default: 30.
 `RX_WAIT_LIMIT_SECONDS`  read by the same: how long workers wait for one that is alive but busy
                          elsewhere before all end; 0 for no limit. Default: 600.
-`RX_SECOND_PORT`         read by the chief of workers that train together: where their channel
+`RX_SECOND_PORT`         read by the chief of workers that train together: where JAX's service
                          listens, beside the port of its address. Default: any free one.
 `RX_CLUSTER_SECRET`      read by the processes of a cluster, to trust each other; set by
                          `replicax run`.

@@ -5,13 +5,13 @@ Who is in the cluster is known already (`cluster_resolver`). JAX can join once, 
 
 from __future__ import annotations
 
-import functools
+import hmac
 import json
 import logging
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
+import secrets
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -22,7 +22,6 @@ from replicax._control import (
     ClusterChannel,
     Limits,
     current,
-    meet,
     open_channel,
     set_current,
     split,
@@ -39,6 +38,7 @@ from replicax._net import (
     Relay,
     Secret,
     given_secret,
+    hold,
     interface_of,
     is_loopback,
     secret_of_this_machine,
@@ -47,15 +47,15 @@ from replicax._program.explain import is_device_error
 from replicax._program.identity import versions
 from replicax.cluster_resolver import ClusterResolver, JaxProcess, detect
 
-logger = logging.getLogger("replicax")
+if TYPE_CHECKING:
+    import socket
 
-Announce = Callable[..., AbstractContextManager[dict[str, Any]]]
+logger = logging.getLogger("replicax")
 
 _SECONDS_TO_JOIN = 300.0
 # Short, because all workers have said over the channel that they leave.
 _SECONDS_TO_LEAVE = 20
-# The time in which the chief starts JAX's service; workers that ask earlier wait a second more.
-_SECONDS_TO_OPEN = 5.0
+_SECONDS_TO_OPEN = 60.0  # in which the chief starts JAX's service
 _ENDPOINT_BYTES = 1024
 
 
@@ -110,40 +110,75 @@ def _warn_of_nccl_without_gpus(options: CommunicationOptions) -> None:
 def join(process: JaxProcess, timeout: float | None = None, *, cluster: str = "") -> None:
     """Make this process a part of a cluster, unless it is one already.
 
-    The workers meet before they join, because JAX ends a process whose cluster is not complete.
-    They wait for `timeout` seconds, or for 300. `cluster` is what all its processes call it, see
-    `cluster_name`.
+    The workers connect to each other before they join JAX, because JAX ends a process whose cluster
+    is not complete. They wait for `timeout` seconds, or for 300. `cluster` is what all its
+    processes call it, see `cluster_name`.
     """
     if process.num_processes == 1:
         return
+    limits = replace(Limits.from_environ(), joining=timeout or _SECONDS_TO_JOIN)
+    port = _second_port(process.coordinator_address)
     if not jax.distributed.is_initialized():
+        address, size, index = process
         secret = secret_of(process)
-        announce = _at_address(process, timeout, cluster, secret)
-        line = _open(process, announce, timeout, secret)
-        _join_jax(process, line)
+        with _held(process, port) as held:
+            line = open_channel(index, size, address, limits=limits, cluster=cluster, secret=secret)
+            _join_jax(process, line, held.getsockname()[1] if held else 0, limits.joining)
     else:  # by `join` before, or by the program itself
         _check_same(process)
         if not isinstance(current(), Alone):
             return
-        line = _open(process, _by_devices, timeout, secret_of(process))
+        line = _open_by_devices(process, port, limits)
     # Exit hooks run last first: ours, installed after JAX's, run before JAX's barrier.
     line.install_exit_hooks(is_device_error)
     set_current(line)
 
 
-def _join_jax(process: JaxProcess, line: ClusterChannel) -> None:
+def _second_port(address: str) -> int:
+    """The port of `RX_SECOND_PORT`, or 0."""
+    port = second_port()
+    if port == split(address)[1]:
+        raise ClusterSpecError(
+            f"{RX_SECOND_PORT}={port} is the port of the chief's address {address}. Set "
+            f"{RX_SECOND_PORT} to another port. See docs/clusters.md."
+        )
+    return port
+
+
+def _held(process: JaxProcess, port: int) -> AbstractContextManager[socket.socket | None]:
+    """Hold a port for JAX's service, on the chief."""
+    if process.process_id:
+        return nullcontext()
+    try:
+        return hold(interface_of(split(process.coordinator_address)[0]), port)
+    except OSError as error:
+        raise ClusterError(
+            f"JAX's service cannot listen at port {port}, of {RX_SECOND_PORT}: {error.strerror}. "
+            "End the program that uses it, set another port, or unset the variable: then the "
+            "system chooses one."
+        ) from error
+
+
+def _join_jax(process: JaxProcess, line: ClusterChannel, port: int, seconds: float) -> None:
+    """Join JAX's runtime, whose service has this `port` on the chief."""
     # JAX's preemption service would catch SIGTERM, so that it would no longer end the process.
     jax.config.update("jax_enable_preemption_service", False)
-    address = process.coordinator_address
+    host, _ = split(process.coordinator_address)
+    port = int(line.from_chief("port of JAX's service", str(port).encode()))
+    address = _joined(host, port)
     if process.process_id:
-        wait_until_open(address, _SECONDS_TO_OPEN)
-        address = Relay(split(address)).address
+        patience = min(seconds, _SECONDS_TO_OPEN)
+        if not wait_until_open((host, port), patience):
+            error = _closed(address, process.process_id, patience)
+            line.fail(str(error))
+            raise error
+        address = Relay((host, port)).address
     try:
         jax.distributed.initialize(
             address,
             process.num_processes,
             process.process_id,
-            coordinator_bind_address=_bind_address(process.coordinator_address),
+            coordinator_bind_address=_bind_address(host, port),
             shutdown_timeout_seconds=_SECONDS_TO_LEAVE,
         )
     except RuntimeError as error:
@@ -156,6 +191,18 @@ def _join_jax(process: JaxProcess, line: ClusterChannel) -> None:
             "top of the program, or start it with `replicax run train.py`, which joins the "
             "cluster before your code runs."
         ) from error
+
+
+def _closed(address: str, index: int, seconds: float) -> ClusterError:
+    return ClusterError(
+        f"Worker {index} cannot reach JAX's service at {address}, the chief's second port, for "
+        f"{seconds:.0f} s. Set the chief's {RX_SECOND_PORT} to a port that the firewall lets pass. "
+        "See docs/clusters.md."
+    )
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def secret_of(process: JaxProcess) -> Secret | None:
@@ -182,52 +229,45 @@ def secret_of(process: JaxProcess) -> Secret | None:
     return None
 
 
-def _bind_address(address: str) -> str | None:
+def _bind_address(host: str, port: int) -> str | None:
     """Where the chief's service of JAX listens; None for all interfaces, as JAX does."""
-    host, port = split(address)
     interface = interface_of(host)
-    if not interface:
-        return None
-    return f"[{interface}]:{port}" if ":" in interface else f"{interface}:{port}"
+    return _joined(interface, port) if interface else None
 
 
-def _open(
-    process: JaxProcess, announce: Announce, seconds: float | None, secret: Secret | None
-) -> ClusterChannel:
+def _open_by_devices(process: JaxProcess, port: int, limits: Limits) -> ClusterChannel:
+    """Open the channel where JAX's service has the chief's address already.
+
+    The devices carry the port of the channel, and a token that makes it a secret of this run.
+    """
     address, size, index = process
-    limits = replace(Limits.from_environ(), joining=seconds or _SECONDS_TO_JOIN)
-    host, first = split(address)
-    second = second_port()
-    if second == first:
-        raise ClusterSpecError(
-            f"{RX_SECOND_PORT}={second} is the port of the chief's address {address}, which JAX's "
-            f"service has. Set {RX_SECOND_PORT} to another port."
-        )
+    host, _ = split(address)
+    secret = secret_of(process)
+    if index:
+        port, token = _from_chief_by_devices(None)
+        own = _of_run(secret, token)
+        return open_channel(index, size, _joined(host, port), limits=limits, secret=own)
+    token = secrets.token_hex(32)
     return open_channel(
-        index, size, host=host, announce=announce, limits=limits, secret=secret, port=second
+        index,
+        size,
+        _joined(host, port),
+        limits=limits,
+        secret=_of_run(secret, token),
+        on_listening=lambda port: _from_chief_by_devices([port, token]),
     )
 
 
-def _at_address(
-    process: JaxProcess, seconds: float | None, cluster: str, secret: Secret | None
-) -> Announce:
-    """The chief's endpoint, told at the address that the cluster's description gives."""
-    address, size, index = process
-    limit = seconds or _SECONDS_TO_JOIN
-    return functools.partial(
-        meet, address, index, size, seconds=limit, cluster=cluster, secret=secret
-    )
-
-
-@contextmanager
-def _by_devices(
-    endpoint: dict[str, Any] | None, on_leaving: Callable[[int], None] | None = None
-) -> Generator[dict[str, Any], None, None]:
-    """The chief's endpoint, by way of the devices, where JAX has taken the address already."""
-    del on_leaving  # there is no connection yet
-    text = json.dumps(endpoint or {}).encode().ljust(_ENDPOINT_BYTES)
+def _from_chief_by_devices(endpoint: Any) -> Any:
+    text = json.dumps(endpoint).encode().ljust(_ENDPOINT_BYTES)
     sent = multihost_utils.broadcast_one_to_all(np.frombuffer(text, np.uint8))
-    yield json.loads(np.asarray(sent).tobytes())
+    return json.loads(np.asarray(sent).tobytes())
+
+
+def _of_run(secret: Secret | None, token: str) -> Secret:
+    """The secret of one run, made of the cluster's secret and a token; neither alone suffices."""
+    value = hmac.digest(secret.value if secret else b"", token.encode(), "sha256")
+    return Secret(value, secret.source if secret else "that of its run")
 
 
 def _check_same(process: JaxProcess) -> None:

@@ -7,6 +7,7 @@ servers) use the connections. Only the standard library and NumPy are imported.
 
 from replicax._net.address import at_place as at_place
 from replicax._net.address import check_host as check_host
+from replicax._net.address import hold as hold
 from replicax._net.address import interface_of as interface_of
 from replicax._net.address import is_loopback as is_loopback
 from replicax._net.connection import BROKEN as BROKEN

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from replicax._core.errors import ClusterSpecError, UsageError
+from replicax._net.sockets import own
 
 
 class Address(NamedTuple):
@@ -151,3 +152,24 @@ def listen_at(host: str, port: int, queue: int) -> socket.socket:
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, *_, place = found[0]
     return socket.create_server(place, family=family, backlog=queue)
+
+
+def hold(host: str, port: int) -> socket.socket:
+    """Hold a port of an interface, 0 for any, for a server of another library in this process.
+
+    A port that is looked up and given back can be taken before the server listens. So this socket
+    is bound, and never listens: then only a server that sets SO_REUSEPORT, as gRPC does, can listen
+    there, on Linux also with SO_REUSEADDR. OSError if another program listens.
+    """
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, *_, place = found[0]
+    held = own(socket.socket(family))
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(place)
+        # Set after `bind`, which thus refuses a port that another program shares. macOS needs it.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    except OSError:
+        held.close()
+        raise
+    return held

@@ -326,8 +326,8 @@ def _kind_and_key(secret: Secret | None) -> tuple[bytes, bytes]:
 
 def _another_program(peer: str) -> Refused:
     return Refused(
-        f"Cannot join the cluster because another program answers at {peer}: JAX's service, if the "
-        "cluster runs already. Check what listens there. A lost worker joins only if all restart."
+        f"Cannot join the cluster because another program answers at {peer}. End it, or "
+        "give the chief another address. See docs/clusters.md."
     )
 
 

@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack
 
 import pytest
 
-from replicax._control import Limits, Ticks, _hub, _open, _worker_table, open_channel
+from replicax._control import (
+    Limits,
+    Ticks,
+    _hub,
+    _member,
+    _rendezvous,
+    _worker_table,
+    open_channel,
+    wait_until_open,
+)
 from replicax._control._channel import Calls
-from replicax._control._meeting import reach
 from replicax._core.errors import ClusterError, UsageError, WorkerLost
-from replicax._net import Refused, encode, hang_up
+from replicax._net import encode, hang_up
 from replicax.launch._ports import free_ports
 
 from helpers import begun_threads, wait_until
-
-
-class Announcement:
-    """What a collective of the devices would carry: the chief's endpoint to all."""
-
-    def __init__(self):
-        self.endpoint = None
-        self._made = threading.Event()
-
-    @contextmanager
-    def __call__(self, endpoint, on_leaving=None):
-        if endpoint is not None:
-            self.endpoint, self.tell_of_leaving = endpoint, on_leaving
-            self._made.set()
-        yield self.wait()
-
-    def wait(self):
-        assert self._made.wait(30)
-        return self.endpoint
 
 
 def answer(sock):
@@ -48,24 +38,18 @@ def answer(sock):
         return b""
 
 
-def connected(endpoint, index=1, **hello):
-    """A wire to the hub of somebody who knows what a worker knows."""
-    return reach(
-        (endpoint["host"], endpoint["port"]),
-        _open._of_run(None, endpoint["token"]),
-        index=index,
-        wanted=_hub.HUB,
-        hello={"index": index, "host": "far", "pid": 7, **hello},
-        deadline=time.monotonic() + 30,
-    )
+def welcomed(cluster):
+    """A wire to the hub of worker 1, which says nothing more."""
+    place = _rendezvous.CHIEF.format(cluster.size)
+    wire, _ = _rendezvous._welcomed(cluster.address, 1, place, time.monotonic() + 30, None)
+    return wire
 
 
 class Cluster:
     """Some workers in threads of this process."""
 
-    def __init__(self, size, limits):
-        self.size, self.limits, self.port = size, limits, 0
-        self.announce = Announcement()
+    def __init__(self, size, port, limits):
+        self.size, self.address, self.limits = size, ("127.0.0.1", port), limits
         self.lost, self.notices = [[] for _ in range(size)], []
         self._pool = ThreadPoolExecutor(2 * size)
         self.lines = []
@@ -92,10 +76,8 @@ class Cluster:
         return open_channel(
             index,
             self.size,
-            host="127.0.0.1",
-            announce=self.announce,
+            "{}:{}".format(*self.address),
             limits=self.limits,
-            port=self.port,
             on_failure=self.lost[index].append,
             on_notice=self.notices.append,
         )
@@ -104,16 +86,16 @@ class Cluster:
 @pytest.fixture
 def cluster():
     """Make a cluster; all that were made are closed in the end."""
-    made = []
+    with ExitStack() as cleanup:
 
-    def make(size=2, **limits):
-        # Threads do not end, so nobody waits for that.
-        made.append(Cluster(size, Limits(**{"joining": 30.0, "ending": 0.0, **limits})))
-        return made[-1]
+        def make(size=2, **limits):
+            (port,) = cleanup.enter_context(free_ports(1))
+            # Threads do not end, so nobody waits for that.
+            made = Cluster(size, port, Limits(**{"joining": 30.0, "ending": 0.0, **limits}))
+            cleanup.callback(made.close)
+            return made
 
-    yield make
-    for each in made:
-        each.close()
+        yield make
 
 
 def test_everyone_gets_what_all_have_given(cluster):
@@ -433,9 +415,7 @@ def test_the_others_wait_longer_for_nothing_after_a_preemption(cluster):
 def test_who_says_what_cannot_be_understood_is_lost(cluster):
     two = cluster()
     opening = two.submit(two.open, [0])
-    endpoint = two.announce.wait()
-    wire = connected(endpoint)
-    assert wire.receive().op == "welcome"
+    wire = welcomed(two)
     opening.result(30)
     wire.send(encode("beat", {"step": "three"}))
     wait_until(lambda: two.lost[0])
@@ -476,21 +456,21 @@ def test_an_error_without_a_cause_elsewhere_is_not_explained(cluster):
     assert line.explain(RuntimeError("out of memory"), seconds=0.01) is None
 
 
-def test_who_does_not_know_the_token_is_not_let_in(cluster):
+def test_who_does_not_speak_as_a_worker_is_not_let_in(cluster):
     two = cluster()
-    opening = two.submit(two.open)
-    address = two.announce.wait()["host"], two.announce.wait()["port"]
+    opening = two.submit(two.open, [0])
+    assert wait_until_open(two.address, 30)
     for said in (
-        b"".join(encode("give", {"token": "wrong"}).pieces),
+        b"".join(encode("give", {}).pieces),
         b"\xff\xff\xff\xff" + b"x" * 9999,
         b"GET / HTTP/1.1\r\n\r\n",
         b"RXnet002s" + b"x" * 9999,
         b"RXnet002o" + b"x" * 9999,
     ):
-        with socket.create_connection(address, 30) as sock:
+        with socket.create_connection(two.address, 30) as sock:
             sock.sendall(said)
             assert len(answer(sock)) in (0, 33)  # no more than a nonce
-    chief, other = opening.result(30)
+    two.lines = [*two.open([1]), *opening.result(30)]
     assert two.all(lambda line: line.exchange("x", 1)) == [[1, 1]] * 2
 
 
@@ -501,98 +481,20 @@ def test_a_worker_with_a_number_that_is_taken_is_not_let_in(cluster):
         two.open([1])
 
 
-def test_all_workers_have_to_come(cluster):
-    three = cluster(3, joining=0.1)
-    with pytest.raises(ClusterError, match="workers 1 and 2"):
-        three.open([0])
-
-
-def test_the_chief_has_to_be_reached(cluster):
-    two = cluster()
-    with free_ports(1) as (port,):
-        endpoint = {"host": "127.0.0.1", "port": port, "token": ""}
-        with (
-            two.announce(endpoint),
-            pytest.raises(ClusterError, match=f"127.0.0.1:{port} .*RX_SECOND_PORT"),
-        ):
-            two.open([1])
-
-
-def test_a_firewall_before_the_second_port_is_told_by_both(cluster):
-    two = cluster(joining=0.5)
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # as behind one that drops packets
-        opening = [two.submit(two._open, 0)]
-        endpoint = two.announce.wait()
-        chiefs, closed = endpoint["port"], silent.getsockname()[1]
-        endpoint["port"] = closed
-        opening.append(two.submit(two._open, 1))
-        for each, port in zip(opening, (chiefs, closed), strict=True):
-            with pytest.raises(ClusterError, match=rf"{port}.*RX_SECOND_PORT"):
-                each.result(30)
-
-
-def test_the_second_port_must_be_free(cluster):
-    two = cluster()
-    with (
-        socket.create_server(("127.0.0.1", 0)) as taken,
-        pytest.raises(ClusterError, match=f"port {taken.getsockname()[1]}, of RX_SECOND_PORT"),
-    ):
-        two.port = taken.getsockname()[1]
-        two.open([0])
-
-
 def test_who_says_nothing_is_lost(cluster):
     two = cluster(silence=1.0)
     opening = two.submit(two.open, [0])
-    endpoint = two.announce.wait()
-    wire = connected(endpoint)
-    assert wire.receive().op == "welcome"
+    wire = welcomed(two)
     opening.result(30)
     wait_until(lambda: two.lost[0])
     wire.close()
     assert "worker 1 fell silent: nothing was heard of it for 1 s" in str(two.lost[0][0])
-    assert "worker 1 (host far, pid 7)" in str(two.lost[0][0])
-
-
-@pytest.fixture
-def come_to_hub(monkeypatch):
-    """The numbers of the workers that have connected to the hub."""
-    come, real = [], _hub.Hub._add
-
-    def add(self, index, *args, **more):
-        real(self, index, *args, **more)
-        come.append(index)
-
-    monkeypatch.setattr(_hub.Hub, "_add", add)
-    return come
-
-
-@pytest.mark.parametrize("connects", [True, False])
-def test_all_know_at_once_when_a_worker_dies_after_the_meeting(cluster, come_to_hub, connects):
-    four = cluster(4)
-    opening = [four.submit(four._open, index) for index in (0, 2)]
-    if connects:
-        connected(four.announce.wait()).close()
-    wait_until(lambda: len(come_to_hub) == 2 + connects)
-    began = time.monotonic()
-    four.announce.tell_of_leaving(1)
-    for each in opening:
-        with pytest.raises(ClusterError, match="worker 1 met the others, and then died"):
-            each.result(10)
-    assert time.monotonic() - began < 4
-
-
-def test_a_worker_that_does_not_come_back_is_lost(cluster, monkeypatch):
-    monkeypatch.setattr(_hub, "_BACK", 0.5)
-    three = cluster(3)
-    opening = three.submit(three.open, [0])
-    connected(three.announce.wait()).close()
-    with pytest.raises(ClusterError, match="worker 1"):
-        opening.result(10)
+    assert f"worker 1 (host {socket.gethostname()}, pid {os.getpid()})" in str(two.lost[0][0])
 
 
 @pytest.mark.parametrize("how", ["before the answer", "after it", "while it is there"])
 def test_a_worker_whose_connection_breaks_while_all_join_connects_again(cluster, monkeypatch, how):
+    monkeypatch.setattr(_member, "_SIGN_OF_LIFE", 0.3)
     three = cluster(3)
     real, broken, parted = _hub.Hub._serve, [], threading.Event()
 
@@ -619,20 +521,11 @@ def test_a_worker_whose_connection_breaks_while_all_join_connects_again(cluster,
     assert three.lost == [[], [], []]
 
 
-def test_a_worker_of_another_run_is_not_let_in(cluster):
-    two = cluster()
-    opening = two.submit(two.open)
-    endpoint = two.announce.wait()
-    with pytest.raises(Refused):
-        connected({**endpoint, "token": "00" * 32})
-    assert [line.index for line in opening.result(30)] == [0, 1]
-
-
 @pytest.mark.parametrize("end", [0, 1])
 def test_all_hear_whose_connection_alters_messages(cluster, end):
     three = cluster(3)
     lines = three.open()
-    wires = [lines[0]._link._hub._wires[1], lines[1]._link]
+    wires = [lines[0]._link._hub._members[1].wire, lines[1]._link]
     wires[end]._session.outgoing.begin()  # as if one was left out on the way
     wires[end].send(encode("table", {}))
     wait_until(lambda: all(three.lost))

@@ -20,23 +20,13 @@ NEEDED = "replicax: this worker has ended while others needed it, so they end, t
 SECONDS = 60  # for what takes one or two; the machine may be busy
 
 START = """
-import json, os, sys, time
-from contextlib import contextmanager
+import os, sys, time
 from pathlib import Path
 from replicax._control import Limits, open_channel
 from replicax._core.events import begin_step
 
 index, size, silence = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-
-@contextmanager
-def announce(endpoint, on_leaving=None):
-    path = Path("endpoint")
-    if endpoint:
-        Path("unfinished").write_text(json.dumps(endpoint))
-        Path("unfinished").rename(path)
-    while not path.exists():
-        time.sleep(0.01)
-    yield json.loads(path.read_text())
+address = sys.argv[4]
 
 def step():
     begin_step("train step", common=True)
@@ -45,7 +35,7 @@ def step():
 def load_data():
     time.sleep(3600)
 
-line = open_channel(index, size, host="127.0.0.1", announce=announce, limits=Limits(silence, 8.0))
+line = open_channel(index, size, address, limits=Limits(silence, 8.0))
 line.install_exit_hooks()
 Path(f"ready{index}").touch()
 step()
@@ -64,17 +54,18 @@ if not child:
 class Cluster:
     """Some workers that run the same program in one folder."""
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, address):
+        self.folder, self.address = folder, address
         self.processes = []
 
     def start(self, program, *, size=2, silence=30.0):
         source = Path(replicax.__file__).parents[1]
         for index in range(size):
+            arguments = index, size, silence, self.address
             with open(self.folder / f"errors{index}", "wb") as errors:
                 self.processes.append(
                     subprocess.Popen(
-                        [sys.executable, "-c", START + program, *map(str, (index, size, silence))],
+                        [sys.executable, "-c", START + program, *map(str, arguments)],
                         cwd=self.folder,
                         stderr=errors,
                         env={**os.environ, "PYTHONPATH": str(source)},
@@ -97,8 +88,8 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path):
-    made = Cluster(tmp_path)
+def cluster(tmp_path, address):
+    made = Cluster(tmp_path, address)
     yield made
     made.close()
 

@@ -26,6 +26,7 @@ from replicax._mesh.processes import (
     training_process,
 )
 from replicax.cluster_resolver import ClusterSpec, JaxProcess, SimpleClusterResolver
+from replicax.launch._ports import free_ports
 
 SPEC = ClusterSpec(
     {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"], "evaluator": ["e:1"]}
@@ -177,12 +178,12 @@ def test_all_say_which_worker_never_started(cluster):
         assert whose in said
 
 
-def test_all_say_which_worker_died_right_after_the_meeting(cluster):
+def test_all_say_which_worker_died_before_it_joined_jax(cluster):
     program = """
     import os, signal
-    from replicax._control import _open
+    from replicax._mesh import processes
     if index == 1:
-        _open._join = lambda *args, **more: os.kill(os.getpid(), signal.SIGKILL)
+        processes._join_jax = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
     rx.MultiWorkerMirroredStrategy(resolver, options)
     """
     began = time.monotonic()
@@ -190,8 +191,19 @@ def test_all_say_which_worker_died_right_after_the_meeting(cluster):
     assert time.monotonic() - began < 40
     assert killed[0] == -signal.SIGKILL
     for code, said in (chief, other):
-        assert code == 1
-        assert "worker 1 " in said
+        assert code == EXIT_CODE
+        assert "worker 1 died" in said
+
+
+def test_a_program_may_join_jax_itself(cluster):
+    program = """
+    jax.distributed.initialize(address, size, index)
+    strategy = rx.MultiWorkerMirroredStrategy(resolver, options)
+    print("replicas", strategy.num_replicas_in_sync)
+    """
+    ended = cluster(program, [0, 1], 2)
+    assert [code for code, _ in ended] == [0, 0], ended
+    assert all("replicas 2" in said for _, said in ended)
 
 
 def test_jax_must_not_be_used_before(cluster):
@@ -222,23 +234,59 @@ def test_other_devices_are_noticed_at_the_start(cluster):
             assert "differ in number of devices:\n    number of devices:\n      worker 0 (" in said
 
 
-def test_a_worker_asks_jax_when_the_chief_listens(monkeypatch):
+class Line:
+    """A channel over which the chief has told the port of JAX's service."""
+
+    def __init__(self, port):
+        self.port, self.failures = port, []
+
+    def from_chief(self, name, payload):
+        return str(self.port).encode()
+
+    def fail(self, error):
+        self.failures.append(error)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The addresses at which JAX is asked to join, each of which is reached once."""
+    reached = []
+
+    def ask(place, *_, **__):
+        socket.create_connection(split(place)).close()
+        reached.append(place)
+
+    monkeypatch.setattr(jax.distributed, "initialize", ask)
+    monkeypatch.setattr(jax.config, "update", lambda *_: None)
+    return reached
+
+
+def test_a_worker_asks_jax_when_the_chief_listens(asked):
     """JAX would try again a second later."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{listening.getsockname()[1]}"
-        reached = []
-
-        def ask(place, *_, **__):
-            reached.append(socket.create_connection(split(place)).close())
-
-        monkeypatch.setattr(jax.distributed, "initialize", ask)
-        monkeypatch.setattr(jax.config, "update", lambda *_: None)
+        line = Line(listening.getsockname()[1])
         timer = threading.Timer(0.05, listening.listen)  # while the worker waits
         timer.start()
-        processes._join_jax(JaxProcess(address, 2, 1), None)
+        processes._join_jax(JaxProcess("127.0.0.1:1", 2, 1), line, 0, 60.0)
         timer.join()
-    assert len(reached) == 1
+    assert len(asked) == 1 and line.failures == []
+
+
+def test_a_firewall_before_the_second_port_is_told_to_all(asked):
+    with free_ports(1) as (port,):
+        line = Line(port)
+        with pytest.raises(ClusterError, match=f"127.0.0.1:{port}.* RX_SECOND_PORT"):
+            processes._join_jax(JaxProcess("127.0.0.1:1", 2, 1), line, 0, 0.3)
+    assert asked == [] and f"127.0.0.1:{port}" in line.failures[0]
+
+
+def test_the_second_port_must_be_free(no_secret, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("RX_SECOND_PORT", str(port))
+        with pytest.raises(ClusterError, match=f"port {port}, of RX_SECOND_PORT"):
+            join(JaxProcess("127.0.0.1:1", 2, 0))
 
 
 def split(address):

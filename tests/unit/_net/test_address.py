@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from replicax._core.errors import ClusterSpecError, UsageError
-from replicax._net import RequestServer, interface_of, is_loopback, listener, sockets
+from replicax._net import RequestServer, hold, interface_of, is_loopback, listener, sockets
 from replicax._net.address import at_place, host_id, of_tcp, parse, reachable
 
 from helpers import run_python
@@ -54,6 +54,17 @@ def test_a_unix_socket_of_another_host_is_no_way():
         reachable(["unix://elsewhere/tmp/socket"])
     with pytest.raises(UsageError, match=r"\[\]"):
         reachable([])
+
+
+@pytest.mark.parametrize("interface", ["127.0.0.1", ""])
+def test_a_held_port_is_kept_for_a_server_of_this_process(interface):
+    with hold(interface, 0) as held:
+        port = held.getsockname()[1]
+        with socket.create_server((interface, port), reuse_port=True) as listening:
+            socket.create_connection(("127.0.0.1", port), 30).close()
+            listening.accept()[0].close()
+            with pytest.raises(OSError, match=os.strerror(errno.EADDRINUSE)):
+                hold(interface, port)
 
 
 def test_a_listener_on_all_interfaces_goes_by_the_name_of_the_host():

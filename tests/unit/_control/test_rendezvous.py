@@ -1,4 +1,4 @@
-"""Where workers first meet: all come, one does not, strangers come, and numbers that do not fit."""
+"""Where workers meet: all come, one does not, strangers come, and numbers that do not fit."""
 
 from __future__ import annotations
 
@@ -13,21 +13,35 @@ from types import SimpleNamespace
 
 import pytest
 
-from replicax._control import _meeting, meet, wait_until_open
+from replicax._control import Limits, _hub, _member, _rendezvous, open_channel, wait_until_open
 from replicax._core.errors import ClusterError
-from replicax._net import Refused, Secret, encode, sockets
+from replicax._net import Refused, Secret, sockets
 from replicax.launch._ports import free_ports
 
 from helpers import wait_until
 
-OFFER = {"port": 7, "token": "x"}
-
 
 def met(port, index, size, seconds=30.0, **more):
-    """What a worker is told; it leaves at once."""
-    offer = None if index else OFFER
-    with meet(f"127.0.0.1:{port}", index, size, offer, seconds=seconds, **more) as told:
-        return told
+    """What a worker gets from all; then it leaves."""
+    line = open_channel(
+        index,
+        size,
+        f"127.0.0.1:{port}",
+        limits=Limits(joining=seconds, ending=0.0),
+        on_failure=lambda lost: None,
+        **more,
+    )
+    try:
+        found = line.exchange("index", index)
+        line.leave()
+    finally:
+        line.close()
+    return found
+
+
+def by_all(size):
+    """What all get if nobody is missing."""
+    return [list(range(size))] * size
 
 
 @pytest.fixture
@@ -58,17 +72,17 @@ def results(*futures):
     return [future.result(40) for future in futures]
 
 
-def test_all_get_what_the_chief_offers(come):
-    assert results(*[come(index, 3) for index in (0, 1, 2)]) == [OFFER] * 3
+def test_all_come(come):
+    assert results(*[come(index, 3) for index in (0, 1, 2)]) == by_all(3)
 
 
 def test_who_waits_for_somebody_to_listen_goes_on_then_or_when_the_time_is_over(port):
-    address = f"127.0.0.1:{port}"
-    wait_until_open(address, 0.01)  # nobody does
+    address = "127.0.0.1", port
+    assert not wait_until_open(address, 0.01)  # nobody does
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(wait_until_open, address, 100)
-        with socket.create_server(("127.0.0.1", port)) as listening:
-            waiting.result(40)
+        with socket.create_server(address) as listening:
+            assert waiting.result(40)
             listening.accept()[0].close()
 
 
@@ -84,41 +98,41 @@ def to_itself(address):
 @pytest.mark.parametrize(
     "reach",
     [
-        lambda address: _meeting.reach(
+        lambda address: _rendezvous.reach(
             address, None, index=1, wanted="", hello={}, deadline=time.monotonic() + 100
         ),
-        lambda address: wait_until_open("{}:{}".format(*address), 100),
+        lambda address: wait_until_open(address, 100),
     ],
 )
 def test_who_reaches_himself_tries_again(port, monkeypatch, reach):
     with socket.create_server(("127.0.0.1", 0)) as chief:
         there = socket.create_connection(chief.getsockname(), 100)
         found = [there, to_itself(("127.0.0.1", port))]
-        monkeypatch.setattr(_meeting.socket, "create_connection", lambda *_: found.pop())
-        monkeypatch.setattr(_meeting, "dial", lambda sock, *_, **__: sock.close())
+        monkeypatch.setattr(_rendezvous.socket, "create_connection", lambda *_: found.pop())
+        monkeypatch.setattr(_rendezvous, "dial", lambda sock, *_, **__: sock.close())
         reach(("127.0.0.1", port))
         assert not found
 
 
 def test_who_reaches_himself_has_not_reached_anybody(port, monkeypatch):
     address = "127.0.0.1", port
-    monkeypatch.setattr(_meeting.socket, "create_connection", lambda *_: to_itself(address))
+    monkeypatch.setattr(_rendezvous.socket, "create_connection", lambda *_: to_itself(address))
     with pytest.raises(ConnectionRefusedError, match="nobody listens there"):
-        _meeting._connected(address, 100)
+        _rendezvous._connected(address, 100)
 
 
 def test_who_waits_longer_looks_less_often(port, monkeypatch):
     slept = []
     clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
     monkeypatch.setattr(sockets, "time", clock)
-    wait_until_open(f"127.0.0.1:{port}", 5)
+    wait_until_open(("127.0.0.1", port), 5)
     assert slept[0] == 0.005 and slept == sorted(slept) and slept[-1] == 0.1
 
 
 def test_workers_may_come_before_the_chief(come):
     early = [come(2, 3), come(1, 3)]
     time.sleep(0.3)
-    assert results(come(0, 3), *early) == [OFFER] * 3
+    assert results(come(0, 3), *early) == by_all(3)
 
 
 def test_the_port_is_free_afterwards(come, port):
@@ -141,7 +155,7 @@ def test_a_worker_of_another_cluster_is_refused(come):
     chief = come(0, 2)
     with pytest.raises(Refused, match="the chief of 3 workers was looked .* of 2 workers is here"):
         come(1, 3).result(40)
-    assert results(chief, come(1, 2)) == [OFFER] * 2
+    assert results(chief, come(1, 2)) == by_all(2)
 
 
 def test_a_worker_of_another_job_with_the_same_secret_is_refused(come):
@@ -150,7 +164,7 @@ def test_a_worker_of_another_job_with_the_same_secret_is_refused(come):
     with pytest.raises(Refused, match=r"2e \(worker c:1.* looked .*1f \(worker a:1.* another job"):
         come(1, 2, cluster="2e (worker c:1, d:1)", secret=secret).result(40)
     same = come(1, 2, cluster="1f (worker a:1, b:1)", secret=secret)
-    assert results(chief, same) == [OFFER] * 2
+    assert results(chief, same) == by_all(2)
 
 
 def test_a_number_is_given_once(come):
@@ -160,16 +174,16 @@ def test_a_number_is_given_once(come):
     refused, taken = sorted(both, key=lambda future: not future.done())
     with pytest.raises(Refused, match=rf"worker 1 .* is there already: host .*, pid {os.getpid()}"):
         refused.result(40)
-    assert results(chief, taken, come(2, 3)) == [OFFER] * 3
+    assert results(chief, taken, come(2, 3)) == by_all(3)
 
 
 def hello_by_hand(port, index, size=2, secret=None, **more):
     """Say hello as worker `index`, and nothing else; gives the wire."""
-    return _meeting.dial(
+    return _rendezvous.dial(
         connected(port),
         secret,
         place=f"worker {index}",
-        wanted=_meeting.CHIEF.format(size),
+        wanted=_rendezvous.CHIEF.format(size),
         hello={"index": index, "host": "far", "pid": 7, **more},
         peer="the chief",
         deadline=time.monotonic() + 30,
@@ -180,7 +194,7 @@ def hello_by_hand(port, index, size=2, secret=None, **more):
 def test_a_worker_that_died_and_came_again_is_let_in(come, port):
     chief = come(0, 3)
     hello_by_hand(port, 1, 3).close()
-    assert results(chief, come(1, 3), come(2, 3)) == [OFFER] * 3
+    assert results(chief, come(1, 3), come(2, 3)) == by_all(3)
 
 
 def test_a_worker_that_died_has_not_come(come, port):
@@ -191,29 +205,31 @@ def test_a_worker_that_died_has_not_come(come, port):
 
 
 def test_a_worker_that_does_not_answer_any_more_gives_its_place_up(come, port, monkeypatch):
-    monkeypatch.setattr(_meeting, "_SIGN_OF_LIFE", 0.3)
+    monkeypatch.setattr(_member, "_SIGN_OF_LIFE", 0.3)
     chief = come(0, 3)
     silent = hello_by_hand(port, 1, 3)  # as on a host that has lost its power
-    assert results(chief, come(1, 3), come(2, 3)) == [OFFER] * 3
+    assert results(chief, come(1, 3), come(2, 3)) == by_all(3)
     silent.close()
 
 
 def test_nobody_begins_with_a_worker_that_does_not_answer_any_more(come, port, monkeypatch):
-    monkeypatch.setattr(_meeting, "_SIGN_OF_LIFE", 0.3)
+    monkeypatch.setattr(_member, "_SIGN_OF_LIFE", 0.3)
     chief = come(0, 3)
     silent, other = hello_by_hand(port, 1, 3), come(2, 3)
     time.sleep(1.0)  # all are there, as it seems
     assert not chief.done()
-    assert results(chief, come(1, 3), other) == [OFFER] * 3
+    assert results(chief, come(1, 3), other) == by_all(3)
     silent.close()
 
 
-def test_a_double_is_told_of_both(come, port):
+def test_a_double_is_told_of_both(come, port, monkeypatch):
+    hubs, real = [], _hub.Hub.listen
+    monkeypatch.setattr(_hub.Hub, "listen", lambda self, *at: hubs.append(self) or real(self, *at))
     chief, first = come(0, 3), come(1, 3)
-    time.sleep(0.3)
+    wait_until(lambda: hubs and hubs[0]._missing() == [2])
     with pytest.raises(Refused, match=f"host far, pid 7, and .* host .*, pid {os.getpid()}"):
         hello_by_hand(port, 1, 3)
-    assert results(chief, first, come(2, 3)) == [OFFER] * 3
+    assert results(chief, first, come(2, 3)) == by_all(3)
 
 
 @pytest.mark.parametrize("index", [0, 2, -1, True, 1.0, "1", None, float("inf"), [1], 10**30])
@@ -221,17 +237,7 @@ def test_a_number_that_no_worker_has_is_refused(come, port, index):
     chief = come(0, 2)
     with pytest.raises(Refused):
         hello_by_hand(port, index)
-    assert results(chief, come(1, 2)) == [OFFER] * 2
-
-
-def test_a_guest_that_sends_much_is_hung_up_on(come, port):
-    chief = come(0, 3)
-    wire = hello_by_hand(port, 1, 3)
-    wire.send(encode("here", {"x": "x" * 5000}))
-    with pytest.raises(_meeting.BROKEN):
-        wire.receive()
-    wire.close()
-    assert results(chief, come(1, 3), come(2, 3)) == [OFFER] * 3
+    assert results(chief, come(1, 2)) == by_all(2)
 
 
 def test_the_chief_listens_on_the_interface_that_its_address_names(come, port):
@@ -239,18 +245,15 @@ def test_the_chief_listens_on_the_interface_that_its_address_names(come, port):
     connected(port).close()
     with pytest.raises(OSError), socket.create_connection(("127.0.0.2", port), 5):
         pass
-    assert results(chief, come(1, 2)) == [OFFER] * 2
+    assert results(chief, come(1, 2)) == by_all(2)
 
 
 def test_a_name_that_nobody_knows_is_told_early_and_in_the_end(monkeypatch):
     notices = []
-    monkeypatch.setattr(_meeting, "print_notice", notices.append)
-    monkeypatch.setattr(_meeting, "_NAME_NOTICE", 0.1)
-    with (
-        pytest.raises(ClusterError, match="chief-0.invalid"),
-        meet("chief-0.invalid:1234", 1, 2, None, seconds=0.5),
-    ):
-        pass
+    monkeypatch.setattr(_rendezvous, "print_notice", notices.append)
+    monkeypatch.setattr(_rendezvous, "_NAME_NOTICE", 0.1)
+    with pytest.raises(ClusterError, match="chief-0.invalid"):
+        open_channel(1, 2, "chief-0.invalid:1234", limits=Limits(joining=0.5))
     assert len(notices) == 1 and "chief-0.invalid" in notices[0]
 
 
@@ -263,9 +266,9 @@ def test_a_name_may_become_known_late(come, port, monkeypatch):
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return real(address, *args)
 
-    monkeypatch.setattr(_meeting.socket, "create_connection", late)
+    monkeypatch.setattr(_rendezvous.socket, "create_connection", late)
     other = come(1, 2)
-    assert results(come(0, 2), other) == [OFFER] * 2
+    assert results(come(0, 2), other) == by_all(2)
 
 
 def test_the_port_must_be_free(come, port):
@@ -277,10 +280,10 @@ def test_the_port_must_be_free(come, port):
 
 
 def test_who_says_nothing_keeps_nobody_waiting(come, port, monkeypatch):
-    monkeypatch.setattr(_meeting, "PATIENCE", 500.0)
+    monkeypatch.setattr(_hub, "PATIENCE", 500.0)
     chief = come(0, 2)
     with connected(port), connected(port):
-        assert results(chief, come(1, 2)) == [OFFER] * 2
+        assert results(chief, come(1, 2)) == by_all(2)
 
 
 def test_the_chief_must_be_reached(come, port):
@@ -311,7 +314,7 @@ def test_who_is_hung_up_on_comes_again(come, port):
     with hanging_up(port) as ended:
         other = come(1, 2)
         wait_until(lambda: len(ended) > 9)
-    assert results(come(0, 2), other) == [OFFER] * 2
+    assert results(come(0, 2), other) == by_all(2)
 
 
 def test_who_is_hung_up_on_until_the_end_says_so(port):
@@ -320,51 +323,36 @@ def test_who_is_hung_up_on_until_the_end_says_so(port):
 
 
 def test_who_gets_no_answer_asks_again(come, port, monkeypatch):
-    monkeypatch.setattr(_meeting, "PATIENCE", 0.1)
-    monkeypatch.setattr(_meeting, "_GRACE", 0.1)
+    monkeypatch.setattr(_rendezvous, "PATIENCE", 0.1)
+    monkeypatch.setattr(_rendezvous, "_GRACE", 0.1)
     with socket.create_server(("127.0.0.1", port)) as silent:
         other = come(1, 2)
         kept = [silent.accept()[0] for _ in range(2)]
     for sock in kept:
         sock.close()
     monkeypatch.undo()
-    assert results(come(0, 2), other) == [OFFER] * 2
+    assert results(come(0, 2), other) == by_all(2)
 
 
 def test_a_chief_may_come_again(come, port):
-    first = _meeting._Rendezvous(3, None, _meeting.CHIEF.format(3), lambda index: None)
-    first._listener.listen("127.0.0.1", port)
-    first._listener.open()
+    place = _rendezvous.CHIEF.format(3)
+    first = _hub.Hub(3, None, place, limits=Limits(), on_notice=lambda notice: None)
+    first.listen("127.0.0.1", port)
     other = come(1, 3)
     wait_until(lambda: first._missing() == [2])
-    first._listener.close()
-    assert results(come(0, 3), come(2, 3), other) == [OFFER] * 3
-
-
-def test_who_hangs_up_after_the_meeting_is_told_of(port):
-    left, all_told = [], threading.Event()
-    with ThreadPoolExecutor(2) as pool:
-
-        def stay():
-            with meet(f"127.0.0.1:{port}", 2, 3, None, seconds=30.0):
-                all_told.wait(30)
-
-        pool.submit(stay)
-        pool.submit(met, port, 1, 3)
-        with meet(f"127.0.0.1:{port}", 0, 3, OFFER, seconds=30.0, on_leaving=left.append):
-            wait_until(lambda: left)
-            assert left == [1]
-            all_told.set()
+    first.close()
+    assert results(come(0, 3), come(2, 3), other) == by_all(3)
 
 
 def test_who_waits_long_says_so(come, port, monkeypatch):
     notices = []
-    monkeypatch.setattr(_meeting, "print_notice", notices.append)
-    monkeypatch.setattr(_meeting, "NOTICE", 0.0)
+    monkeypatch.setattr(_rendezvous, "print_notice", notices.append)
+    for module in (_hub, _rendezvous):
+        monkeypatch.setattr(module, "NOTICE", 0.0)
     with pytest.raises(ClusterError):
         come(1, 2, seconds=0.5).result(40)
     with pytest.raises(ClusterError):
-        come(0, 2, seconds=0.5).result(40)
+        come(0, 2, seconds=0.5, on_notice=notices.append).result(40)
     assert [notice.partition(": ")[0] for notice in notices] == [
         f"worker 1 still cannot reach the chief at 127.0.0.1:{port}",
         f"the chief still waits for worker 1 at port {port}",

@@ -1,0 +1,87 @@
+"""A worker that has connected to the hub, and whom the hub does not admit."""
+
+from __future__ import annotations
+
+import threading
+from typing import final
+
+from replicax._core.errors import ClusterError
+from replicax._net import Caller, Denied, Outbox, encode, printable
+
+_SIGN_OF_LIFE = 2.0  # seconds that a worker has to show that it lives
+
+
+@final
+class Member:
+    """A worker at the hub, from its handshake to the end of its connection.
+
+    The hub pings it before all begin: a host that lost its power does not hang up.
+    """
+
+    def __init__(self, process: tuple[str, int]) -> None:
+        self.process = process  # its host and pid
+        self.wire: Outbox | None = None
+        self.is_doubted = False  # another process came with the same number: this may be dead
+        self.has_begun = False  # whether it was welcomed; before, it only answers pings
+        self._is_connected, self._has_answered = threading.Event(), threading.Event()
+
+    def connect(self, wire: Outbox) -> None:
+        self.wire = wire
+        self._is_connected.set()
+
+    def ask(self) -> None:
+        """Send a ping."""
+        self._has_answered.clear()
+        if self.wire:
+            self.wire.send(encode("ping", {}))
+
+    def note_answer(self) -> None:
+        """Note that a ping was answered."""
+        self._has_answered.set()
+
+    def has_answered(self) -> bool:
+        """Whether it answers the ping in time."""
+        return self._has_answered.wait(_SIGN_OF_LIFE)
+
+    def is_alive(self) -> bool:
+        """Ping it as soon as it is connected, and wait for the answer."""
+        if not self._is_connected.wait(_SIGN_OF_LIFE):
+            return False
+        self.ask()
+        return self.has_answered()
+
+
+def number_of(caller: Caller, size: int) -> int:
+    """The number that a caller claims; `Denied` if there is no such worker."""
+    index = caller.hello.get("index")
+    if type(index) is not int or not 0 < index < size:
+        raise Denied(
+            f"worker {str(index)[:20]}, at a chief of {size} workers. Start all workers with the "
+            "same description, each with its own number, below their count."
+        )
+    return index
+
+
+def process_of(caller: Caller) -> tuple[str, int]:
+    """The host and process id that a caller claims; only for messages."""
+    host, pid = caller.hello.get("host"), caller.hello.get("pid")
+    return printable(host, 80), pid if type(pid) is int else 0
+
+
+def is_double(index: int, there: tuple[str, int], new: tuple[str, int]) -> Denied:
+    """The refusal of a second worker with the same number."""
+    (host, pid), (its_host, its_pid) = there, new
+    return Denied(
+        f"worker {index} on host {its_host}, pid {its_pid}, and this one is there already: host "
+        f"{host}, pid {pid}. Give each worker a number of its own; if the first one is left from "
+        "an earlier start, end it."
+    )
+
+
+def incomplete(missing: str, index: int) -> ClusterError:
+    """The error if not all workers come."""
+    return ClusterError(
+        f"{f'Worker {index}' if index else 'The chief'} cannot start without all workers: "
+        f"{missing}. See what they print; if they cannot reach the chief, open the port between "
+        "the machines."
+    )
