@@ -277,21 +277,13 @@ def make_csv_dataset(
         compression=compression_type,
     )
     names = _header(form, paths) if column_names is None else list(column_names)
-    numbers = _numbers_of(select_columns, names)
-    if column_defaults is None:
-        column_defaults = _defaults(form, paths, numbers, num_rows_for_inference)
-    if len(column_defaults) != len(numbers):
-        raise UsageError(
-            f"`column_defaults` has {len(column_defaults)} entries for {len(numbers)} columns. "
-            "Pass one for each column that is read."
-        )
-    chosen = None if select_columns is None else numbers
-    form = replace(form, record_defaults=column_defaults, select_cols=chosen)
+    form, read = _reading(
+        form, paths, names, select_columns, column_defaults, num_rows_for_inference
+    )
     rows = records_of(files, form, num_parallel_reads)
     rows = rows.shuffle(shuffle_buffer_size, shuffle_seed) if shuffle else rows
     batches = rows.repeat(num_epochs).batch(batch_size, drop_remainder=num_epochs is None)
-    named = Named(tuple(names[number] for number in numbers), label_name)
-    return batches.map(named).prefetch(AUTOTUNE)
+    return batches.map(Named(read, label_name)).prefetch(AUTOTUNE)
 
 
 @dataclass(frozen=True)
@@ -311,6 +303,28 @@ class Named:
             return named
         label = named.pop(self.label)
         return named, label
+
+
+def _reading(
+    form: CsvFormat,
+    paths: Sequence[str],
+    names: list[str],
+    selected: Sequence[int | str] | None,
+    defaults: Sequence[Any] | None,
+    num_rows: int | None,
+) -> tuple[CsvFormat, tuple[str, ...]]:
+    """The format with the columns to read, and their names."""
+    numbers = _numbers_of(selected, names)
+    if defaults is None:
+        defaults = _defaults(form, paths, numbers, num_rows)
+    if len(defaults) != len(numbers):
+        raise UsageError(
+            f"`column_defaults` has {len(defaults)} entries for {len(numbers)} columns. "
+            "Pass one for each column that is read."
+        )
+    chosen = None if selected is None else numbers
+    form = replace(form, record_defaults=defaults, select_cols=chosen)
+    return form, tuple(names[number] for number in numbers)
 
 
 def _header(form: CsvFormat, paths: Sequence[str]) -> list[str]:
