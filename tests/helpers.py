@@ -43,8 +43,10 @@ few_strategies = pytest.mark.parametrize("strategy", FEW, indirect=True)
 three_strategies = pytest.mark.parametrize(
     "strategy", ["one_device", "mirrored_2", "central_storage_4"], indirect=True
 )
-# For what does not depend on the strategy: one replica, and several.
-two_strategies = pytest.mark.parametrize("strategy", ["one_device", "mirrored_3"], indirect=True)
+# For what compiles little: one replica, several, and several with weights elsewhere.
+two_strategies = pytest.mark.parametrize(
+    "strategy", ["one_device", "mirrored_3", "central_storage_4"], indirect=True
+)
 two_replicas = pytest.mark.parametrize(
     "strategy", ["mirrored_2", "central_storage_2"], indirect=True
 )

@@ -5,6 +5,8 @@ The references are NumPy (`helpers.trained_by_hand`) and plain Keras without a s
 
 from __future__ import annotations
 
+import threading
+
 import jax
 import jax.numpy as jnp
 import keras
@@ -21,6 +23,7 @@ from helpers import (
     batch_of,
     few_strategies,
     local,
+    several_replicas,
     tanh_data,
     tanh_gradients,
     tanh_net,
@@ -338,6 +341,60 @@ def test_metrics_update_inside_a_function(strategy):
 
     means = [float(step(batch_of(strategy, np.arange(n, dtype="float32")))) for n in (8, 3)]
     assert means == [pytest.approx(3.5), pytest.approx((28 + 3) / 11)]
+
+
+@three_strategies
+def test_printing_the_loss_inside_is_explained(strategy):
+    model, _ = made(strategy)
+
+    def replica_fn(batch):
+        loss = keras.losses.MeanSquaredError()(batch[1], model(batch[0]))
+        return f"{float(loss):.3f}"
+
+    with pytest.raises(rx.errors.LeakedTracer, match="look at it outside"):
+        strategy.run(replica_fn, args=(batch_of(strategy, tanh_data(24)[0]),))
+
+
+@three_strategies
+def test_a_failed_step_leaves_the_model_usable(strategy):
+    ((x, y),) = tanh_data(24)
+    model, optimizer = made(strategy)
+    replica_fn = keras_step(model, optimizer)
+
+    def failing(batch):
+        replica_fn(batch)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        strategy.run(failing, args=(batch_of(strategy, (x, y)),))
+    assert_trees_close(weights_of(model), tanh_weights())
+    assert int(optimizer.iterations.value) == 0
+    train(strategy, replica_fn, [(x, y)])
+    assert_trees_close(weights_of(model), trained_by_hand(NumpySGD(0.1), [(x, y)])[1])
+
+
+@three_strategies
+def test_training_works_in_a_second_thread(strategy):
+    batches = tanh_data(24, batches=3)
+    model, optimizer = made(strategy)
+    replica_fn = keras_step(model, optimizer)
+    thread = threading.Thread(target=lambda: train(strategy, replica_fn, batches))
+    thread.start()
+    thread.join()
+    assert_trees_close(weights_of(model), trained_by_hand(NumpySGD(0.1), batches)[1])
+
+
+@several_replicas
+def test_two_loops_take_turns_on_the_same_devices(strategy, mirrored):
+    batches = tanh_data(24, batches=4)
+    loops = [(each, *made(each)) for each in (strategy, mirrored)]
+    steps = [keras_step(model, optimizer) for _, model, optimizer in loops]
+    for batch in batches:
+        for (each, _, _), step in zip(loops, steps, strict=True):
+            train(each, step, [batch])
+    expected = trained_by_hand(NumpySGD(0.1), batches)[1]
+    for _, model, _ in loops:
+        assert_trees_close(weights_of(model), expected)
 
 
 @three_strategies

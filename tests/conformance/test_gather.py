@@ -16,6 +16,7 @@ from helpers import (
     local,
     per_replica,
     several_replicas,
+    three_strategies,
     two_replicas,
 )
 
@@ -55,6 +56,12 @@ def test_sizes_may_not_differ_along_another_axis(strategy):
         strategy.gather(value, axis=0)
     with pytest.raises(ValueError, match="Reduce a value over the batch first"):
         strategy.run(lambda v: context().all_gather(v, 0), args=(value,))
+
+
+@three_strategies
+def test_scalars_cannot_be_gathered_inside(strategy):
+    with pytest.raises(rx.errors.UsageError, match="Cannot `all_gather` a scalar"):
+        strategy.run(lambda: context().all_gather(jnp.float32(1.0), 0))
 
 
 def test_an_equal_value_is_gathered_once_per_replica(strategy):

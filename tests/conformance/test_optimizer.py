@@ -44,6 +44,25 @@ def test_captured_gradients_are_summed_too(strategy):
 
 
 @few_strategies
+def test_the_average_of_the_variables_is_kept(strategy):
+    # Pair 128: SGD(1), EMA 0.9 with an overwrite at every 3rd step. With R replicas and
+    # gradients of 1, each step is R: w = 3−R, 3−2R, 3−3R. The average starts at 3−R, then
+    # 0.9(3−R) + 0.1(3−2R) = 3 − 1.1R, then 0.9(3 − 1.1R) + 0.1(3−3R) = 3 − 1.29R, which
+    # overwrites w. (With R = 1 these are the 2.0, 1.9 and 1.71 of the pair.)
+    options = {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 3}
+    variable, optimizer = made(
+        strategy, [3.0, 4.0], keras.optimizers.SGD, learning_rate=1.0, **options
+    )
+    r = strategy.num_replicas_in_sync
+    expected = [(3 - r, 3 - r), (3 - 2 * r, 3 - 1.1 * r), (3 - 1.29 * r, 3 - 1.29 * r)]
+    for value, average in expected:
+        steps(strategy, variable, optimizer, lambda: jnp.ones(2))
+        kept = optimizer._model_variables_moving_average[0]
+        assert_trees_close(variable.value, np.array([value, value + 1]), rtol=1e-4, atol=1e-5)
+        assert_trees_close(kept.value, np.array([average, average + 1]), rtol=1e-4, atol=1e-5)
+
+
+@few_strategies
 def test_iterations_count_global_steps(strategy):
     variable, optimizer = made(strategy, [1.0], keras.optimizers.SGD)
     steps(strategy, variable, optimizer, lambda: jnp.ones(1), count=3)
@@ -97,6 +116,27 @@ def test_slots_live_with_their_variables(strategy):
     assert {frozenset(slot.value.devices()) for slot in optimizer.variables} == {
         frozenset(variable.value.devices())
     }
+
+
+@few_strategies
+@pytest.mark.parametrize("gradient", [1.0, np.inf, np.nan], ids=["finite", "overflow", "nan"])
+def test_a_loss_scale_watches_the_summed_gradients(strategy, gradient):
+    # An overflow on one replica only must skip the step on all of them.
+    with strategy.scope():
+        variable = keras.Variable(np.zeros(1, "float32"))
+        optimizer = keras.optimizers.LossScaleOptimizer(
+            keras.optimizers.SGD(1.0), initial_scale=8.0
+        )
+    replicas = strategy.num_replicas_in_sync
+
+    def replica_fn():
+        last = replica_id() == replicas - 1
+        optimizer.apply([jnp.where(last, gradient, 1.0) * 8.0 * jnp.ones(1)], [variable])
+
+    strategy.run(replica_fn)
+    finite = np.isfinite(gradient)
+    assert_trees_close(variable.value, np.array([-float(replicas) if finite else 0.0]))
+    assert float(optimizer.dynamic_scale.value) == (8.0 if finite else 4.0)
 
 
 # The arithmetic of losses.

@@ -151,6 +151,15 @@ def test_an_equal_signature_is_traced_once(strategy):
 
 
 @two_strategies
+def test_true_and_one_are_different_arguments(strategy):
+    def kind(flag):
+        return type(flag).__name__
+
+    kinds = [strategy.run(kind, args=(flag,)) for flag in (1, True, 1.0)]
+    assert kinds == ["int", "bool", "float"]
+
+
+@two_strategies
 def test_zero_and_minus_zero_are_different_arguments(strategy):
     def scaled(factor):
         return factor * jnp.float32(1.0)
@@ -300,6 +309,18 @@ def test_a_leaked_tracer_is_explained(mirrored):
     mirrored.run(leak, args=(np.float32(1.0),))
     with pytest.raises(rx.errors.LeakedTracer, match="earlier trace"):
         mirrored.run(lambda x: x + kept[0], args=(np.float32(1.0),))
+
+
+def test_a_leaked_tracer_of_an_earlier_call_is_explained_on_retracing(mirrored):
+    kept = []
+
+    def leak(x, n):
+        kept.append(x)
+        return x + (kept[0] if n else 0)
+
+    mirrored.run(leak, args=(np.float32(1.0), 0))
+    with pytest.raises(rx.errors.LeakedTracer, match="return the value"):
+        mirrored.run(leak, args=(np.float32(1.0), 1))
 
 
 def test_xla_options_reach_the_compiler(mirrored):

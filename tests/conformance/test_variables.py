@@ -50,6 +50,19 @@ def test_a_write_in_the_scope_is_stored(strategy, aggregation):
     assert float(v.value) == 6.0
 
 
+@few_strategies
+@pytest.mark.parametrize(
+    ("aggregation", "combined"),
+    [("mean", np.mean), ("sum", np.sum), ("only_first_replica", lambda values: values[0])],
+)
+def test_increments_start_from_the_stored_value(strategy, aggregation, combined):
+    v = variable(strategy, 10.0, aggregation=aggregation)
+    for _ in range(2):
+        strategy.run(lambda: v.assign_sub(1.0 + replica_id()))
+    increments = 1.0 + np.arange(strategy.num_replicas_in_sync)
+    assert float(v.value) == 10.0 - 2 * float(combined(increments))
+
+
 def test_different_values_need_an_aggregation(strategy):
     # Pair 101 and section 0: an error that names the variable, where Mirrored diverged silently.
     v = variable(strategy, 1.0, name="counter")
@@ -145,6 +158,13 @@ def test_integers_are_summed_exactly(strategy, dtype):
     strategy.run(lambda: v.assign_sub(jnp.ones((), dtype)))
     assert int(v.value) == 17 - strategy.num_replicas_in_sync
     assert v.value.dtype == dtype
+
+
+@three_strategies
+def test_an_unknown_aggregation_is_refused(strategy):
+    # Pair 97; by Keras.
+    with pytest.raises(ValueError, match="`aggregation`"):
+        variable(strategy, 1.0, aggregation="invalid")
 
 
 def test_variables_live_where_the_strategy_keeps_them(strategy):

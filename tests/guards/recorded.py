@@ -63,19 +63,32 @@ def members(name: str, kind: type) -> Iterator[str]:
             yield f"{name}.{member}{signature_of(plain) if callable(plain) else ''}"
 
 
+def listed_names() -> set[str]:
+    """Return the names of `replicax`, and those that the table of `replicax.tf` has one by one."""
+    import replicax
+    from replicax.tf._names import NAMESPACES
+
+    spaces = {"replicax": [dir(replicax)]}
+    for name, (_, *sources) in NAMESPACES.items():
+        spaces[f"replicax.{name}"] = [each for each in sources if not isinstance(each, str)]
+    return {f"{space}.{n}" for space, sources in spaces.items() for each in sources for n in each}
+
+
 def public_values() -> dict[str, object]:
     """Return what each public name is bound to, but for those of other libraries.
 
-    Names that `replicax.tf` hands on from Keras and JAX are left out: their versions decide them.
+    Names that `replicax.tf` hands on from modules of Keras and JAX are left out: their versions
+    decide them.
     """
-    found = {}
+    listed, found = listed_names(), {}
     for module in map(importlib.import_module, public_modules()):
         for name in dir(module):
-            value = getattr(module, name)
-            handed_on = f"{module.__name__}.".startswith(HANDED_ON) and not is_ours(value)
+            path, value = f"{module.__name__}.{name}", getattr(module, name)
+            handed_on = path.startswith(HANDED_ON) and not is_ours(value)
             of_python = getattr(value, "__module__", "") in ("typing", "__future__")
-            if not (name.startswith("_") or inspect.ismodule(value) or handed_on or of_python):
-                found[f"{module.__name__}.{name}"] = value
+            of_others = inspect.ismodule(value) or handed_on or of_python
+            if not name.startswith("_") and (path in listed or not of_others):
+                found[path] = value
     return found
 
 

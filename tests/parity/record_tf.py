@@ -30,7 +30,7 @@ import tensorflow as tf
 RECORDED = Path(__file__).with_name("recorded.json")
 # TensorFlow's CentralStorageStrategy gives what mirrored replicas give, but for two of its errors:
 # it counts earlier batches of a metric again, and drops the last, incomplete step of a function.
-NAMES = ("one_device", "mirrored_2", "mirrored_3")
+NAMES = ("one_device", "mirrored_2", "mirrored_3", "mirrored_4")
 
 
 def main() -> None:
@@ -85,7 +85,7 @@ def make(name: str) -> tf.distribute.Strategy:
 
 
 def record(strategy: tf.distribute.Strategy) -> dict[str, list[dict]]:
-    sections = [
+    of_values = [
         reductions,
         gathers,
         all_reductions,
@@ -96,10 +96,13 @@ def record(strategy: tf.distribute.Strategy) -> dict[str, list[dict]]:
         average_losses,
         keras_losses,
     ]
-    if strategy.num_replicas_in_sync != 3:  # three replicas are there for the uneven splits
-        sections += [metrics, optimizers, variables, training]
-        if isinstance(strategy, tf.distribute.MirroredStrategy):
-            sections.append(returned)
+    of_models = [metrics, optimizers, variables, training]
+    if isinstance(strategy, tf.distribute.MirroredStrategy):
+        of_models.append(returned)
+    # Three replicas are there for the uneven splits, four for models on more than two.
+    sections = {3: of_values, 4: of_models}.get(
+        strategy.num_replicas_in_sync, of_values + of_models
+    )
     return {section.__name__: list(section(strategy)) for section in sections}
 
 

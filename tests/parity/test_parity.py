@@ -25,6 +25,7 @@ MAKERS = {
     "one_device": lambda: rx.OneDeviceStrategy("CPU:1"),
     "mirrored_2": lambda: rx.MirroredStrategy(["CPU:0", "CPU:1"]),
     "mirrored_3": lambda: rx.MirroredStrategy(["CPU:0", "CPU:1", "CPU:2"]),
+    "mirrored_4": lambda: rx.MirroredStrategy(["CPU:0", "CPU:1", "CPU:2", "CPU:3"]),
     "central_storage_2": lambda: rx.CentralStorageStrategy(["CPU:0", "CPU:1"], "CPU:0"),
 }
 

@@ -212,6 +212,30 @@ def test_what_a_client_says_of_itself_is_not_trusted(serve, text, monkeypatch):
     wait_until(lambda: len(serve.met) == 1 + (text == "{}"))
 
 
+@pytest.mark.parametrize(
+    "received",
+    [
+        lambda tags: [(tags[0], b"a"), (tags[0], b"a")],  # twice
+        lambda tags: [(tags[1], b"b")],  # the first was left out, or comes later
+        lambda tags: [(tags[0], b"b")],  # changed
+        lambda tags: [(tags[0][:-1] + b"\0", b"a")],
+        lambda tags: [(b"", b"a")],
+    ],
+)
+def test_a_seal_fits_its_message_and_its_place_only(received):
+    sender, receiver = Seal(b"key"), Seal(b"key")
+    tags = [sender.tag(b"a"), sender.tag(b"b")]
+    with pytest.raises(Forged):
+        for tag, data in received(tags):
+            receiver.check(tag, data)
+
+
+def test_what_one_end_has_sent_does_not_fit_when_it_comes_back(serve):
+    session, _ = connect(serve())
+    with pytest.raises(Forged):
+        session.incoming.check(session.outgoing.tag(b"x"), b"x")
+
+
 def test_what_was_recorded_is_worth_nothing_later(serve):
     recorded = []
     port = serve()

@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 
+import numpy as np
 import pytest
 
 import replicax as rx
@@ -253,6 +254,17 @@ def test_a_program_can_end_while_it_reads_ahead():
         """
     )
     assert out.split() == ["0", "0", "0", "0", "in", "time"]
+
+
+def test_elements_are_not_shared_between_reader_and_thread():
+    def generator():
+        buffer = np.zeros(1, int)
+        for n in range(20):
+            buffer[0] = n
+            yield buffer
+
+    ds = Dataset.from_generator(generator).prefetch(5)
+    assert [x.tolist() for x in ds] == [[n] for n in range(20)]
 
 
 @pytest.mark.parametrize("portion", [1, 3, 50])

@@ -77,6 +77,7 @@ def test_the_exit_code_of_the_child_is_passed_on(started):
 
 
 def test_defaults_and_choices_are_those_of_the_report():
+    from replicax._tools import strategies
     from replicax._tools.compare import settings, subjects
     from replicax.report import Settings
 
@@ -86,6 +87,7 @@ def test_defaults_and_choices_are_those_of_the_report():
     assert _tool_arguments.STRATEGIES == settings.STRATEGIES
     assert set(_tool_arguments.DATASETS) == set(subjects._LOADERS)
     assert set(_tool_arguments.MODELS) == set(subjects._RECIPES)
+    assert set(_tool_arguments.VERIFIED) <= set(strategies._MAKERS)
 
 
 def test_the_child_gets_as_many_cpu_devices_as_replicas():

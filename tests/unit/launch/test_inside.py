@@ -229,6 +229,17 @@ def test_a_function_is_called_at_once_if_the_module_is_there():
     assert calls == [1]
 
 
+def test_two_functions_may_wait_for_one_module(tmp_path, monkeypatch):
+    (tmp_path / "rx_dummy.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    calls = []
+    _inside.after_import("rx_dummy", lambda: calls.append(1))
+    _inside.after_import("rx_dummy", lambda: calls.append(2))
+    __import__("rx_dummy")
+    assert sorted(calls) == [1, 2]
+    del sys.modules["rx_dummy"]
+
+
 @pytest.mark.parametrize(
     ("program", "noted"),
     [("", None), ("import sys; sys.exit(42)", 42), ("exit('no luck')", "no luck")],

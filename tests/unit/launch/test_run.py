@@ -97,12 +97,13 @@ def test_the_culprit_is_named_with_its_last_lines(launch, script, ending):
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_all_and_is_told(launch, script, tmp_path, signum, code):
-    process = launch("--workers", "2", script(HERE + SLEEP))
+    process = launch("--workers", "2", "--max-restarts", "9", script(HERE + SLEEP))
     workers = wait_for_pids(tmp_path, 2)
     process.send_signal(signum)
     returncode, _, err = outcome(process)
     assert returncode == code
     assert err[-1] == f"replicax: {'interrupted' if code == 130 else 'ended by SIGTERM'}"
+    assert "again" not in "".join(err)
     assert not any(map(is_running, workers))
 
 
@@ -249,6 +250,12 @@ def test_a_preemption_is_no_failure_and_restarts_all(launch, script):
         "preempted: it has saved its state, to be started again (exit code 42)",
         "replicax: starting all workers again, restart 2 of 2",
     ]
+
+
+def test_a_preemption_without_a_restart_left_has_its_exit_code(launch, script):
+    code, _, err = outcome(launch(script("raise SystemExit(42)")))
+    assert code == 42
+    assert err[0].endswith("it has saved its state, to be started again (exit code 42)")
 
 
 def test_sigterm_leaves_time_to_save(launch, script, tmp_path):

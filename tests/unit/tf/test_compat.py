@@ -53,6 +53,10 @@ def test_what_version_1_is_kept_for():
 def test_the_rest_says_what_to_do():
     with pytest.raises(AttributeError, match="tf.compat.v1.placeholder.*written for TensorFlow 2"):
         _ = tf.compat.v1.placeholder
+    with pytest.raises(AttributeError, match="tf.compat.forward_compatible"):
+        _ = tf.compat.forward_compatible
+    assert {"v1", "as_str"} <= set(dir(tf.compat))
+    assert "ConfigProto" in dir(tf.compat.v1)
 
 
 def test_functions_that_mean_the_same_in_version_1(tmp_path):

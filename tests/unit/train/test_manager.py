@@ -96,6 +96,10 @@ def test_folders_of_the_chief_decide(tmp_path):
     assert os.listdir(tmp_path / "1") == []  # for programs that remove what a worker wrote
 
 
+def test_no_checkpoints():
+    assert rx.train.latest_checkpoint("/nowhere") is None
+
+
 def test_managers_in_one_folder_leave_each_other_what_they_write(tmp_path, monkeypatch):
     begun, may_end, write_arrays = threading.Event(), threading.Event(), _files.write_arrays
 
