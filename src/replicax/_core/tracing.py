@@ -17,7 +17,7 @@ import jax
 import jax.core
 from jax.extend.core import get_opaque_trace_state, take_current_trace
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import LeakedTracer, UsageError
 
 
 class Reader(Protocol):
@@ -41,7 +41,7 @@ class Reader(Protocol):
 
 
 @final
-class NeedsValues(UsageError):
+class NeedsValues(LeakedTracer):
     """A result whose shape depends on values was asked for in compiled code, which has none."""
 
 

@@ -12,7 +12,7 @@ import jax
 
 from replicax._core import seams
 from replicax._core.events import Step, tell
-from replicax._core.tracing import NeedsValues, host_loop, is_inside
+from replicax._core.tracing import host_loop, is_inside
 from replicax._function.concrete import ConcreteFunction
 from replicax._function.function_programs import Traces
 from replicax._function.input_signature import InputSignature
@@ -285,12 +285,8 @@ class StatefulFunction(Generic[P, R]):
             except HostLoop as signal:
                 if signal.always:
                     traces.runs_as_python(once=signal.once)
-                text = "%s runs as plain Python, and functions that it calls are compiled: it %s"
-                logger.info(text, self.name, signal.what)
-            except NeedsValues:
-                if not is_inside():
-                    raise
-                traces.runs_as_python(once=False)  # like the rest of the pipeline
+                if not is_inside():  # there all functions are plain Python
+                    signal.log(logger, self.name)
         with host_loop(), an_end_is_an_error():
             return fn(*args, **kwargs)
 

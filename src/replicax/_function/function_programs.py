@@ -11,11 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from replicax._core import seams
 from replicax._core.context import current_frame
 from replicax._core.errors import UsageError
 from replicax._core.machine.startup import begin
 from replicax._core.placement import is_spread
 from replicax._core.topology import AXIS, MODEL
+from replicax._core.tracing import NeedsValues
 from replicax._core.values import PerReplica, is_distributed, is_text
 from replicax._function.input_signature import PLAIN
 from replicax._program.capture import Captured, Static, capture
@@ -156,7 +158,13 @@ class FunctionProgram:
             return reader.answer(fn, *args, **kwargs)
 
         arrays = [*signature.arrays, *fed.arrays]
-        self._captured = captured = capture(flat, arrays)
+        try:
+            self._captured = captured = capture(flat, arrays)
+        except NeedsValues as error:
+            if not seams.speaks_tensorflow:
+                raise
+            # Arrays in TensorFlow's graphs may have any size.
+            raise HostLoop(str(error), is_slow=True) from error
         if any(isinstance(leaf, Static) and is_data(leaf.value) for leaf in captured.outputs):
             raise HostLoop("returns a data set")  # a new one in each call
         self._state = state = ProgramState.of(captured, donates=True)

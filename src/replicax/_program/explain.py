@@ -19,6 +19,7 @@ from replicax._core import seams
 from replicax._core.errors import LeakedTracer, UsageError
 from replicax._core.machine.memory import free_memory, size
 from replicax._core.topology import device_name
+from replicax._core.tracing import NeedsValues
 
 _LIBRARIES = {"jax", "jaxlib", "keras", "malt", "numpy", "replicax"}
 _NEEDS_A_NUMBER = (
@@ -28,6 +29,8 @@ _NEEDS_A_NUMBER = (
 )
 # What JAX says of the gradient of a loop without a known end.
 _NO_REVERSE = "Reverse-mode differentiation does not work for lax.while_loop"
+# What JAX says of a slice whose ends it does not know.
+_NO_END = "Slice entries must be static integers"
 # A status of the runtime. XLA:CPU raises those of its collectives as a plain ValueError.
 _STATUS = re.compile(
     r"(?:UNKNOWN|INTERNAL|ABORTED|CANCELLED|UNAVAILABLE|DEADLINE_EXCEEDED|FAILED_PRECONDITION): "
@@ -78,6 +81,13 @@ def explain(error: Exception) -> Exception:
             "This array belongs to an earlier trace, which stored it outside. A function that is "
             "compiled runs once, with placeholders: return the value, or keep it in a "
             "`keras.Variable`. See docs/custom_loops.md#what-must-not-escape."
+        )
+    is_end = isinstance(root, IndexError) and str(root).startswith(_NO_END)
+    if is_end or isinstance(error, jax.errors.TracerIntegerConversionError):
+        return NeedsValues(
+            f"Cannot use an array of compiled code as an index, a size or an end of a slice "
+            f"{user_line(root)}: XLA needs all shapes before. Use `tf.slice(x, [start], [3])` for "
+            "a known size, or `tf.where` with a mask; or compute it outside, as in `dataset.map`."
         )
     if isinstance(error, _NEEDS_A_NUMBER):
         return LeakedTracer(

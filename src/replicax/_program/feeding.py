@@ -11,13 +11,16 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Hashable, Sequence
-from typing import Any, NamedTuple, NoReturn, final
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, final
 
 import jax
 
 from replicax._core.errors import OutOfRangeError, UsageError
 from replicax._core.tracing import current_reader, current_trace, read_by, refuse_inside_a_trace
 from replicax._program.capture import TraceAgain
+
+if TYPE_CHECKING:
+    import logging
 
 # A loop of so few rounds costs little when it is written out, and stays part of the program.
 MAX_UNROLLED = 16
@@ -27,14 +30,25 @@ class HostLoop(TraceAgain):
     """Raised while a function is traced that only Python can go through.
 
     `what` it does; `once` if it does so in its first call only; `always` if it does so for any
-    arguments, not just for these.
+    arguments, not just for these; `is_slow` if nearly all of it is computed without a program.
     """
 
-    def __init__(self, what: str, *, once: bool = False, always: bool = True) -> None:
+    def __init__(
+        self, what: str, *, once: bool = False, always: bool = True, is_slow: bool = False
+    ) -> None:
         super().__init__(what)
         self.what = what
         self.once = once
         self.always = always
+        self.is_slow = is_slow
+
+    def log(self, logger: logging.Logger, name: str) -> None:
+        """Say that the function of this name runs as plain Python."""
+        if self.is_slow:
+            logger.warning("%s runs as plain Python, which is slow: %s", name, self.what)
+        else:
+            text = "%s runs as plain Python, and functions that it calls are compiled: it %s"
+            logger.info(text, name, self.what)
 
 
 class NeedsElement(TraceAgain):

@@ -131,7 +131,7 @@ class TextModelParts:
         for operation, sources, results in _compat.nodes_of(functional):
             if not any(id(source) in of_text for source in sources):
                 continue
-            _refuse_weights(operation)
+            _refuse_devices(operation)
             of_text |= {id(result) for result in results if _is_text(result)}
             made |= {id(result): result for result in results if not _is_text(result)}
         whole = {id(tensor) for tensor in keras.tree.flatten(functional.output)}
@@ -224,12 +224,20 @@ def _as_tuple(batch: Any) -> tuple[Any, ...]:
     return batch if isinstance(batch, tuple) else (batch,)
 
 
-def _refuse_weights(operation: Any) -> None:
+def _refuse_devices(operation: Any) -> None:
+    """Refuse a layer that would make a tensor of text."""
     if getattr(operation, "trainable_variables", None):
         raise UsageError(
             f"Layer '{operation.name}' ({type(operation).__name__}) has weights, so it cannot read "
             "text. Convert the text to numbers before it, as with TextVectorization or "
             "StringLookup."
+        )
+    is_layer = isinstance(operation, keras.Layer) and not isinstance(operation, keras.Model)
+    if is_layer and operation.compute_dtype != "string":
+        raise UsageError(
+            f"Layer '{operation.name}' ({type(operation).__name__}) cannot read text. "
+            "Call a function of `replicax.tf` on the model's input in its place, such as "
+            "`tf.reshape`, `tf.concat` or `tf.strings.lower`; or use `dataset.map`."
         )
 
 

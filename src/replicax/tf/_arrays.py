@@ -12,10 +12,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from replicax._core.errors import UsageError
 from replicax.data._host import HostTensor
 from replicax.tf._calls import (
+    apart,
     array,
     array_function,
     arrays,
@@ -160,7 +162,7 @@ def split(
     """
     xp, x = array(value)
     length, axis = x.shape[int(axis)], int(axis)
-    if not np.ndim(num_or_size_splits):
+    if not isinstance(num_or_size_splits, list | tuple) and not np.ndim(num_or_size_splits):
         parts = static_size(num_or_size_splits)
         sizes = [length // parts] * parts
     else:
@@ -223,6 +225,9 @@ def reverse(tensor: Any, axis: Any, name: str | None = None) -> Any:
 def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Any:
     """The elements moved along axes, those from the end to the start."""
     xp, x = array(input)
+    if isinstance(shift, list | tuple | Tracer):
+        xp, (x, shift) = apart(x, shift)
+        return xp.roll(x, shift, axes_of(axis))
     return xp.roll(x, axes_of(shift), axes_of(axis))
 
 

@@ -26,7 +26,16 @@ R = TypeVar("R")
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {}
 # Where functions are looked for that a saved model names.
-_HOMES = ("tf", "tf.math", "tf.linalg", "tf.nn", "tf.image", "tf.signal", "tf.bitwise")
+_HOMES = (
+    "tf",
+    "tf.math",
+    "tf.linalg",
+    "tf.nn",
+    "tf.image",
+    "tf.signal",
+    "tf.bitwise",
+    "tf.strings",
+)
 # Elements of a constant that compiled code may hold: as a literal, a long one slows compilation.
 MOST_FOLDED = 4096
 _WIDE = (np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.float64))
@@ -357,7 +366,7 @@ def _not_static(size: Any) -> NeedsValues:
 
 def concrete(value: Any, what: str) -> np.ndarray:
     """The value in host memory, for what has a result whose shape depends on it."""
-    if isinstance(value, Tracer):
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value)):
         raise NeedsValues(
             f"`{what}` cannot run in compiled code: the shape of its result depends on values. "
             "Call it outside, for example in `dataset.map`, or keep the shape and mask with "

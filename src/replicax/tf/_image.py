@@ -9,12 +9,20 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from replicax._core.errors import UsageError, did_you_mean
 from replicax._core.host_calls import array_of
 from replicax.data._pixels import METHODS, taps
 from replicax.data._pixels import resize as resized
-from replicax.tf._calls import hosted, in_models, numpy_or_jax, static_shape
+from replicax.tf._calls import (
+    concrete,
+    hosted,
+    in_models,
+    numpy_or_jax,
+    static_shape,
+    static_size,
+)
 from replicax.tf._random import stateless_uniform, uniform
 
 
@@ -92,11 +100,17 @@ def crop_to_bounding_box(
 ) -> Any:
     """A window of an image, or of each of a batch.
 
+    An offset that compiled code computes is moved to where the window is inside.
+
     Raises:
         UsageError: If it reaches over the edge.
     """
     found, _ = _images(image)
     height, width = found.shape[-3:-1]
+    target_height, target_width = static_size(target_height), static_size(target_width)
+    if _is_computed(offset_height, offset_width):
+        window = jax.lax.dynamic_slice_in_dim(found, offset_height, target_height, found.ndim - 3)
+        return jax.lax.dynamic_slice_in_dim(window, offset_width, target_width, found.ndim - 2)
     bottom, right = offset_height + target_height, offset_width + target_width
     if min(offset_height, offset_width) < 0 or bottom > height or right > width:
         raise UsageError(
@@ -113,11 +127,18 @@ def pad_to_bounding_box(
 ) -> Any:
     """An image with zeros around it.
 
+    An offset that compiled code computes is moved to where the image is inside.
+
     Raises:
         UsageError: If the target is too small.
     """
     found, numpy = _images(image)
     height, width = found.shape[-3:-1]
+    target_height, target_width = static_size(target_height), static_size(target_width)
+    if _is_computed(offset_height, offset_width):
+        shape = (*found.shape[:-3], target_height, target_width, found.shape[-1])
+        starts = [0] * (found.ndim - 3) + [offset_height, offset_width, 0]
+        return jax.lax.dynamic_update_slice(jax.numpy.zeros(shape, found.dtype), found, starts)
     below = target_height - offset_height - height
     right = target_width - offset_width - width
     if min(below, right, offset_height, offset_width) < 0:
@@ -136,6 +157,7 @@ def resize_with_crop_or_pad(image: Any, target_height: int, target_width: int) -
     """An image of this size: cut off, or padded with zeros, on both sides alike."""
     found, _ = _images(image)
     height, width = found.shape[-3:-1]
+    target_height, target_width = static_size(target_height), static_size(target_width)
     kept = min(height, target_height), min(width, target_width)
     top, left = max(0, (height - target_height) // 2), max(0, (width - target_width) // 2)
     cut = crop_to_bounding_box(found, top, left, *kept)
@@ -153,7 +175,7 @@ def resize_with_pad(
 ) -> Any:
     """An image of this size: resized without distortion, and padded with zeros."""
     found, _ = _images(image)
-    target, old = (target_height, target_width), found.shape[-3:-1]
+    target, old = static_shape([target_height, target_width]), found.shape[-3:-1]
     scale = min(new / size for new, size in zip(target, old, strict=True))
     exact = [size * scale for size in old]
     resized = resize(found, [int(size) for size in exact], method, antialias=antialias)
@@ -169,6 +191,7 @@ def central_crop(image: Any, central_fraction: float) -> Any:
     Raises:
         UsageError: If the fraction is not between 0 and 1.
     """
+    central_fraction = concrete(central_fraction, "tf.image.central_crop").item()
     if not 0 < central_fraction <= 1:
         raise UsageError.of("central_fraction", "above 0 and at most 1", central_fraction)
     found, _ = _images(image)
@@ -200,7 +223,12 @@ def transpose(image: Any, name: str | None = None) -> Any:
 def rot90(image: Any, k: int = 1, name: str | None = None) -> Any:
     """Turned to the left, `k` times by 90 degrees."""
     found, numpy = _images(image)
-    return hosted(numpy.rot90(found, k, axes=(found.ndim - 3, found.ndim - 2)))
+    return hosted(numpy.rot90(found, static_size(k), axes=(found.ndim - 3, found.ndim - 2)))
+
+
+def _is_computed(*offsets: Any) -> bool:
+    """Whether compiled code computes one of them."""
+    return any(isinstance(one, Tracer) for one in offsets)
 
 
 def _images(image: Any) -> tuple[Any, Any]:

@@ -119,20 +119,21 @@ def spec_of(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             errors.append(error)
     if not any(all(size in found for size in pair) for pair in _TRIED):
         raise_explained(errors[0])
-    return keras.tree.map_structure(functools.partial(_common, list(found)), *found.values())
+    leaves = keras.tree.flatten((args, kwargs))
+    common = functools.partial(_common, list(found), are_sizes=not any(map(is_text_input, leaves)))
+    return keras.tree.map_structure(common, *found.values())
 
 
 def _tried(call: Callable[..., Any], args: Any, kwargs: Any, size: int) -> Any:
     """What a function gives if this is the size that is not known."""
     leaves, found = keras.tree.flatten((args, kwargs)), []
-    is_input = [isinstance(x, keras.KerasTensor) and not isinstance(x, Sizes) for x in leaves]
+    on_host = any(map(is_text_input, leaves))
+    leaves = [_known(x, size, on_host=on_host) for x in leaves]
+    is_input = [isinstance(x, keras.KerasTensor) for x in leaves]
 
     def traced(*values: Any) -> Any:
         rest = iter(values)
-        given = [
-            x.examples[size] if isinstance(x, Sizes) else next(rest) if is_in else x
-            for x, is_in in zip(leaves, is_input, strict=True)
-        ]
+        given = [next(rest) if is_in else x for x, is_in in zip(leaves, is_input, strict=True)]
         own, named = keras.tree.pack_sequence_as((args, kwargs), given)
         found.append(call(*own, **named))
         return [leaf for leaf in jax.tree.leaves(found[0]) if isinstance(leaf, Tracer)]
@@ -142,23 +143,41 @@ def _tried(call: Callable[..., Any], args: Any, kwargs: Any, size: int) -> Any:
     return found[0]
 
 
+def _known(leaf: Any, size: int, *, on_host: bool) -> Any:
+    """Sizes, and text with what it meets, as arrays: they are not computed on devices."""
+    if isinstance(leaf, Sizes):
+        return leaf.examples[size]
+    if not on_host or not isinstance(leaf, keras.KerasTensor):
+        return leaf
+    shape = _filled(leaf, size)
+    # Zeros are numbers, too, for functions that read them.
+    return np.full(shape, "0", object) if is_text_input(leaf) else np.zeros(shape, leaf.dtype)
+
+
+def is_text_input(leaf: Any) -> bool:
+    """Whether this is text of a model that is being built."""
+    return isinstance(leaf, keras.KerasTensor) and leaf.dtype == "string"
+
+
 def _filled(tensor: Any, size: int) -> tuple[int, ...]:
     return tuple(size if known is None else known for known in tensor.shape)
 
 
-def _common(sizes: Sequence[int], *found: Any) -> Any:
+def _common(sizes: Sequence[int], *found: Any, are_sizes: bool = True) -> Any:
     """The spec of a number or array that is the one or the other for these example sizes.
 
-    In it a size that differs is None; whole numbers are `Sizes`.
+    In it a size that differs is None; whole numbers are `Sizes`, if they follow from sizes.
     """
     if not hasattr(found[0], "shape"):
         return found[0]
     shapes = {tuple(np.shape(one)) for one in found}
-    if len(shapes) == 1 and all(map(_are_sizes, found)):
+    if are_sizes and len(shapes) == 1 and all(map(_are_sizes, found)):
         return Sizes(dict(zip(sizes, map(HostTensor.of, found), strict=True)))
     axes = zip(*(one.shape for one in found), strict=True)
     shape = [of_all[0] if len(set(of_all)) == 1 else None for of_all in axes]
-    return keras.KerasTensor(shape, keras.backend.standardize_dtype(found[0].dtype))
+    is_text = found[0].dtype == np.dtype(object)
+    kind = "string" if is_text else keras.backend.standardize_dtype(found[0].dtype)
+    return keras.KerasTensor(shape, kind)
 
 
 def _are_sizes(value: Any) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax.data._host import HostTensor
+from replicax.tf._calls import in_models, is_symbolic
 from replicax.tf._ragged import RaggedTensor
 from replicax.tf._ragged_functions import of_each
 
@@ -35,6 +36,11 @@ def _mapped(fn: Callable[[Any], Any], array: np.ndarray) -> Any:
 
 def _parts(fn: Callable[[Any], list[Any]], value: Any, kind: Any = object) -> Any:
     """The parts of a text; of a vector of texts, a row for each."""
+    if is_symbolic(value):
+        raise UsageError(
+            "Cannot split the text of a Keras model's input: the rows have several lengths. Use a "
+            "`TextVectorization` layer, or split it in `dataset.map`."
+        )
     texts = None if isinstance(value, RaggedTensor) else np.asarray(value, object)
     if texts is None or texts.ndim > 1:
         raise UsageError(
@@ -46,27 +52,32 @@ def _parts(fn: Callable[[Any], list[Any]], value: Any, kind: Any = object) -> An
     return RaggedTensor.from_row_lengths(flat, [len(row) for row in rows]) if texts.ndim else flat
 
 
+@in_models
 def lower(input: Any, encoding: str = "utf-8", name: str | None = None) -> Any:
     """In small letters; of all alphabets."""
     return _each(str.lower, input)
 
 
+@in_models
 def upper(input: Any, encoding: str = "utf-8", name: str | None = None) -> Any:
     """In capital letters; of all alphabets."""
     return _each(str.upper, input)
 
 
+@in_models
 def strip(input: Any, name: str | None = None) -> Any:
     """Without spaces at both ends."""
     return _each(str.strip, input)
 
 
+@in_models
 def length(input: Any, unit: str = "BYTE", name: str | None = None) -> Any:
     """How many bytes, or, with `unit="UTF8_CHAR"`, characters."""
     characters = unit == "UTF8_CHAR"
     return _each(lambda text: len(text if characters else text.encode()), input, np.int32)
 
 
+@in_models
 def substr(input: Any, pos: int, len: int, unit: str = "BYTE", name: str | None = None) -> Any:
     """`len` bytes from byte `pos` on; characters, with `unit="UTF8_CHAR"`."""
 
@@ -78,6 +89,7 @@ def substr(input: Any, pos: int, len: int, unit: str = "BYTE", name: str | None 
     return _each(part, input)
 
 
+@in_models
 def regex_replace(
     input: Any, pattern: str, rewrite: str, replace_global: bool = True, name: str | None = None
 ) -> Any:
@@ -87,6 +99,7 @@ def regex_replace(
     return _each(lambda text: re.sub(_plain(pattern), rewrite, text, count=count), input)
 
 
+@in_models
 def regex_full_match(input: Any, pattern: str, name: str | None = None) -> Any:
     """Whether the whole text fits a pattern of Python."""
     return _each(lambda text: re.fullmatch(_plain(pattern), text) is not None, input, bool)
@@ -186,6 +199,7 @@ def unicode_transcode(
     return _mapped(one, np.asarray(input, object))
 
 
+@in_models
 def join(inputs: Any, separator: str = "", name: str | None = None) -> Any:
     """The texts of several arrays joined, one of each; a single text goes to all."""
     if any(isinstance(one, RaggedTensor) for one in inputs):
@@ -202,6 +216,7 @@ def _joined(texts: np.ndarray, separator: str) -> np.ndarray:
     return found
 
 
+@in_models
 def reduce_join(
     inputs: Any, axis: Any = None, keepdims: bool = False, separator: str = "", name: Any = None
 ) -> Any:
@@ -225,6 +240,7 @@ def _joined_rows(rows: RaggedTensor, axis: Any, keepdims: bool, separator: str) 
     return found[:, None] if keepdims else found
 
 
+@in_models
 def to_number(input: Any, out_type: Any = "float32", name: str | None = None) -> Any:
     """The numbers that texts say."""
     kind = np.dtype(out_type)
@@ -270,6 +286,7 @@ def format(
     return HostTensor.of("".join(pieces))
 
 
+@in_models
 def to_hash_bucket_fast(input: Any, num_buckets: int, name: str | None = None) -> Any:
     """A number below `num_buckets` for each text, always the same.
 

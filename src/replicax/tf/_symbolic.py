@@ -7,9 +7,10 @@ from typing import Any, final
 
 import keras
 
+from replicax.data._host import HostTensor
 from replicax.tf._calls import named
 from replicax.tf._dtypes import DType
-from replicax.tf._sizes import Sizes, spec_of
+from replicax.tf._sizes import Sizes, is_text_input, spec_of
 
 
 @final
@@ -40,7 +41,9 @@ class ArrayFunction(keras.Operation):
         if self._spec is not None:  # found already: Keras asks as it notes the call
             return self._spec
         leaves = keras.tree.flatten((args, kwargs))
-        if self.function == "shape" or any(isinstance(leaf, Sizes) for leaf in leaves):
+        if self.function == "shape" or any(
+            isinstance(leaf, Sizes) or is_text_input(leaf) for leaf in leaves
+        ):
             return spec_of(self.call, args, kwargs)
         # Dense ones: Keras says "sparse" of what is multiplied by a number.
         tensors = [
@@ -77,5 +80,7 @@ class _Traced(keras.Operation):
 
 
 def _plain(argument: Any) -> Any:
-    """The name of a type of numbers; other arguments are what they are."""
+    """The name of a type of numbers, and constant text as Python's; others are what they are."""
+    if isinstance(argument, HostTensor) and argument.dtype == object:
+        return argument.tolist()
     return argument.name if isinstance(argument, DType) else argument

@@ -114,6 +114,17 @@ def sentences(seed: int) -> list[dict]:
     return [{"inputs": row[:-1], "targets": row[1:]} for row in rows]
 
 
+def admissions(_path: Path) -> str:
+    """Seventy figures of twenty patients, at several times."""
+    random = np.random.default_rng(0)
+    lines = [",".join(["admissionid", "time", *(f"f{n}" for n in range(70))])]
+    for patient in range(20):
+        for time in range(random.integers(6, 15)):
+            figures = ",".join(f"{value:.4f}" for value in random.normal(size=70))
+            lines.append(f"{patient},{time},{figures}")
+    return "\n".join(lines) + "\n"
+
+
 def talk(path: Path) -> str:
     """A file of the Cornell movie dialogs: lines, or which follow each other."""
     between, letters = " +++$+++ ", "abcdefghijklm"
@@ -207,7 +218,8 @@ def write(path: Path, kind: str) -> None:
             eight "pictures HEIGHTxWIDTH".
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    if kind in ("boxes", "forests", "png pairs", "rays", "sounds", "transcripts", "translations"):
+    made = ("admissions", "boxes", "forests", "png pairs", "rays", "sounds")
+    if kind in (*made, "transcripts", "translations"):
         found = globals()[kind.replace(" ", "_")](path)
         if found is not None:
             path.write_bytes(found.encode() if isinstance(found, str) else found)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import made_up_data
 
 Split = SimpleNamespace(TRAIN="train", TEST="test")
+download = SimpleNamespace(DownloadConfig=dict)
 
 
 def disable_progress_bar():

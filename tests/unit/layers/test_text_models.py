@@ -138,6 +138,14 @@ def test_text_for_a_layer_with_weights_is_refused():
         model(np.array([["good"]]))
 
 
+def test_text_for_a_layer_of_devices_is_refused():
+    text = keras.Input((1,), dtype="string")
+    lookup = rx.layers.StringLookup(vocabulary=WORDS)
+    model = keras.Model(text, lookup(keras.layers.Flatten()(text)))
+    with pytest.raises(UsageError, match="'flatten.* in its place"):
+        model.predict(np.array([["good"]]))
+
+
 def test_text_of_another_source_is_refused():
     class Source(keras.utils.PyDataset):
         def __len__(self):

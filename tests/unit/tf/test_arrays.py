@@ -266,3 +266,16 @@ def test_a_cast_to_64_bits_of_what_fits():
     assert tf.cast(tf.constant([2e9, np.nan]), tf.int64)[0] == 2 * 10**9
     assert tf.cast(np.array([2.0**40]), tf.int64).tolist() == [2**40]  # of NumPy
     assert int(tf.saturate_cast(tf.constant(-1), tf.uint64)) == 0
+
+
+def test_an_array_may_be_rolled_by_a_computed_number():
+    rolled = jax.jit(lambda x, by: (tf.roll(x, by, 0), tf.roll(x, [by, 1], [0, 1])))
+    x = np.arange(6).reshape(3, 2)
+    one, both = rolled(x, jnp.int32(2))
+    np.testing.assert_array_equal(one, np.roll(x, 2, 0))
+    np.testing.assert_array_equal(both, np.roll(x, (2, 1), (0, 1)))
+
+
+def test_parts_of_computed_sizes_are_made_in_plain_python():
+    parts = tf.function(lambda x, size: tf.split(x, [size, 3 - size]))
+    assert [part.tolist() for part in parts(tf.range(3), tf.constant([1])[0])] == [[0], [1, 2]]

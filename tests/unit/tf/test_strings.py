@@ -78,3 +78,34 @@ def test_buckets_are_always_the_same():
 def test_in_a_pipeline():
     texts = rx.data.Dataset.from_tensor_slices(["A b", "C"]).map(lambda x: s.lower(x))
     assert [str(text) for text in texts] == ["a b", "c"]
+
+
+TEXTS = np.array([["a", "B"], ["c", "a"]], object)
+
+
+@pytest.mark.parametrize(
+    ("compute", "expected"),
+    [
+        (lambda text: tf.expand_dims(text, -1), [[["a"], ["B"]], [["c"], ["a"]]]),
+        (lambda text: tf.concat([text, text], 1)[:, 1:3], [["B", "a"], ["a", "c"]]),
+        (lambda text: tf.where(tf.equal(text, "B"), tf.constant("b"), text), [[*"ab"], [*"ca"]]),
+        (lambda text: s.join([s.lower(text), s.upper(text)]), [["aA", "bB"], ["cC", "aA"]]),
+        (lambda text: s.length(s.regex_replace(text, "a", "aa")), [[2, 1], [1, 2]]),
+        (lambda text: tf.cast(tf.equal(text, "a"), tf.float32), [[1, 0], [0, 1]]),
+    ],
+)
+def test_of_the_text_of_a_model(compute, expected):
+    text = tf.keras.Input((2,), dtype=tf.string)
+    made, expected = compute(text), np.array(expected, object)
+    if made.dtype == "string":
+        lookup = tf.keras.layers.StringLookup(vocabulary=np.unique(expected).tolist())
+        made, expected = lookup(made), lookup(expected)
+    model = tf.keras.Model(text, made)
+    np.testing.assert_array_equal(model.predict(TEXTS, verbose=0), expected)
+    again = tf.keras.models.model_from_json(model.to_json())
+    np.testing.assert_array_equal(again.predict(TEXTS, verbose=0), expected)
+
+
+def test_the_text_of_a_model_is_not_split():
+    with pytest.raises(rx.errors.UsageError, match="TextVectorization"):
+        s.split(tf.keras.Input((), dtype=tf.string))

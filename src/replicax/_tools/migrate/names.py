@@ -17,8 +17,8 @@ PACKAGES = {
     for name in (
         "keras", "keras_cv", "keras_nlp", "tensorflow", "tensorflow_addons",
         "tensorflow_datasets", "tensorflow_hub", "tensorflow_io",
-        "tensorflow_model_optimization", "tensorflow_probability", "tensorflow_text", "tf_agents",
-        "tf_keras",
+        "tensorflow_model_optimization", "tensorflow_privacy", "tensorflow_probability",
+        "tensorflow_text", "tf_agents", "tf_keras",
     )
 }  # fmt: skip
 WHOLE = frozenset(kinds.HOMES)  # the import of a package is no name of it

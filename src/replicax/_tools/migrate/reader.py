@@ -27,6 +27,7 @@ from replicax._tools.migrate.values import (
     Thing,
     attribute_value,
     instance_of,
+    is_added,
     item_of,
     joined,
     located,
@@ -59,7 +60,7 @@ class Reader:
         self._found: dict[tuple[Any, str], Any] = {}
         self._modules: dict[str, Scope] = {}
         self._waiting: list[Function] = []
-        self._scope = Scope(("", None, 0))
+        self._scope, self._classes = Scope(("", None, 0)), list[Class]()
         self.rest: dict[Any, set[str]] = {}  # what goes into a function's `**kwargs`
         self.given: set[str] = set()  # attributes that the program gives to anything
         self.imports: dict[str, set[str]] = {name: set() for name in sources}
@@ -75,7 +76,7 @@ class Reader:
         self._pass()
 
     def _pass(self) -> None:
-        self._found, self._waiting, self._modules = {}, [], {}
+        self._found, self._waiting, self._modules, self._classes = {}, [], {}, []
         for name in self._sources:
             self._module(name)
         for function in self._waiting:  # the list grows meanwhile
@@ -190,7 +191,7 @@ class Reader:
     def _class(self, node: ast.ClassDef) -> None:
         for part in [*node.decorator_list, *(one.value for one in node.keywords)]:
             self._value(part)
-        found = Class(node, {}, tuple(self._value(base) for base in node.bases))
+        self._classes.append(found := Class(node, {}, tuple(map(self._value, node.bases))))
         self._scope.put(node.name, found)
         outer = self._scope
         inside = Scope(outer.home, found.names, outer, outer.function)
@@ -380,7 +381,7 @@ class Reader:
             case Class() as kind:
                 return next((c.names[name] for c in kind.families() if name in c.names), None)
             case Thing(kind=kind):
-                if name in self.given:
+                if name in self.given or is_added(self._classes, kind, name):
                     return None
                 return attribute_value(kinds.attribute(kind, name), owner, name)
             case Many() | Plain.FOREIGN:

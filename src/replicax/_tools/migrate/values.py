@@ -187,6 +187,12 @@ def attribute_value(found: Any, owner: Any, name: str) -> Any:
     return Thing(found) if isinstance(found, type) else None
 
 
+def is_added(classes: Collection[Class], kind: type, name: str) -> bool:
+    """Whether one of the classes adds an attribute to `kind`: `self.model` may be of it."""
+    bases = (one.base() for one in classes if name in one.names)
+    return any(base is not None and issubclass(base, kind) for base in bases)
+
+
 def returned_value(function: Any, name: str, owner: Thing | None = None) -> Any:
     found = kinds.returned(function, name, owner and owner.kind)
     if found is kinds.ARRAYS:

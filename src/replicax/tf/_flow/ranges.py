@@ -14,8 +14,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from replicax._core.errors import LeakedTracer
-from replicax._core.tracing import current_reader, refuse_to_loop
+from replicax._core.tracing import NeedsValues, current_reader, refuse_to_loop
 from replicax._keras import _compat
 from replicax.data._host import Unchanging
 from replicax.tf._calls import is_symbolic, numpy_dtype, operation, registered
@@ -85,7 +84,7 @@ class TracedRange:
         self._misuse()
 
     def _misuse(self, *_: Any) -> NoReturn:
-        raise LeakedTracer(
+        raise NeedsValues(
             "Cannot use this `tf.range` as an array: compiled code computes its end, and XLA "
             "needs fixed sizes. Take the end from a shape, such as `x.shape[0]`, or loop with "
             "`tf.while_loop`."

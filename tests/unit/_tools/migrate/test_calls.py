@@ -220,6 +220,7 @@ UNKNOWN = [
     "keras.layers.Dense(**np.x)",
     "a = keras.Model()\na.helper = abs\na.helper(1)",
     "class A(unknown):\n  pass\nA().fit(1)",
+    "class M(keras.Model):\n  def f(self): pass\nkeras.callbacks.Callback().model.f()",
 ]
 
 

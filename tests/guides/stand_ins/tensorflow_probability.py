@@ -1,0 +1,1 @@
+"""A package that a program imports and does not use."""
