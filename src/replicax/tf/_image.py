@@ -23,6 +23,7 @@ from replicax.tf._calls import (
     static_shape,
     static_size,
 )
+from replicax.tf._debugging import assert_less_equal, assert_non_negative
 from replicax.tf._random import stateless_uniform, uniform
 
 
@@ -100,15 +101,15 @@ def crop_to_bounding_box(
 ) -> Any:
     """A window of an image, or of each of a batch.
 
-    An offset that compiled code computes is moved to where the window is inside.
-
     Raises:
-        UsageError: If it reaches over the edge.
+        UsageError: If it reaches over the edge. An offset that compiled code computes is checked
+            while it runs.
     """
     found, _ = _images(image)
     height, width = found.shape[-3:-1]
     target_height, target_width = static_size(target_height), static_size(target_width)
     if _is_computed(offset_height, offset_width):
+        _check_offsets(offset_height, offset_width, height - target_height, width - target_width)
         window = jax.lax.dynamic_slice_in_dim(found, offset_height, target_height, found.ndim - 3)
         return jax.lax.dynamic_slice_in_dim(window, offset_width, target_width, found.ndim - 2)
     bottom, right = offset_height + target_height, offset_width + target_width
@@ -127,15 +128,15 @@ def pad_to_bounding_box(
 ) -> Any:
     """An image with zeros around it.
 
-    An offset that compiled code computes is moved to where the image is inside.
-
     Raises:
-        UsageError: If the target is too small.
+        UsageError: If the target is too small. An offset that compiled code computes is checked
+            while it runs.
     """
     found, numpy = _images(image)
     height, width = found.shape[-3:-1]
     target_height, target_width = static_size(target_height), static_size(target_width)
     if _is_computed(offset_height, offset_width):
+        _check_offsets(offset_height, offset_width, target_height - height, target_width - width)
         shape = (*found.shape[:-3], target_height, target_width, found.shape[-1])
         starts = [0] * (found.ndim - 3) + [offset_height, offset_width, 0]
         return jax.lax.dynamic_update_slice(jax.numpy.zeros(shape, found.dtype), found, starts)
@@ -229,6 +230,13 @@ def rot90(image: Any, k: int = 1, name: str | None = None) -> Any:
 def _is_computed(*offsets: Any) -> bool:
     """Whether compiled code computes one of them."""
     return any(isinstance(one, Tracer) for one in offsets)
+
+
+def _check_offsets(down: Any, along: Any, lowest: int, rightmost: int) -> None:
+    """Check computed offsets whenever the code runs, because XLA would move a window inside."""
+    for offset, last in ((down, lowest), (along, rightmost)):
+        assert_non_negative(offset, "The window is not inside the image")
+        assert_less_equal(offset, last, "The window is not inside the image")
 
 
 def _images(image: Any) -> tuple[Any, Any]:

@@ -164,3 +164,13 @@ def test_offsets_may_be_computed_by_a_program(batch):
     found = jax.jit(moved)(image, jnp.int32(1), jnp.int32(0))
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("name", ["crop_to_bounding_box", "pad_to_bounding_box"])
+@pytest.mark.parametrize("top", [-1, 2])
+def test_a_computed_offset_outside_the_image_is_an_error(name, top):
+    image = jnp.asarray(IMAGE)[:1, :1] if name.startswith("pad") else jnp.asarray(IMAGE)
+    size = (2, 2) if name.startswith("pad") else (1, 1)
+    moved = rx.function(lambda top: getattr(tf.image, name)(image, top, 0, *size))
+    with pytest.raises(rx.errors.UsageError, match="not inside the image"):
+        np.asarray(moved(jnp.int32(top)))
