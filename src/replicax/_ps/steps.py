@@ -232,7 +232,7 @@ class StepScheduler:
 
         def flush_all() -> None:  # the store must not refer to the strategy
             here = threading.get_ident()
-            for thread, flush in flushes:  # a flush takes itself out
+            for thread, flush in flushes[:]:  # a flush takes itself out
                 if thread == here:
                     flush()
 
