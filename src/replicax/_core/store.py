@@ -40,6 +40,11 @@ class Store(Protocol):
         """The device that has all variables, if the replicas compute on others."""
         ...
 
+    @property
+    def lends_copies(self) -> bool:
+        """Whether a step may use up what it is lent: no memory of it is the store's own."""
+        ...
+
     def layout(self, spec: VariableSpec) -> Sharding | None:
         """Where a new variable is placed; asked once, when Keras creates it."""
         ...

@@ -18,9 +18,10 @@ class CentralStorageStrategy(Strategy):
     """One copy of every variable, on one device; every device computes with it.
 
     For models whose variables should not stay on the accelerators between steps: a step
-    fetches them, computes on all devices, and stores the result.
+    copies them to all devices, computes there, and stores the result.
 
-    **Differs from TF:** also available outside `experimental`; without arguments all local
+    **Differs from TF:** the compute devices update the variables, each alike, and hold the
+    optimizer's during a step; also available outside `experimental`; without arguments all local
     devices compute, not one CPU; `fit` reports the true loss.
 
     Args:

@@ -36,6 +36,7 @@ class ServerStore:
 
     is_resident = False
     home = None
+    lends_copies = False
     has_tables = True
 
     def __init__(self, client: SteadyClient, partitioner: Any, code: list[bytes]) -> None:
