@@ -14,7 +14,6 @@ from replicax._core.errors import UsageError
 from replicax._core.placement import move_all
 from replicax._core.store import VariableSpec
 from replicax._core.topology import AXIS, MODEL, Topology, device_name
-from replicax._core.tracing import is_traced
 
 Placement = Callable[[VariableSpec], Sharding | None]
 
@@ -138,10 +137,7 @@ class DeviceStore:
         home = placement(VariableSpec("", (), "float32"))
         self.is_resident = home is None or home.device_set == set(topology.devices)
         self.home = None if self.is_resident else home
-        platforms = {device.platform for device in [*self.devices, *topology.devices]}
-        # Devices of CPUs share memory, and one that computes and stores uses one copy for both.
-        apart = set(self.devices).isdisjoint(topology.devices)
-        self.lends_copies = apart and platforms != {"cpu"}
+        self.lends_copies = self.devices[0].platform != topology.devices[0].platform
 
     def __deepcopy__(self, memo: Any) -> DeviceStore:
         return self  # where a variable lives, which its copy shares
@@ -162,15 +158,8 @@ class DeviceStore:
         """The names of these devices."""
         return tuple(map(device_name, self.devices))
 
-    def lend(self, values: Sequence[Any]) -> Sequence[Any]:
-        return _moved(values, self.home and self._topology.replicated)
+    def lend(self, values: Any) -> Any:
+        return values if self.home is None else move_all(values, self._topology.replicated)
 
-    def keep(self, values: Sequence[Any]) -> Sequence[Any]:
-        return _moved(values, self.home)
-
-
-def _moved(values: Sequence[Any], layout: Sharding | None) -> Sequence[Any]:
-    if layout is None:
-        return values
-    # A tape and a gradient hear of operations only.
-    return jax.device_put(values, layout) if is_traced() else move_all(values, layout)
+    def keep(self, values: Any) -> Any:
+        return values if self.home is None else move_all(values, self.home)

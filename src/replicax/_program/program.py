@@ -31,7 +31,7 @@ from replicax._core.events import COMPILE, COMPUTE, timed
 from replicax._core.host_calls import carried_out
 from replicax._core.interrupts import uninterrupted
 from replicax._core.machine.startup import forked, in_fork
-from replicax._core.placement import copied
+from replicax._core.placement import copied, move_some
 from replicax._core.topology import may_deadlock
 from replicax._core.tracing import around, is_host_loop, is_staged, is_transformed, outside_of_all
 from replicax._core.values import Mirrored, PerReplica, is_distributed
@@ -361,10 +361,8 @@ class ProgramState:
     What is the same in each call is found out once: a step of few milliseconds may have hundreds.
     A program that `donates` takes over the memory of the values at the positions `written`, unless
     it `may_fail`: it calls Python, which may raise, and the variables must have their values then.
-    One that `is_checked` is waited for in each call, and raises what Python has raised.
-
-    A store that is not where the program computes lends it values, and keeps the new ones. It has
-    the old ones until then, so a call that raises changes no variable. One that may is waited for.
+    One that `is_checked` is waited for in each call, and raises what Python has raised. A store
+    that lends values has them until it keeps new ones: a call that raises changes no variable.
     """
 
     def __init__(
@@ -382,13 +380,11 @@ class ProgramState:
         self.others = [v for i, v in enumerate(variables) if i not in is_written]
         self._keys = list(map(id, self.written))
         owners = list(map(_compat.owner, [*self.written, *self.others]))
-        self._store = next(
-            (one for one in owners if one is not None and one.home is not None), None
-        )
-        self._is_lent = [self._store is not None and one is self._store for one in owners]
+        stores = [one for one in owners if one is not None and one.home is not None]
+        self._store = stores[0] if stores else None
+        self._is_lent = [one is not None and one is self._store for one in owners]
         self.is_checked = is_checked or (may_fail and self._store is not None)
-        resident = all(one is None or one.is_resident for one in owners)
-        free = resident and not may_fail
+        free = not may_fail and all(one is None or one.is_resident for one in owners)
         if self._store is not None and all(self._is_lent[: len(self.written)]):
             free = self._store.lends_copies
         #: Whether a call uses up the values of those that are written.
@@ -421,8 +417,8 @@ class ProgramState:
         written, others = self.values()
         if self._store is None:
             return written, others
-        values = _moved(self._store.lend, [*written, *others], self._is_lent)
-        return values[: len(written)], values[len(written) :]
+        lent = move_some(self._store.lend, [*written, *others], self._is_lent)
+        return lent[: len(written)], lent[len(written) :]
 
     def bound(self) -> tuple[list[Any], list[Any]]:
         """The same, as a call has them: what it copies to use up is bound to its devices."""
@@ -447,19 +443,13 @@ class ProgramState:
     def give(self, news: list[Any]) -> None:
         """Give the variables what a call on devices has made of them."""
         if self._store is not None:
-            news = _moved(self._store.keep, news, self._is_lent)
+            news = move_some(self._store.keep, news, self._is_lent)
         elif self.donates:
             _note_made(self._keys, news)
         if _compat.get_stateless_scope() is None:
             deque(map(setattr, self.written, itertools.repeat(_compat.VALUE), news), maxlen=0)
         else:
             _compat.write_all(self.written, news)
-
-
-def _moved(move: Callable[..., Any], values: list[Any], chosen: Sequence[bool]) -> list[Any]:
-    """The same list, in which those that are `chosen` are moved, all together."""
-    moved = iter(move(list(itertools.compress(values, chosen))))
-    return [next(moved) if one else v for v, one in zip(values, chosen, strict=False)]
 
 
 _made: dict[int, Callable[[], Any]] = {}

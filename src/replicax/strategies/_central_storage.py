@@ -17,8 +17,7 @@ from replicax.strategies._base import Strategy
 class CentralStorageStrategy(Strategy):
     """One copy of every variable, on one device; every device computes with it.
 
-    For models whose variables should not stay on the accelerators between steps: a step
-    copies them to all devices, computes there, and stores the result.
+    For models whose variables should not stay on accelerators between steps.
 
     **Differs from TF:** the compute devices update the variables, each alike, and hold the
     optimizer's during a step; also available outside `experimental`; without arguments all local

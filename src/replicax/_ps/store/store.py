@@ -36,7 +36,6 @@ class ServerStore:
 
     is_resident = False
     home = None
-    lends_copies = False
     has_tables = True
 
     def __init__(self, client: SteadyClient, partitioner: Any, code: list[bytes]) -> None:
@@ -61,12 +60,6 @@ class ServerStore:
 
     def layout(self, spec: VariableSpec) -> Sharding | None:
         return None
-
-    def lend(self, values: Any) -> Any:
-        return values
-
-    def keep(self, values: Any) -> Any:
-        return values
 
     def claim(self, variable: Any) -> None:
         """Take a variable that was made in the scope, or that a closure uses."""
