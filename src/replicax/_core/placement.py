@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.sharding import NamedSharding, Sharding
+
+from replicax._core.tracing import is_traced
 
 # Bytes. A CPU device takes over memory that begins at a multiple of this, and copies other memory.
 _ALIGNMENT = 64
@@ -151,8 +153,9 @@ def move_all(values: Any, layout: Sharding) -> Any:
 
     A device that has the whole of an array keeps it: the results may share their memory.
     """
-    leaves, tree = jax.tree.flatten(values)
-    leaves = [_one_of_its_copies(leaf, layout) for leaf in leaves]
+    if is_traced():  # a tape and a gradient hear of operations only
+        return jax.device_put(values, layout)
+    leaves = [_one_of_its_copies(leaf, layout) for leaf in jax.tree.leaves(values)]
     # Of typed random keys NumPy cannot see the memory: with them, all others would be copied.
     for is_key in (False, True):
         places = [
@@ -164,7 +167,13 @@ def move_all(values: Any, layout: Sharding) -> Any:
             moved = _moved([leaves[i] for i in places], layout)
             for i, value in zip(places, moved, strict=True):
                 leaves[i] = value
-    return tree.unflatten(leaves)
+    return jax.tree.unflatten(jax.tree.structure(values), leaves)
+
+
+def move_some(move: Callable[..., Any], values: Sequence[Any], chosen: Sequence[bool]) -> list[Any]:
+    """The same values, in which those that are `chosen` are moved, all together."""
+    moved = iter(move([v for v, one in zip(values, chosen, strict=False) if one]))
+    return [next(moved) if one else v for v, one in zip(values, chosen, strict=False)]
 
 
 def _one_of_its_copies(array: Any, layout: Sharding) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -37,7 +36,7 @@ class Store(Protocol):
 
     @property
     def home(self) -> Sharding | None:
-        """The device that has all variables, if the replicas compute on others."""
+        """The device that has all variables, which it lends to replicas that compute on others."""
         ...
 
     def layout(self, spec: VariableSpec) -> Sharding | None:
@@ -46,12 +45,4 @@ class Store(Protocol):
 
     def claim(self, variable: Any) -> None:
         """Take a variable for which there is no layout; asked once, like `layout`."""
-        ...
-
-    def lend(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Stored values, as the replicas will see them."""
-        ...
-
-    def keep(self, values: Sequence[Any]) -> Sequence[Any]:
-        """New values from the replicas, as they are stored."""
         ...

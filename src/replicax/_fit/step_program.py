@@ -20,7 +20,7 @@ from replicax._core.topology import AXIS
 from replicax._cpu.products import with_products_turned
 from replicax._keras.distribution import marked
 from replicax._program.bucketing import with_sums_together
-from replicax._program.central import compile_step
+from replicax._program.compiling import compiled
 from replicax._program.program import ProgramState
 from replicax._program.table_gradients import with_rows
 
@@ -98,11 +98,9 @@ def program_of_steps(
 ) -> Any:
     """Steps for all devices, as `jax.jit` has them."""
     flat = [layout for group in layouts for layout in group]
-    return compile_step(
-        state,
+    return compiled(
         steps(model, kind, state, layouts, **how),
-        (),
-        apart=False,
+        donate_argnums=(0,) if state.donates else (),
         out_shardings=(logs, flat[len(flat) - len(state.written) :], None),
         devices=next((layout.device_set for layout in flat), None),
     )

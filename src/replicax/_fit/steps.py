@@ -32,11 +32,9 @@ from replicax._fit.step_program import (
     spread,
     step_state,
     step_variables,
-    steps,
     together,
 )
 from replicax._keras import _compat
-from replicax._program.central import compile_step
 from replicax._program.compiling import compile_for
 from replicax._program.explain import blame
 from replicax._program.identity import StateWatch, agree_on_program
@@ -158,13 +156,6 @@ class Steps:
         """The program for such batches, compiled; all workers compare theirs before."""
         distribution, common = self._distribution, self._is_common
         devices = distribution.topology.devices
-        if distribution.store.home is not None:
-            state = step_state(self._groups, self._kind, donates=True)
-            whole = [[distribution.topology.replicated for _ in group] for group in self._groups]
-            step = steps(self._model, self._kind, state, whole, **self._how)
-            made = compile_step(state, step, batches, devices=devices)
-            state.is_checked = state.may_fail
-            return Program(state, made, devices, is_common=common, watch=self._watch)
         state, made, traced = self._traced(batches, calls_python=False)
         if may_fail(traced.jaxpr):
             state, made, traced = self._traced(batches, calls_python=True)
@@ -174,19 +165,19 @@ class Steps:
         return Program(state, made, devices, is_common=common, watch=self._watch)
 
     def _traced(self, batches: Any, *, calls_python: bool) -> tuple[Any, Any, Any]:
-        distribution = self._distribution
-        resident = distribution.store.is_resident
-        state = step_state(self._groups, self._kind, donates=resident, may_fail=calls_python)
+        state = step_state(self._groups, self._kind, donates=True, may_fail=calls_python)
+        written, others = state.bound()
+        values = iter(state.in_order(written, others))
         made = program_of_steps(
             self._model,
             self._kind,
             state,
-            [[_compat.stored(v).sharding for v in group] for group in self._groups],
+            [[next(values).sharding for _ in group] for group in self._groups],
             **self._how,
             # Each of several processes can read only arrays of which it holds the whole.
-            logs=distribution.topology.replicated if self._is_common else None,
+            logs=self._distribution.topology.replicated if self._is_common else None,
         )
-        return state, made, made.trace(*state.bound(), batches)
+        return state, made, made.trace(written, others, batches)
 
     def end_epoch(self) -> None:
         """Let the state be compared at the next step: callbacks may change it until then."""

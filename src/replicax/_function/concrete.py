@@ -78,7 +78,7 @@ class Graph:
         inputs = [f"variable_{number}" for number in range(first)] + [*names]
         found = [self._add(name or "argument", "Placeholder", []) for name in inputs]
 
-        def constant(*_: Any) -> str:
+        def constant(_: Any) -> str:
             return self._add("Const", "Const", [])
 
         def note(equation: Any, operands: list[str]) -> list[str]:

@@ -21,8 +21,7 @@ from replicax._core.tracing import NeedsValues
 from replicax._core.values import PerReplica, is_distributed, is_text
 from replicax._function.input_signature import PLAIN
 from replicax._program.capture import Captured, Static, capture
-from replicax._program.central import compile_step
-from replicax._program.compiling import compile_for, devices_of, platform_of
+from replicax._program.compiling import compile_for, compiled, devices_of, platform_of
 from replicax._program.feeding import (
     Elements,
     Feed,
@@ -168,7 +167,7 @@ class FunctionProgram:
         if any(isinstance(leaf, Static) and is_data(leaf.value) for leaf in captured.outputs):
             raise HostLoop("returns a data set")  # a new one in each call
         self._state = state = ProgramState.of(captured, donates=True)
-        written, others = state.values()
+        written, others = state.lent()
         values = state.in_order(written, others)
         layouts = [value.sharding for value in written]
         outputs = _layouts_of_outputs(captured, [*values, *arrays])
@@ -179,9 +178,7 @@ class FunctionProgram:
             common = captured.common(values)
             identity = agree_on_program(what, captured.jaxpr, arrays, common)
 
-        # Central storage lends the variables to the devices that compute.
-        seen = values if state.store is None else state.store.lend(values[:1])
-        devices = devices_of(captured.jaxpr, [*seen, *arrays])
+        devices = devices_of(captured.jaxpr, [*values, *arrays])
         platform = platform_of(devices)
 
         def program(written: list[Any], others: list[Any], leaves: list[Any]) -> Any:
@@ -189,15 +186,17 @@ class FunctionProgram:
             results = evaluate_by_rows(captured.jaxpr, *values, *leaves, platform=platform)
             return results[: captured.num_outputs], results[captured.num_outputs :], jnp.int32(0)
 
-        made = compile_step(
-            state, program, arrays, out_shardings=(outputs, layouts, None), devices=devices
+        made = compiled(
+            program,
+            donate_argnums=(0,) if state.donates else (),
+            out_shardings=(outputs, layouts, None),
+            devices=devices,
         )
         self._program = Program(state, made, devices, is_common=self.is_common, identity=identity)
 
     def warm_up(self, leaves: list[Any]) -> None:
-        """Compile the program, unless its variables live on another device (central storage)."""
-        if self._state.store is None:
-            compile_for(self._program.compiled, *self._state.bound(), leaves)
+        """Compile the program, without a call."""
+        compile_for(self._program.compiled, *self._state.bound(), leaves)
 
     def __call__(self, doing: str, leaves: list[Any]) -> Any:
         """Run the program; `doing` names it in errors."""

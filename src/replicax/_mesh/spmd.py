@@ -18,7 +18,7 @@ from replicax._mesh.uneven import build_uneven
 from replicax._program.aggregation import analyse, settled
 from replicax._program.bucketing import with_sums_along
 from replicax._program.capture import Captured, capture
-from replicax._program.central import compile_step
+from replicax._program.compiling import compiled
 from replicax._program.feeding import Refusal
 from replicax._program.program import Program, ProgramState
 
@@ -77,11 +77,9 @@ def build(
             outputs = [_for_replicas(out, v, topology) for out, v in pairs]
         return outputs, news, *(token or [jnp.int32(0)])
 
-    made = compile_step(
-        state,
+    made = compiled(
         step,
-        [stack_of(array) for array in arrays],
-        apart=donate,
+        donate_argnums=(0,) if state.donates else (),
         out_shardings=None if layouts is None else (None, layouts, None),
         devices=topology.devices,
         compiler_options=compiler_options,

@@ -137,6 +137,7 @@ class DeviceStore:
         home = placement(VariableSpec("", (), "float32"))
         self.is_resident = home is None or home.device_set == set(topology.devices)
         self.home = None if self.is_resident else home
+        self.lends_copies = self.devices[0].platform != topology.devices[0].platform
 
     def __deepcopy__(self, memo: Any) -> DeviceStore:
         return self  # where a variable lives, which its copy shares

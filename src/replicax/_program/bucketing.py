@@ -54,7 +54,7 @@ def with_sums_together(
             operations.append(Operation(equation, operands, [object() for _ in equation.outvars]))
             return operations[-1].results
 
-        results = flatten(closed, keys, lambda value, _=None: known.take([value])[0], note)
+        results = flatten(closed, keys, lambda value: known.take([value])[0], note)
         known.compute(operations)
         return jax.tree.unflatten(jax.tree.structure(shapes), [known.values[k] for k in results])
 

@@ -39,9 +39,9 @@ _STATUS = re.compile(
 _NO_MEMORY = "RESOURCE_EXHAUSTED"
 WHAT_TO_TRY = (
     "The device has too little memory for this program. Make `batch_size` smaller: "
-    "`rx.find_batch_size` finds the largest that fits. Or train in `mixed_bfloat16`, or use "
-    "CentralStorageStrategy, which keeps variables on the CPU. `replicax doctor` shows which "
-    "processes hold memory. See docs/fit.md."
+    "`rx.find_batch_size` finds the largest that fits. Or train in `mixed_bfloat16`, or divide the "
+    "variables over devices: `MirroredStrategy(shard_parameters=True)`. `replicax doctor` shows "
+    "which processes hold memory. See docs/fit.md."
 )
 
 

@@ -39,38 +39,32 @@ def called(equation: Any, *, remat: bool = False) -> Any:
 
 
 class Operation(NamedTuple):
-    """An operation of a program without calls, where values are known by keys.
-
-    In a program that is split in two, it may be `within` a map over the replicas; without an
-    equation it carries a value into the map or out of it. What `stays` is for the replicas.
-    """
+    """An operation of a program without calls, where values are known by keys."""
 
     equation: Any
     operands: Sequence[Any]
     results: Sequence[Any]
-    within: Any = None
-    stays: bool = False
 
 
 def flatten(
     closed: Any,
     inputs: Sequence[Any],
-    constant: Callable[..., Any],
+    constant: Callable[[Any], Any],
     note: Callable[[Any, list[Any]], Sequence[Any]],
     *,
     remat: bool = False,
 ) -> list[Any]:
     """Go through a closed jaxpr and those that it calls; the keys of its results.
 
-    `inputs` are the keys of its arguments. `constant` makes one for a constant, or for the value
-    and the type of a literal; `note` makes those of an equation's results, told of its operands'.
-    With `remat`, what is rematerialized counts as called.
+    `inputs` are the keys of its arguments. `constant` makes one for a constant or a literal; `note`
+    makes those of an equation's results, told of its operands'. With `remat`, what is
+    rematerialized counts as called.
     """
     known = dict(zip(closed.jaxpr.constvars, map(constant, closed.consts), strict=True))
     known.update(zip(closed.jaxpr.invars, inputs, strict=True))
 
     def key(atom: Any) -> Any:
-        return constant(atom.val, atom.aval) if isinstance(atom, Literal) else known[atom]
+        return constant(atom.val) if isinstance(atom, Literal) else known[atom]
 
     for equation in closed.jaxpr.eqns:
         operands = [key(atom) for atom in equation.invars]

@@ -31,7 +31,7 @@ from replicax._core.events import COMPILE, COMPUTE, timed
 from replicax._core.host_calls import carried_out
 from replicax._core.interrupts import uninterrupted
 from replicax._core.machine.startup import forked, in_fork
-from replicax._core.placement import copied
+from replicax._core.placement import copied, move_some
 from replicax._core.topology import may_deadlock
 from replicax._core.tracing import around, is_host_loop, is_staged, is_transformed, outside_of_all
 from replicax._core.values import Mirrored, PerReplica, is_distributed
@@ -338,7 +338,7 @@ class Program:
                     events.dispatched(token.is_ready)
         except Exception as error:
             blame(error)
-            raise_explained(error, lambda: memory_needs(self._steady, self.state.values(), arrays))
+            raise_explained(error, lambda: memory_needs(self._steady, self.state.lent(), arrays))
         return outputs
 
     def inline(self, arrays: Any) -> Any:
@@ -361,7 +361,8 @@ class ProgramState:
     What is the same in each call is found out once: a step of few milliseconds may have hundreds.
     A program that `donates` takes over the memory of the values at the positions `written`, unless
     it `may_fail`: it calls Python, which may raise, and the variables must have their values then.
-    One that `is_checked` is waited for in each call, and raises what Python has raised.
+    One that `is_checked` is waited for in each call, and raises what Python has raised. A store
+    that lends values has them until it keeps new ones: a call that raises changes no variable.
     """
 
     def __init__(
@@ -379,15 +380,15 @@ class ProgramState:
         self.others = [v for i, v in enumerate(variables) if i not in is_written]
         self._keys = list(map(id, self.written))
         owners = list(map(_compat.owner, [*self.written, *self.others]))
-        #: A store that is not where the replicas compute, and which of the variables it has.
-        self.store = next((one for one in owners if one is not None and one.home is not None), None)
-        self.away = [self.store is not None and one is self.store for one in owners]
-        self.may_fail, self.is_checked = may_fail, is_checked
-        self.wants_memory = donates
-        donates = donates and not may_fail
-        resident = all(one is None or one.is_resident for one in owners)
-        #: Which of the written ones a call uses up; a program of variables that live away says it.
-        self.replaced: Sequence[int] = range(len(self.written) if donates and resident else 0)
+        stores = [one for one in owners if one is not None and one.home is not None]
+        self._store = stores[0] if stores else None
+        self._is_lent = [one is not None and one is self._store for one in owners]
+        self.is_checked = is_checked or (may_fail and self._store is not None)
+        free = not may_fail and all(one is None or one.is_resident for one in owners)
+        if self._store is not None and all(self._is_lent[: len(self.written)]):
+            free = self._store.lends_copies
+        #: Whether a call uses up the values of those that are written.
+        self.donates = donates and free and len(self.written) > 0
 
     @classmethod
     def of(cls, captured: Captured, *, donates: bool) -> ProgramState:
@@ -395,11 +396,6 @@ class ProgramState:
         closed = captured.jaxpr
         calls = {"may_fail": may_fail(closed), "is_checked": tells_python(closed)}
         return cls(captured.variables, captured.written, donates=donates, **calls)
-
-    @property
-    def donates(self) -> bool:
-        """Whether a call uses up values."""
-        return len(self.replaced) > 0
 
     def in_order(self, written: Sequence[Any], others: Sequence[Any]) -> list[Any]:
         """Values of the variables, as the program takes them."""
@@ -416,24 +412,26 @@ class ProgramState:
                 return written, others
         return _compat.read_all(self.written), _compat.read_all(self.others)
 
+    def lent(self) -> tuple[list[Any], list[Any]]:
+        """The same, where the program computes."""
+        written, others = self.values()
+        if self._store is None:
+            return written, others
+        lent = move_some(self._store.lend, [*written, *others], self._is_lent)
+        return lent[: len(written)], lent[len(written) :]
+
     def bound(self) -> tuple[list[Any], list[Any]]:
         """The same, as a call has them: what it copies to use up is bound to its devices."""
-        written, others = self.values()
+        written, others = self.lent()
         if self.donates:
             written = [jax.device_put(value, value.sharding) for value in written]
         return written, others
 
     def taken(self) -> tuple[list[Any], list[Any]]:
-        """The same, for a call that uses up some of the first."""
-        written, others = self.values()
-        if len(self.replaced) == len(written):
-            return _donatable(self._keys, written), others
-        olds = [written[i] for i in self.replaced]
-        for i in self.replaced:
-            written[i] = None  # nobody else may hold what is used up
-        olds = _donatable([self._keys[i] for i in self.replaced], olds)
-        for i, old in zip(self.replaced, olds, strict=True):
-            written[i] = old
+        """The same, for a call that may use up the first."""
+        written, others = self.lent()
+        if self.donates and self._store is None:
+            written = _donatable(self._keys, written)
         return written, others
 
     def named(self) -> list[tuple[str, Any]]:
@@ -444,7 +442,9 @@ class ProgramState:
 
     def give(self, news: list[Any]) -> None:
         """Give the variables what a call on devices has made of them."""
-        if self.replaced:
+        if self._store is not None:
+            news = move_some(self._store.keep, news, self._is_lent)
+        elif self.donates:
             _note_made(self._keys, news)
         if _compat.get_stateless_scope() is None:
             deque(map(setattr, self.written, itertools.repeat(_compat.VALUE), news), maxlen=0)

@@ -37,12 +37,12 @@ def dependence(jaxpr: Any, inputs: Sequence[Labels]) -> list[Labels]:
         return NOTHING if isinstance(atom, jax.extend.core.Literal) else known.get(atom, NOTHING)
 
     for equation in jaxpr.eqns:
-        results = labels_of_results(equation, [labels(atom) for atom in equation.invars])
+        results = _labels_of_results(equation, [labels(atom) for atom in equation.invars])
         known.update(zip(equation.outvars, results, strict=True))
     return [labels(atom) for atom in jaxpr.outvars]
 
 
-def labels_of_results(equation: Any, inputs: list[Labels]) -> list[Labels]:
+def _labels_of_results(equation: Any, inputs: list[Labels]) -> list[Labels]:
     name, params = equation.primitive.name, equation.params
     if name == "axis_index" and params.get("axis_name") == AXIS:
         return [frozenset({VARIES})]

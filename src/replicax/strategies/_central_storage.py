@@ -17,10 +17,10 @@ from replicax.strategies._base import Strategy
 class CentralStorageStrategy(Strategy):
     """One copy of every variable, on one device; every device computes with it.
 
-    For models whose variables should not stay on the accelerators between steps: a step
-    fetches them, computes on all devices, and stores the result.
+    For models whose variables should not stay on accelerators between steps.
 
-    **Differs from TF:** also available outside `experimental`; without arguments all local
+    **Differs from TF:** the compute devices update the variables, each alike, and hold the
+    optimizer's during a step; also available outside `experimental`; without arguments all local
     devices compute, not one CPU; `fit` reports the true loss.
 
     Args:

@@ -61,7 +61,9 @@ def compiled():
     jax.monitoring.unregister_event_duration_listener(heard)
 
 
-@pytest.mark.parametrize("strategy", ["one_device", "mirrored_2"], indirect=True)
+@pytest.mark.parametrize(
+    "strategy", ["one_device", "mirrored_2", "central_storage_2"], indirect=True
+)
 @pytest.mark.parametrize("size", [6, 5])  # two replicas have three rows each; three and two
 def test_the_first_call_of_a_function_compiles_nothing(strategy, compiled, size):
     loop = Loop(strategy, batches_of(size))
@@ -76,17 +78,6 @@ def test_the_first_call_of_a_function_compiles_nothing(strategy, compiled, size)
     assert second == ROWS[size : 2 * size].sum()
     assert len(compiled()) == 2
     assert float(loop.total) == first + second
-
-
-def test_with_variables_away_from_the_replicas_a_function_is_traced():
-    loop = Loop(rx.CentralStorageStrategy(["CPU:0", "CPU:1"]), batches_of(6))
-    assert loop.of_batch.warm_up(loop.batches)
-    traces = loop.traces
-    assert traces > 0
-    assert float(loop.total) == 0
-    sums = [float(loop.of_batch(batch)) for batch in loop.batches]
-    assert sums == [ROWS[i : i + 6].sum() for i in (0, 6, 12)]
-    assert loop.traces == 2 * traces  # the last batch has three rows
 
 
 def test_data_sets_of_single_replicas_say_what_comes(mirrored, compiled):

@@ -61,6 +61,7 @@ def test_a_resident_store_lends_and_keeps_what_it_is_given():
 
 def test_a_central_store_copies_to_the_replicas_and_back():
     store = DeviceStore(on(CPUS[5]), TWO)
+    assert not store.lends_copies  # all CPUs read the same memory
     home = jax.device_put(jnp.arange(3.0), store.layout(SPEC))
     (lent,) = store.lend([home])
     assert ids(lent.devices()) == [0, 1]

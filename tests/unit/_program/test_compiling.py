@@ -14,8 +14,10 @@ import replicax as rx
 from replicax._core.env import cores
 from replicax._core.topology import Topology, default_device
 from replicax._cpu import programs, tuning
+from replicax._function import function_programs
 from replicax._keras import adam
-from replicax._program import central, compiling
+from replicax._mesh import spmd
+from replicax._program import compiling
 from replicax._program.compiling import compiled, devices_of
 
 from helpers import tuned
@@ -151,7 +153,8 @@ def compiled_by(strategy, call, monkeypatch):
         return loss
 
     with monkeypatch.context() as patch:
-        patch.setattr(central, "compiled", noted)
+        patch.setattr(spmd, "compiled", noted)
+        patch.setattr(function_programs, "compiled", noted)
         how = {"run": lambda: strategy.run(replica), "function": rx.function(replica)}
         jax.block_until_ready(jax.tree.leaves(how[call]()))
     return seen

@@ -61,12 +61,6 @@ class ServerStore:
     def layout(self, spec: VariableSpec) -> Sharding | None:
         return None
 
-    def lend(self, values: Any) -> Any:
-        return values
-
-    def keep(self, values: Any) -> Any:
-        return values
-
     def claim(self, variable: Any) -> None:
         """Take a variable that was made in the scope, or that a closure uses."""
         if isinstance(home_of(variable), LocalTable):

@@ -308,7 +308,7 @@ _MOST_SHOWN = 8  # replicas shown; those after the first are alike
 _ALL_REDUCE = "all-reduce: the gradients of all replicas become one sum, {size} in each step"
 _COMBINING = {
     "mirrored": f"{_ALL_REDUCE}; every copy gets the same update",
-    "central_storage": f"{_ALL_REDUCE}; the one copy is updated and sent to the other replicas",
+    "central_storage": f"{_ALL_REDUCE}; every replica updates alike, and one device keeps it",
     MULTI_WORKER: f"{_ALL_REDUCE}, between processes; every copy gets the same update",
     PARAMETER_SERVER: "workers fetch variables and send gradients, {size} in each step; servers "
     "apply them as they come, and nobody waits",

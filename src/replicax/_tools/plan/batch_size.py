@@ -55,8 +55,7 @@ def find_batch_size(
             By default what the model's inputs, outputs and loss suggest. For a step the tuple of
             its arguments, for all replicas together.
         strategy: The strategy to train under; by default the model's, and for a step the current
-            one. For `CentralStorageStrategy` the answer is a little too small, because the
-            optimizer is counted on the replicas' devices.
+            one.
         memory: The bytes that the step may use on each device. By default what is free there, with
             what the model already holds; the devices of a CPU share three quarters of the memory
             that is available.

@@ -73,7 +73,7 @@ def lower_train_step(model: Any, batch: Any, strategy: Strategy) -> Lowered:
             for group, where in zip(groups, layouts, strict=True)
         ]
         state = step_state(groups, "train", donates=True)
-        state.replaced = range(len(state.written))  # wherever the variables live now
+        state.donates = True  # wherever the variables live now
         batch = jax.tree.map(
             lambda leaf: _laid_out(leaf, distribution.get_data_layout(leaf.shape)), batch
         )
