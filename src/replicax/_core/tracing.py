@@ -44,6 +44,8 @@ class Reader(Protocol):
 class NeedsValues(LeakedTracer):
     """A result whose shape depends on values was asked for in compiled code, which has none."""
 
+    of_replicas = False  # whether replicas asked, whose code is compiled in any case
+
 
 class _Around(NamedTuple):
     """What holds for the running code."""

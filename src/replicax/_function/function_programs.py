@@ -160,7 +160,7 @@ class FunctionProgram:
         try:
             self._captured = captured = capture(flat, arrays)
         except NeedsValues as error:
-            if not seams.speaks_tensorflow:
+            if not seams.speaks_tensorflow or error.of_replicas:
                 raise
             # Arrays in TensorFlow's graphs may have any size.
             raise HostLoop(str(error), is_slow=True) from error
@@ -169,7 +169,6 @@ class FunctionProgram:
         self._state = state = ProgramState.of(captured, donates=True)
         written, others = state.lent()
         values = state.in_order(written, others)
-        layouts = [value.sharding for value in written]
         outputs = _layouts_of_outputs(captured, [*values, *arrays])
         self.is_common = any(map(is_spread, [*values, *arrays]))
         identity = 0
@@ -179,6 +178,9 @@ class FunctionProgram:
             identity = agree_on_program(what, captured.jaxpr, arrays, common)
 
         devices = devices_of(captured.jaxpr, [*values, *arrays])
+        # A variable of no scope ends where the program computes, if that is elsewhere.
+        shardings = (value.sharding for value in written)
+        layouts = [one if one.device_set == set(devices) else None for one in shardings]
         platform = platform_of(devices)
 
         def program(written: list[Any], others: list[Any], leaves: list[Any]) -> Any:

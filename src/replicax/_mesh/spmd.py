@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec
 
 from replicax._core.reduce import Combine, SyncGroup
 from replicax._core.topology import AXIS, Topology
+from replicax._core.tracing import NeedsValues
 from replicax._core.values import PerReplica
 from replicax._keras import _compat
 from replicax._mesh.uneven import build_uneven
@@ -113,14 +114,18 @@ def _build_spmd(
     shares = [isinstance(array, PerReplica) for array in arrays]
     locals_ = [_local_aval(array) for array in arrays]
     env = [(AXIS, replicas)] if replicas > 1 else None
-    captured = capture(
-        lambda leaves: fn(group, leaves),
-        locals_,
-        axis_env=env,
-        reader=Refusal(),
-        as_replica=True,
-        given=arrays,
-    )
+    try:
+        captured = capture(
+            lambda leaves: fn(group, leaves),
+            locals_,
+            axis_env=env,
+            reader=Refusal(),
+            as_replica=True,
+            given=arrays,
+        )
+    except NeedsValues as error:
+        error.of_replicas = True
+        raise
     rows = [_compat.has_rows_of_replicas(variable) for variable in captured.variables]
     written = [rows[position] for position in captured.written]
     varies, how = analyse(captured, shares)

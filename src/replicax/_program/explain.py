@@ -73,6 +73,8 @@ def _advise(error: Exception, needs: Callable[[], str]) -> None:
 
 def explain(error: Exception) -> Exception:
     """Say a JAX tracing error in the user's words; any other error is returned as it is."""
+    if isinstance(error, NeedsValues):
+        return error
     root = root_of(error)
     if isinstance(root, _NEEDS_A_NUMBER):
         error = root

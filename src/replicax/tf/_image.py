@@ -192,7 +192,8 @@ def central_crop(image: Any, central_fraction: float) -> Any:
     Raises:
         UsageError: If the fraction is not between 0 and 1.
     """
-    central_fraction = concrete(central_fraction, "tf.image.central_crop").item()
+    if not isinstance(central_fraction, int | float):  # those would be rounded to 32 bits
+        central_fraction = concrete(central_fraction, "tf.image.central_crop").item()
     if not 0 < central_fraction <= 1:
         raise UsageError.of("central_fraction", "above 0 and at most 1", central_fraction)
     found, _ = _images(image)

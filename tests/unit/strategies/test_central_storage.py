@@ -210,3 +210,21 @@ def test_a_python_function_that_raises_in_a_step_changes_no_variable(strategy):
     strategy.run(replica, args=(True,))
     assert (one.value.tolist(), other.value.tolist()) == ([4.0], [4.0])
     jax.effects_barrier()
+
+
+def test_a_function_may_write_a_variable_of_no_scope(strategy):
+    with strategy.scope():
+        inside = keras.Variable(0.0, aggregation="mean")
+    metric = keras.metrics.Mean()
+
+    @rx.function
+    def step(x):
+        def replica(x):
+            inside.assign_add(x)
+            return x
+
+        metric.update_state(strategy.reduce("MEAN", strategy.run(replica, args=(x,)), axis=None))
+
+    for x in (0.0, 1.0, 5.0):
+        step(jnp.float32(x))
+    assert (float(metric.result()), float(inside.value)) == (2.0, 6.0)

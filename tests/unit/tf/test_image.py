@@ -174,3 +174,26 @@ def test_a_computed_offset_outside_the_image_is_an_error(name, top):
     moved = rx.function(lambda top: getattr(tf.image, name)(image, top, 0, *size))
     with pytest.raises(rx.errors.UsageError, match="not inside the image"):
         np.asarray(moved(jnp.int32(top)))
+
+
+@pytest.mark.parametrize(
+    ("size", "fraction", "expected"), [(10, 0.8, 8), (50, 0.4, 20), (10, 0.2, 2)]
+)
+def test_a_central_crop_has_the_size_of_the_exact_fraction(size, fraction, expected):
+    image = np.zeros((size, size, 1), np.float32)
+    assert tf.image.central_crop(image, fraction).shape == (expected, expected, 1)
+
+
+def test_a_size_that_replicas_lack_is_an_error_before_anything_is_computed():
+    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        count = rx.Variable(1.0)
+
+    @tf.function
+    def step(x, size):
+        strategy.run(lambda: count.assign_add(1.0))
+        return strategy.run(lambda x, size: x[:size], args=(x, size))
+
+    with pytest.raises(rx.errors.LeakedTracer, match="tf.slice"):
+        step(jnp.ones(4), jnp.int32(2))
+    assert float(count) == 1.0
