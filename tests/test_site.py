@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import pkgutil
 import re
 import subprocess
 import sys
@@ -63,11 +65,17 @@ def test_pages_and_styles_load_nothing_from_other_hosts(site):
 
 def public_names():
     """The recorded names of modules, without members of classes and the table of `replicax.tf`."""
-    names = {re.match(r"[\w.]+", line)[0] for line in recorded.PUBLIC.read_text().splitlines()}
+    lines = recorded.PUBLIC.read_text().splitlines()
+    names = {re.match(r"[\w.]+", line)[0] for line in lines}
+    owners = {name.rpartition(".")[0] for name in names}
+    classes = {line.partition("(")[0] for line in lines if "(" in line}
+    modules = {name for name in owners - classes if name.rpartition(".")[2].islower()}
     return {
         name
-        for name in names
-        if not name.startswith("replicax.tf.") and name.rpartition(".")[0] not in names
+        for name in names - modules
+        if not name.startswith("replicax.tf.")
+        and name.rpartition(".")[0] in modules
+        and not inspect.ismodule(pkgutil.resolve_name(name))
     }
 
 

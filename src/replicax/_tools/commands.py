@@ -38,8 +38,12 @@ def main(arguments: list[str]) -> int:
 
 def _check_writable(file: Any) -> None:
     if isinstance(file, str):
+        path = Path(file)
+        is_new = not path.exists()
         try:
-            open(file, "a").close()
+            open(path, "a").close()
+            if is_new:
+                path.unlink()  # who waits for the file waits for its contents
         except OSError as error:
             raise UsageError(
                 f"Cannot write {file!r}: {error.strerror}. Make its folder, or write elsewhere."

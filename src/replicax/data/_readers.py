@@ -267,19 +267,14 @@ def make_csv_dataset(
         ({'kind': array(['oak', 'yew'], dtype=object)}, array([20.5, 12. ], dtype=float32))
     """
     files = Dataset.list_files(paths_of(file_pattern), shuffle=shuffle, seed=shuffle_seed)
-    paths = files_of(files.node)
     form = CsvFormat(
-        (),
-        header=header,
-        field_delim=field_delim,
-        use_quote_delim=use_quote_delim,
-        na_value=na_value,
-        compression=compression_type,
-    )
-    names = _header(form, paths) if column_names is None else list(column_names)
+        (), header=header, field_delim=field_delim, use_quote_delim=use_quote_delim,
+        na_value=na_value, compression=compression_type,
+    )  # fmt: skip
     form, read = _reading(
-        form, paths, names, select_columns, column_defaults, num_rows_for_inference
-    )
+        form, files_of(files.node), column_names, select_columns, column_defaults,
+        num_rows_for_inference,
+    )  # fmt: skip
     rows = records_of(files, form, num_parallel_reads)
     rows = rows.shuffle(shuffle_buffer_size, shuffle_seed) if shuffle else rows
     batches = rows.repeat(num_epochs).batch(batch_size, drop_remainder=num_epochs is None)
@@ -308,12 +303,13 @@ class Named:
 def _reading(
     form: CsvFormat,
     paths: Sequence[str],
-    names: list[str],
+    column_names: Sequence[str] | None,
     selected: Sequence[int | str] | None,
     defaults: Sequence[Any] | None,
     num_rows: int | None,
 ) -> tuple[CsvFormat, tuple[str, ...]]:
     """The format with the columns to read, and their names."""
+    names = _header(form, paths) if column_names is None else list(column_names)
     numbers = _numbers_of(selected, names)
     if defaults is None:
         defaults = _defaults(form, paths, numbers, num_rows)
