@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0  # seconds for the handshake
 NOTICE = 30.0  # seconds of waiting after which a notice is printed
+_SMALL = 4096  # bytes of a message of a worker that waits: without a secret it may be a stranger
 _HANGING_UP = 1.0  # seconds that workers have to leave once they know who is missing
 _HEARING_SECONDS = 2.0
 _LEAVING_SECONDS = 15.0  # to end what needs the chief's process, on a busy machine
@@ -162,6 +163,7 @@ class Hub:
             self._workers.join(0, host=host, pid=pid)
             for index, member in self._members.items():
                 assert member.wire
+                member.wire.accept()
                 member.has_begun = True
                 self._sends[index] = member.wire.send
                 self._workers.join(index, host=member.process[0], pid=member.process[1])
@@ -250,7 +252,7 @@ class Hub:
         """Handle the messages of a worker until it hangs up."""
         sock, session, caller = accepted
         index, member = caller.hello["index"], caller.state["member"]
-        wire = Outbox(sock, session)
+        wire = Outbox(sock, session, largest=0, largest_head=_SMALL)
         with self._changed:
             if self._members.get(index) is not member:
                 return  # it took so long that another one has its place

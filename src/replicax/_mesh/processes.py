@@ -29,7 +29,12 @@ from replicax._control import (
 )
 from replicax._control.agreement import agree
 from replicax._core.env import RX_SECOND_PORT, prefer_nccl_ring, second_port
-from replicax._core.errors import BackendAlreadyInitialized, ClusterError, ClusterSpecError
+from replicax._core.errors import (
+    BackendAlreadyInitialized,
+    ClusterError,
+    ClusterSpecError,
+    ReplicaxError,
+)
 from replicax._core.machine.startup import begin
 from replicax._core.options import CommunicationImplementation, CommunicationOptions
 from replicax._cpu.tuning import agree_on_tuning
@@ -123,7 +128,13 @@ def join(process: JaxProcess, timeout: float | None = None, *, cluster: str = ""
         secret = secret_of(process)
         with _held(process, port) as held:
             line = open_channel(index, size, address, limits=limits, cluster=cluster, secret=secret)
-            _join_jax(process, line, held.getsockname()[1] if held else 0, limits.joining)
+            try:
+                _join_jax(process, line, held.getsockname()[1] if held else 0, limits.joining)
+            except (ReplicaxError, RuntimeError):
+                raise  # the others were told
+            except BaseException:  # such as Ctrl-C: the chief's port is free for another try
+                line.close()
+                raise
     else:  # by `join` before, or by the program itself
         _check_same(process)
         if not isinstance(current(), Alone):

@@ -96,6 +96,10 @@ class Connection:
         if deadline is None:
             self._sock.settimeout(None)
 
+    def accept(self, largest: int = LARGEST, largest_head: int = LARGEST_HEAD) -> None:
+        """Take messages with so many bytes of buffers and of JSON from now on."""
+        self._limits = largest, largest_head
+
     def prepare(
         self, kind: int, op: str, head: dict[str, Any], buffers: Sequence[Buffer]
     ) -> Encoded:

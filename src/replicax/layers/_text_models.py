@@ -271,7 +271,7 @@ class HostLayer(keras.layers.Layer):
 
     def depth(self) -> int:
         """The width of an encoded row, in other output modes than "int"."""
-        raise NotImplementedError
+        raise NotImplementedError  # each layer has its own
 
     def counts_of(self, ids: np.ndarray) -> np.ndarray:
         """Count each id in each example, whose ids are on the last axis."""

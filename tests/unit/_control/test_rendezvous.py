@@ -15,7 +15,7 @@ import pytest
 
 from replicax._control import Limits, _hub, _member, _rendezvous, open_channel, wait_until_open
 from replicax._core.errors import ClusterError
-from replicax._net import Refused, Secret, sockets
+from replicax._net import BROKEN, Refused, Secret, encode, sockets
 from replicax.launch._ports import free_ports
 
 from helpers import wait_until
@@ -238,6 +238,16 @@ def test_a_number_that_no_worker_has_is_refused(come, port, index):
     with pytest.raises(Refused):
         hello_by_hand(port, index)
     assert results(chief, come(1, 2)) == by_all(2)
+
+
+def test_a_guest_that_sends_much_is_hung_up_on(come, port):
+    chief = come(0, 3)
+    wire = hello_by_hand(port, 1, 3)
+    wire.send(encode("here", {"x": "x" * 5000}))
+    with pytest.raises(BROKEN):
+        wire.receive()
+    wire.close()
+    assert results(chief, come(1, 3), come(2, 3)) == by_all(3)
 
 
 def test_the_chief_listens_on_the_interface_that_its_address_names(come, port):

@@ -10,11 +10,12 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import pytest
 
-from replicax._control import EXIT_CODE, Alone, current
+from replicax._control import EXIT_CODE, Alone, Limits, current, open_channel
 from replicax._core.errors import ClusterError, ClusterSpecError
 from replicax._core.options import CommunicationImplementation, CommunicationOptions
 from replicax._mesh import processes
@@ -119,6 +120,28 @@ def test_the_two_ports_of_a_chief_differ(monkeypatch):
     monkeypatch.setenv("RX_SECOND_PORT", "2222")
     with pytest.raises(ClusterSpecError, match="RX_SECOND_PORT=2222"):
         join(JaxProcess("127.0.0.1:2222", 2, 0))
+
+
+def test_an_interrupt_while_joining_frees_the_chief_s_port(monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(processes, "_join_jax", interrupt)
+    with free_ports(1) as (port,), ThreadPoolExecutor(1) as pool:
+        chief = JaxProcess(f"127.0.0.1:{port}", 2, 0)
+        other = pool.submit(
+            open_channel,
+            1,
+            2,
+            chief.coordinator_address,
+            limits=Limits(joining=30.0, ending=0.0),
+            secret=secret_of(chief),
+            on_failure=lambda lost: None,
+        )
+        with pytest.raises(KeyboardInterrupt):
+            join(chief, 30.0)
+        other.result(40).close()
+        socket.create_server(("127.0.0.1", port)).close()
 
 
 START = """
