@@ -11,6 +11,7 @@ import enum
 from typing import Any, NamedTuple
 
 _ONE_ROW = 2  # of spatial dimensions: a sequence is an image of one row
+_FEW_OF_A_GROUP = 8  # channels, which the kernel computes lane by lane
 _TYPES = ({"float32"}, {"bfloat16"})
 
 
@@ -43,11 +44,21 @@ class Form(NamedTuple):
     all_groups_last: bool
     #: Whether to swap the operands, and reverse the taps of the result.
     exchanged: bool = False
-    #: Whether to round the weights to `bfloat16`.
-    rounded: bool = False
 
-    def numbers(self) -> list[int]:
-        """The form as convolutions.c reads it."""
+    @property
+    def can_pair(self) -> bool:
+        """Whether the kernel's sums have pairs of `bfloat16`: of channels, or of a row's pixels."""
+        ends = [self.channels // self.groups, self.channels_out // self.groups]
+        summed, kept = reversed(ends) if self.kind is Kind.INPUT_GRADIENT else ends
+        even = self.kind is Kind.WEIGHT_GRADIENT or summed % 2 == 0
+        return even and (self.groups == 1 or kept > _FEW_OF_A_GROUP)
+
+    def numbers(self, *, rounded: bool = False, pairs: int = 0) -> list[int]:
+        """The form as convolutions.c reads it.
+
+        `rounded` rounds the weights to `bfloat16`. `pairs` is 1 where images are `bfloat16` and the
+        result is `float32`, 2 where both are `bfloat16`.
+        """
         inputs, outputs = self.channels // self.groups, self.channels_out // self.groups
         of_input = (
             self.kind is Kind.INPUT_GRADIENT
@@ -59,7 +70,7 @@ class Form(NamedTuple):
         return [
             *(self.kind, self.groups, self.images, *self.size, self.channels),
             *(*self.size_out, self.channels_out, *self.kernel, *self.strides, *self.dilation),
-            *(*self.before, apart_groups, apart_out, apart_in, int(self.rounded)),
+            *(*self.before, apart_groups, apart_out, apart_in, int(rounded), pairs),
         ]
 
 

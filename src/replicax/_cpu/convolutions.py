@@ -39,7 +39,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from replicax._cpu import convolution_forms, lowering
 from replicax._cpu.convolution_forms import Form, Kind, form_of
-from replicax._cpu.kernels import CONVOLUTION, SOURCES, are_there
+from replicax._cpu.kernels import CONVOLUTION, SOURCES, are_there, multiplies_pairs
 from replicax._cpu.lowering import is_on_one_device, own_name
 from replicax._cpu.tuning import is_on
 
@@ -76,7 +76,7 @@ def _choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:
     if inner is None or _is_as_fast_with_xla(form):
         return None
     compute = functools.partial(_compute, form, ctx.avals_out[0].shape)
-    rule = _lowered(compute)
+    rule = mlir.lower_fun(compute, multiple_results=False)
     return lambda _, *operands, **how: rule(inner, *operands)
 
 
@@ -132,10 +132,9 @@ def _choose_rounding(ctx: Any, *, turned: Sequence[int], **params: Any) -> Any:
         return None
 
     def compute(lhs: Any, rhs: Any) -> Any:
-        rounded = form._replace(rounded=True)
-        return _compute(rounded, ctx.avals_out[0].shape, lhs, lax.rev(rhs, turned))
+        return _compute(form, ctx.avals_out[0].shape, lhs, lax.rev(rhs, turned))
 
-    rule = _lowered(compute)
+    rule = mlir.lower_fun(compute, multiple_results=False)
     return lambda _, *operands, **how: rule(inner, *operands)
 
 
@@ -171,7 +170,10 @@ def _compute(form: Form, shape: tuple[int, ...], lhs: Any, rhs: Any) -> jax.Arra
 
 
 def convolution(form: Form, shape: _Shape, *operands: Any) -> Any:
-    """A convolution of this form, with a result of this shape; partitioned over devices."""
+    """A convolution of this form, with a result of this shape; partitioned over devices.
+
+    The result has the type of the first operand. Weights of `bfloat16` images may be `float32`.
+    """
     numbers = np.array([*form.numbers(), _edition()], np.int32)
     return _divided(form, shape, *operands, numbers)
 
@@ -200,10 +202,28 @@ def with_devices(ctx: Any) -> Any:
 
 
 def _here(form: Form, shape: _Shape, *operands: Any) -> Any:
+    images, other = operands[:-1]
+    return _call(form, shape, images, other, images.dtype).astype(images.dtype)
+
+
+def _call(form: Form, shape: _Shape, images: Any, other: Any, dtype: Any) -> Any:
+    """Call the kernel, with a result of this dtype or of `float32`."""
+    rounded, pairs, widest = other.dtype != images.dtype, 0, np.dtype(np.float32)
+    if images.dtype == jnp.bfloat16 and form.can_pair and multiplies_pairs():
+        is_sum = form.kind is Kind.WEIGHT_GRADIENT or dtype == widest
+        pairs = 1 if is_sum else 2
+        if form.kind is not Kind.WEIGHT_GRADIENT:
+            other = other.astype(widest)
+    else:
+        images, other = images.astype(widest), other.astype(widest)
     # JAX's cache key has the address of this call's form, or nothing (`found_again`). The last
     # operand, the numbers of the form, distinguishes programs of different forms.
-    call = jax.ffi.ffi_call(CONVOLUTION, jax.ShapeDtypeStruct(shape, np.float32))
-    return call(*operands[:-1], form=np.array(form.numbers(), np.int64))
+    call = jax.ffi.ffi_call(
+        CONVOLUTION, jax.ShapeDtypeStruct(shape, dtype if pairs > 1 else widest)
+    )
+    return call(
+        images, other, form=np.array(form.numbers(rounded=rounded, pairs=pairs), np.int64)
+    )
 
 
 @functools.cache
@@ -255,8 +275,11 @@ def _partition(form: Form, shape: _Shape, mesh: Any, operands: Any, result: Any)
     )
 
     def on_each(*operands: Any) -> Any:
-        part, over = _here(own, own_shape, *operands), axes[_SUMMED[form.kind]]
-        return lax.psum(part, over) if over else part
+        over = axes[_SUMMED[form.kind]]
+        if not over:
+            return _here(own, own_shape, *operands)
+        part = _call(own, own_shape, *operands[:-1], np.float32)
+        return lax.psum(part, over).astype(operands[0].dtype)
 
     specs = [PartitionSpec(*(axes.get(name) or None for name in names)) for names in labels]
     *inside, out = (NamedSharding(mesh, spec) for spec in specs)

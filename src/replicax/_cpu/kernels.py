@@ -94,6 +94,12 @@ def function(name: str, *arguments: Any) -> Any:
     return found
 
 
+def multiplies_pairs() -> bool:
+    """Whether the kernels of this CPU multiply pairs of `bfloat16` by its own instructions."""
+    asked = function("rx_multiplies_pairs")
+    return asked is not None and bool(asked())
+
+
 def _best(folder: Path) -> str:
     built = [name for name in LEVELS if (folder / f"{name}.so").exists()]
     if not built:

@@ -10,6 +10,9 @@
    A tile multiplies one number of each row by a vector. Where a group has few channels (depthwise: one)
    most of that vector would be empty: there each row is a vector too, and a lane is a channel ("lanes").
 
+   Some CPUs multiply pairs of bfloat16, and add both products to a float32. There a number of the tile
+   is a pair ("pairs"): two channels of the source, of a weight gradient two pixels.
+
    The work is divided into chunks of the batch and shares of the channels. A part of it goes block by
    block: plan rows and runs; copy what they read, with zeros where taps reach over the border; compute.
    A weight gradient is a sum over the batch: each chunk has its own, and they are added in one order.
@@ -22,9 +25,16 @@
 
 /* What describes a convolution, in the order of `Form.numbers` in forms.py: sizes, geometry, and how
    far apart two groups, two output and two input channels of the weights lie. Images are NHWC,
-   weights HW and then channels; all float32. */
-enum { KIND, GROUPS, N, H, W, C, OH, OW, O, KH, KW, SH, SW, DH, DW, PT, PL, WG, WO, WI, ROUNDED, FIELDS };
+   weights HW and then channels. All are float32; with PAIRS images are bfloat16. */
+enum { KIND, GROUPS, N, H, W, C, OH, OW, O, KH, KW, SH, SW, DH, DW, PT, PL, WG, WO, WI, ROUNDED, PAIRS, FIELDS };
 enum { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT };
+enum { BROADCAST, BY_LANE, BY_PAIR }; /* what a tile multiplies by a vector: a number, a vector, a pair */
+
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 10
+#define HAS_PAIRS 1
+#else
+#define HAS_PAIRS 0
+#endif
 
 #ifdef __AVX512F__
 enum { TALL = 12 }; /* with two vectors each, 24 of 32 registers */
@@ -48,8 +58,10 @@ typedef struct { int64_t stride, dilation, pad, size; } Axis;
 typedef struct {
   const int64_t *form;
   const float *source, *other; /* other: the weights, or for their gradient the target */
-  float *result, *packed;      /* packed: weights panel by panel; of their gradient, those of each chunk */
+  char *result;
+  float *packed; /* weights panel by panel; of their gradient, those of each chunk */
   int back, weight, lanes, by_image; /* by_image: rows of tiles are images, at one place; else a row's pixels */
+  int pairs, bytes; /* a number is two of bfloat16; bytes of a number of the result */
   int spread, plain;                 /* whether channels are repeated for lanes; whether nothing is copied */
   int at_once, in_place; /* panels are packed where they are used; gradients lie as they are computed */
   Axis down, along;
@@ -64,19 +76,39 @@ typedef struct {
 typedef struct {
   const Run *run, *end;
   const float *a, *b;
-  float *c;
-  int64_t a_row, a_step, b_step, c_row, columns;
-  int add;
+  char *c;
+  int64_t a_row, a_step, b_step, c_row, columns; /* c_row in bytes */
+  int add, narrow; /* to what is there; as bfloat16 */
 } Product;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
+#if HAS_PAIRS
+#pragma GCC push_options
+#pragma GCC target("avx512bf16")
+#endif
+
+static inline __attribute__((always_inline)) Vec add_pairs(Vec sum, const float *left, Vec right) {
+#if HAS_PAIRS
+  return (Vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_ps(*left), (__m512bh)right);
+#else
+  return sum; /* is never called */
+#endif
+}
+
+/* The nearest bfloat16 of each. */
+static inline __attribute__((always_inline)) void round_to(int16_t *to, Vec numbers) {
+#if HAS_PAIRS
+  _mm256_storeu_si256((__m256i *)to, (__m256i)_mm512_cvtneps_pbh((__m512)numbers));
+#endif
+}
+
 /* A tile of the result: from `source`, rows a_row apart, and from `other`; both go on by their steps. */
 static inline __attribute__((always_inline)) void convolution_tile(
-    const int lanes, const int rows, const int vectors, const Run *run, const Run *end, const float *source,
-    int64_t a_row, int64_t a_step, const float *other, int64_t b_step, float *result, int64_t c_row,
-    int64_t columns, int add) {
+    const int how, const int rows, const int vectors, const Run *run, const Run *end, const float *source,
+    int64_t a_row, int64_t a_step, const float *other, int64_t b_step, char *result, int64_t c_row,
+    int64_t columns, int add, int narrow) {
   Vec sum[HIGH][2];
 #pragma GCC unroll 12
   for (int i = 0; i < rows; i++)
@@ -90,31 +122,35 @@ static inline __attribute__((always_inline)) void convolution_tile(
       for (int i = 0; i < rows; i++) {
         const float *left = i < 6 ? a + i * a_row : lower + (i - 6) * a_row;
         for (int j = 0; j < vectors; j++)
-          if (lanes) sum[i][j] += *(const Vec *)(left + j * LANES) * right[j];
-          else sum[i][j] += *left * right[j];
+          if (how == BY_LANE) sum[i][j] += *(const Vec *)(left + j * LANES) * right[j];
+          else if (how == BROADCAST) sum[i][j] += *left * right[j];
+          else sum[i][j] = add_pairs(sum[i][j], left, right[j]);
       }
     }
   }
-  if (columns < vectors * LANES) {
 #pragma GCC unroll 12
-    for (int i = 0; i < rows; i++) memcpy(result + i * c_row, sum[i], columns * sizeof *result);
-    return;
+  for (int i = 0; i < rows; i++) {
+    char *to = result + i * c_row;
+    if (how == BY_PAIR && narrow) {
+      int16_t rounded[2 * LANES];
+      for (int j = 0; j < vectors; j++) round_to(rounded + j * LANES, sum[i][j]);
+      memcpy(to, rounded, (columns < vectors * LANES ? columns : vectors * LANES) * sizeof *rounded);
+    } else if (columns < vectors * LANES) memcpy(to, sum[i], columns * sizeof(float));
+    else
+      for (int j = 0; j < vectors; j++) {
+        Vec *place = (Vec *)to + j;
+        if (add) sum[i][j] += *place;
+        *place = sum[i][j];
+      }
   }
-#pragma GCC unroll 12
-  for (int i = 0; i < rows; i++)
-    for (int j = 0; j < vectors; j++) {
-      Vec *to = (Vec *)(result + i * c_row + j * LANES);
-      if (add) sum[i][j] += *to;
-      *to = sum[i][j];
-    }
 }
 
 #define TILE(n) \
-  convolution_tile(lanes, n, vectors, p.run, p.end, p.a + row * p.a_row, p.a_row, p.a_step, p.b, p.b_step, \
-                   p.c + row * p.c_row, p.c_row, p.columns, p.add)
+  convolution_tile(how, n, vectors, p.run, p.end, p.a + row * p.a_row, p.a_row, p.a_step, p.b, p.b_step, \
+                   p.c + row * p.c_row, p.c_row, p.columns, p.add, p.narrow)
 #define CASE(n) case n: TILE(n); break;
 static inline __attribute__((always_inline)) void tiles(
-    const int lanes, const int vectors, const Product *product, int64_t count) {
+    const int how, const int vectors, const Product *product, int64_t count) {
   const int high = vectors == 1 ? HIGH : TALL;
   const Product p = *product; /* stores to the result cannot change it */
   int64_t row = 0;
@@ -129,10 +165,19 @@ static inline __attribute__((always_inline)) void tiles(
   }
 }
 
-static __attribute__((noinline)) void multiply_rows(int lanes, const Product *p, int64_t count, int64_t width) {
-  if (lanes) width == WIDE ? tiles(1, 2, p, count) : tiles(1, 1, p, count);
-  else width == WIDE ? tiles(0, 2, p, count) : tiles(0, 1, p, count);
+#define HOW(how) \
+  case how: width == WIDE ? tiles(how, 2, p, count) : tiles(how, 1, p, count); break;
+static __attribute__((noinline)) void multiply_rows(int how, const Product *p, int64_t count, int64_t width) {
+  switch (how) {
+    HOW(BROADCAST) HOW(BY_LANE)
+#if HAS_PAIRS
+    HOW(BY_PAIR)
+#endif
+  }
 }
+#if HAS_PAIRS
+#pragma GCC pop_options
+#endif
 
 /* Where a tap of one of the target's rows or columns is in the source; -1 if nowhere. */
 static int64_t source_of(const Job *job, Axis axis, int64_t to, int64_t tap) {
@@ -161,6 +206,21 @@ static void round_numbers(float *numbers, int64_t count) {
   }
 }
 
+/* Makes a pair of bfloat16 of each two numbers. */
+static void pair_weights(float *first, float *second, int64_t count) {
+  round_numbers(first, count), round_numbers(second, count);
+  for (int64_t i = 0; i < count; i += LANES) {
+    Ints *low = (Ints *)(first + i), *high = (Ints *)(second + i);
+    *low = (*low >> 16 & 0xffff) | *high;
+  }
+}
+
+static inline void pick(float *to, const float *weights, const int64_t *at, int64_t count, int together) {
+  if (together) memcpy(to, weights + at[0], WIDE * sizeof *to);
+  else
+    for (int64_t i = 0; i < count; i++) to[i] = weights[at[i]];
+}
+
 /* Weights to their panels, or back the sums of their gradients over all chunks. */
 static void pack_panel(const Job *job, int64_t number, float *packed) {
   const int64_t *f = job->form, size = job->panels * job->depth * WIDE;
@@ -169,24 +229,26 @@ static void pack_panel(const Job *job, int64_t number, float *packed) {
   for (int64_t i = 0; i < panel.columns; i++)
     at[i] = (panel.to + i) / job->to_each * f[WG] + (panel.to + i) % job->to_each * job->apart_to;
   const int together = panel.columns == WIDE && at[WIDE - 1] == at[0] + WIDE - 1;
+  const int pairs = job->pairs && !job->weight;
   if (!job->weight && panel.columns < panel.width) memset(packed, 0, job->depth * panel.width * sizeof *packed);
   for (int64_t tap = 0; tap < f[KH] * f[KW]; tap++) {
     int64_t first = (tap / f[KW] * f[KW] + job->columns[tap % f[KW]].kernel) * (f[C] / f[GROUPS]) * f[O];
-    for (int64_t from = 0; from < job->from_each; from++, first += job->apart_from, packed += panel.width)
+    for (int64_t from = 0; from < job->from_each; from++, first += (1 + pairs) * job->apart_from, packed += panel.width)
       if (!job->weight) {
-        const float *weights = job->other + first;
-        if (together) memcpy(packed, weights + at[0], WIDE * sizeof *packed);
-        else
-          for (int64_t i = 0; i < panel.columns; i++) packed[i] = weights[at[i]];
+        pick(packed, job->other + first, at, panel.columns, together);
+        if (!pairs) continue;
+        float second[WIDE] = {0};
+        pick(second, job->other + first + job->apart_from, at, panel.columns, together);
+        pair_weights(packed, second, panel.width);
       } else {
-        float sum[WIDE], *weights = job->result + first;
+        float sum[WIDE], *weights = (float *)job->result + first;
         memcpy(sum, packed, panel.width * sizeof *sum);
         for (int64_t chunk = 1; chunk < job->chunks; chunk++)
           for (int64_t i = 0; i < panel.width; i++) sum[i] += packed[chunk * size + i];
         for (int64_t i = 0; i < panel.columns; i++) weights[at[i]] = sum[i];
       }
   }
-  if (f[ROUNDED]) round_numbers(packed - job->depth * panel.width, job->depth * panel.width);
+  if (f[ROUNDED] && !pairs) round_numbers(packed - job->depth * panel.width, job->depth * panel.width);
 }
 static int pack(const Job *job, int64_t number) {
   pack_panel(job, number, job->packed + number * job->depth * WIDE);
@@ -208,6 +270,9 @@ static int64_t run_step(const Job *job) {
 static int64_t source_step(const Job *job) {
   return job->by_image ? job->down.size * job->pitch : job->step * job->pixel;
 }
+
+/* How many numbers a sum over so many pixels has. */
+static int64_t summed(const Job *job, int64_t pixels) { return job->pairs ? (pixels + 1) / 2 : pixels; }
 static int64_t result_step(const Job *job) { return job->by_image ? job->to_h * job->to_w : job->phases; }
 
 /* The taps that a row of pixels of the result reads. A run that goes on where the last one ends joins it. */
@@ -236,7 +301,7 @@ static void plan_taps(const Job *job, Plan *plan, int64_t image, int64_t y, int6
   if (row.end > row.first) plan->rows[plan->row_count++] = row;
   else if (plan->fills) /* between strides, or outside */
     for (int64_t i = 0; i < row.count; i++)
-      memset(job->result + (row.to + i * result_step(job)) * job->to_c, 0, job->to_c * sizeof(float));
+      memset(job->result + (row.to + i * result_step(job)) * job->to_c * job->bytes, 0, job->to_c * job->bytes);
 }
 
 static void plan_images(const Job *job, Plan *plan, int64_t first, int64_t count) {
@@ -264,7 +329,7 @@ static void plan_weights(const Job *job, Plan *plan, int64_t first, int64_t coun
         if (job->by_image) ix = source_of(job, job->along, i % job->to_w, kx);
         if (iy < 0 || ix < 0) continue;
         int64_t a = row_read(job, plan, image * job->down.size + iy) + ix * job->pixel;
-        int64_t pixels = job->by_image ? count : job->to_w;
+        int64_t pixels = summed(job, job->by_image ? count : job->to_w);
         plan->runs[plan->run_count++] = (Run){a, i * pixels, pixels};
       }
       row.end = plan->run_count;
@@ -311,16 +376,53 @@ static void copy_row(const Job *job, float *to, const float *from) {
   memset(to + width * job->pixel, 0, right * sizeof *to);
 }
 
+/* One row of the source for a weight gradient of pairs: of a pixel and of the one that is summed next,
+   which is in the next image, or `step` pixels on. */
+static void copy_pairs(const Job *job, uint32_t *to, const uint16_t *from, const uint16_t *next) {
+  const int64_t width = job->along.size, each = job->from_c;
+  for (int64_t x = -job->left; x < job->pitch / job->pixel - job->left; x++, to += job->pixel) {
+    const int64_t other = job->by_image ? x : x + job->step;
+    if (x >= 0 && x < width)
+      for (int64_t i = 0; i < each; i++) to[i] = from[x * each + i];
+    else memset(to, 0, each * sizeof *to);
+    if (next && other >= 0 && other < width)
+      for (int64_t i = 0; i < each; i++) to[i] |= (uint32_t)next[other * each + i] << 16;
+  }
+}
+
+static void copy_source(const Job *job, const Plan *plan, float *copy, int64_t first, int64_t count) {
+  const int64_t size = job->along.size * job->from_c, height = job->down.size;
+  const uint16_t *narrow = (const uint16_t *)job->source;
+  for (int64_t row = plan->low; row <= plan->high; row++, copy += job->pitch)
+    if (!job->pairs || !job->weight) copy_row(job, copy, job->source + row * size);
+    else if (!job->by_image) copy_pairs(job, (uint32_t *)copy, narrow + row * size, narrow + row * size);
+    else {
+      const int64_t image = 2 * (row / height - first) + first, y = row % height;
+      if (image >= first + count) return;
+      const uint16_t *from = narrow + (image * height + y) * size;
+      copy_pairs(job, (uint32_t *)copy, from, image + 1 < first + count ? from + height * size : NULL);
+    }
+}
+
 /* A panel of the output's gradient, pixels in the order of the plan's runs. */
 static void copy_panel(const Job *job, float *to, Panel panel, int64_t first, int64_t count) {
-  const int64_t area = job->by_image ? job->to_h * job->to_w : 1, pixels = job->by_image ? count : count * job->to_w;
-  const float *from = job->other + first * (job->by_image ? area : job->to_w) * job->to_c + panel.to;
-  for (int64_t place = 0; place < area; place++)
-    for (int64_t i = 0; i < pixels; i++, to += panel.width) {
-      const float *pixel = from + (i * area + place) * job->to_c;
+  const int64_t area = job->by_image ? job->to_h * job->to_w : 1, pixels = job->by_image ? count : job->to_w;
+  const int64_t lines = job->by_image ? area : count, apart = area * job->to_c;
+  const int64_t next = job->by_image ? job->to_c : job->to_w * job->to_c;
+  const int64_t begin = first * (job->by_image ? area : job->to_w) * job->to_c + panel.to;
+  for (int64_t line = 0; line < lines; line++)
+    for (int64_t i = 0; i < pixels; i += 1 + job->pairs, to += panel.width) {
+      const int64_t at = begin + line * next + i * apart;
       if (panel.columns < panel.width) memset(to, 0, panel.width * sizeof *to);
-      if (panel.columns == WIDE) memcpy(to, pixel, WIDE * sizeof *to);
-      else memcpy(to, pixel, panel.columns * sizeof *to);
+      if (job->pairs) {
+        const uint16_t *narrow = (const uint16_t *)job->other + at;
+        uint32_t *pair = (uint32_t *)to;
+        if (i + 1 < pixels)
+          for (int64_t k = 0; k < panel.columns; k++) pair[k] = narrow[k] | (uint32_t)narrow[k + apart] << 16;
+        else
+          for (int64_t k = 0; k < panel.columns; k++) pair[k] = narrow[k];
+      } else if (panel.columns == WIDE) memcpy(to, job->other + at, WIDE * sizeof *to);
+      else memcpy(to, job->other + at, panel.columns * sizeof *to);
     }
 }
 
@@ -334,39 +436,43 @@ static int compute_block(const Job *job, int64_t chunk, int64_t share, int64_t f
   if (!plan.runs) return 1;
   plan.rows = (Row *)(plan.runs + run_count);
   (job->weight ? plan_weights : plan_images)(job, &plan, first, count);
-  if (job->by_image && plan.high >= 0) row_read(job, &plan, (first + count) * job->down.size - 1); /* all images */
+  if (job->by_image && plan.high >= 0) { /* all images */
+    row_read(job, &plan, first * job->down.size);
+    row_read(job, &plan, (first + count) * job->down.size - 1);
+  }
   const int64_t copied = job->plain || plan.high < 0 ? 0 : (plan.high - plan.low + 1) * job->pitch;
   /* Between them WIDE numbers: with lanes, a last vector reaches over the end. */
   const int64_t target_at = copied + WIDE, packed_at = target_at + pixels * WIDE;
   float *copy = at_least(&copy_memory, (packed_at + (job->at_once ? job->depth * WIDE : 0)) * sizeof *copy);
   if (!copy) return 1;
-  for (int64_t row = plan.low; copied && row <= plan.high; row++)
-    copy_row(job, copy + (row - plan.low) * job->pitch, job->source + row * job->along.size * job->from_c);
+  if (copied) copy_source(job, &plan, copy, first, count);
   const float *source = copied ? copy - plan.low * job->pitch : job->source;
   const int64_t last = job->panels * (share + 1) / job->shares;
+  const int how = job->lanes ? BY_LANE : job->pairs ? BY_PAIR : BROADCAST;
   for (int64_t number = job->panels * share / job->shares; number < last; number++) {
     const Panel panel = panel_of(job, number);
     float *packed = copy + packed_at;
     if (!job->at_once) packed = job->packed + ((job->weight ? chunk : 0) * job->panels + number) * job->depth * WIDE;
-    Product product = {.b = packed, .b_step = panel.width, .columns = panel.columns};
+    Product product = {.b = packed, .b_step = panel.width, .columns = panel.columns, .narrow = job->bytes < 4};
     if (job->weight) {
       copy_panel(job, copy + target_at, panel, first, count);
       product.b = copy + target_at, product.add = add;
-      product.a_row = job->lanes ? job->along.dilation * job->pixel : 1, product.a_step = source_step(job);
-      product.c_row = (job->lanes ? job->from_each : 1) * panel.width;
-      if (job->in_place) product.c_row = job->to_c;
+      product.a_row = job->lanes ? job->along.dilation * job->pixel : 1;
+      product.a_step = (job->pairs && !job->by_image ? 2 : 1) * source_step(job);
+      product.c_row = (job->lanes ? job->from_each : 1) * panel.width * job->bytes;
+      if (job->in_place) product.c_row = job->to_c * job->bytes;
       else product.columns = panel.width;
     } else {
       if (job->at_once) pack_panel(job, number, packed);
       product.a_row = source_step(job), product.a_step = run_step(job);
-      product.c_row = result_step(job) * job->to_c;
+      product.c_row = result_step(job) * job->to_c * job->bytes;
     }
     for (const Row *row = plan.rows; row < plan.rows + plan.row_count; row++) {
       product.run = plan.runs + row->first, product.end = plan.runs + row->end;
       product.a = source + panel.from + row->a;
-      product.c = job->weight && !job->in_place ? packed + row->to * panel.width
-                                                : job->result + row->to * job->to_c + panel.to;
-      multiply_rows(job->lanes, &product, row->count, panel.width);
+      product.c = job->weight && !job->in_place ? (char *)(packed + row->to * panel.width)
+                                                : job->result + (row->to * job->to_c + panel.to) * job->bytes;
+      multiply_rows(how, &product, row->count, panel.width);
     }
     if (job->weight && job->at_once && !job->in_place) pack_panel(job, number, packed);
   }
@@ -402,7 +508,8 @@ static void arrange(Job *job) {
   job->left = -low;
   job->pitch = (high - low + 1) * job->pixel;
   const int over = job->lanes && job->to_c % LANES; /* a last vector reads over the end */
-  job->plain = job->pitch == axis.size * job->from_c && job->pixel == job->from_c && !job->spread && !over;
+  job->plain = job->pitch == axis.size * job->from_c && job->pixel == job->from_c && !job->spread && !over &&
+               !(job->pairs && job->weight);
 }
 
 /* Into chunks, blocks and shares of channels; for a weight gradient by its form alone. */
@@ -447,7 +554,8 @@ static int convolve(const XLA_FFI_CallFrame *frame, const int64_t *f, void *a, v
   const int back = job->back = f[KIND] == INPUT_GRADIENT, weight = job->weight = f[KIND] == WEIGHT_GRADIENT;
   job->down = (Axis){f[SH], f[DH], f[PT], f[back ? OH : H]};
   job->along = (Axis){f[SW], f[DW], f[PL], f[back ? OW : W]};
-  job->images = f[N], job->from_c = f[back ? O : C];
+  job->pairs = f[PAIRS] > 0, job->bytes = f[PAIRS] > 1 ? 2 : 4;
+  job->images = f[N], job->from_c = f[back ? O : C] / (job->pairs && !weight ? 2 : 1);
   job->to_h = f[back ? H : OH], job->to_w = f[back ? W : OW], job->to_c = f[back ? C : O];
   job->from_each = job->from_c / f[GROUPS], job->to_each = job->to_c / f[GROUPS];
   job->apart_from = f[back ? WO : WI], job->apart_to = f[back ? WI : WO];
@@ -496,4 +604,13 @@ XLA_FFI_Error *rx_convolution(XLA_FFI_CallFrame *frame) {
   return failure(
       frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
       "no memory for a convolution; replicax.config.cpu_tuning(False) is without it");
+}
+
+/* Whether this CPU multiplies pairs of bfloat16, and the compiler knew how. */
+int64_t rx_multiplies_pairs(void) {
+#if HAS_PAIRS
+  return __builtin_cpu_supports("avx512bf16") != 0;
+#else
+  return 0;
+#endif
 }
