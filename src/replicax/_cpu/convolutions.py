@@ -203,10 +203,10 @@ def with_devices(ctx: Any) -> Any:
 
 def _here(form: Form, shape: _Shape, *operands: Any) -> Any:
     images, other = operands[:-1]
-    return _call(form, shape, images, other, images.dtype).astype(images.dtype)
+    return call(form, shape, images, other, images.dtype).astype(images.dtype)
 
 
-def _call(form: Form, shape: _Shape, images: Any, other: Any, dtype: Any) -> Any:
+def call(form: Form, shape: _Shape, images: Any, other: Any, dtype: Any) -> Any:
     """Call the kernel, with a result of this dtype or of `float32`."""
     rounded, pairs, widest = other.dtype != images.dtype, 0, np.dtype(np.float32)
     if images.dtype == jnp.bfloat16 and form.can_pair and multiplies_pairs():
@@ -218,10 +218,10 @@ def _call(form: Form, shape: _Shape, images: Any, other: Any, dtype: Any) -> Any
         images, other = images.astype(widest), other.astype(widest)
     # JAX's cache key has the address of this call's form, or nothing (`found_again`). The last
     # operand, the numbers of the form, distinguishes programs of different forms.
-    call = jax.ffi.ffi_call(
+    kernel = jax.ffi.ffi_call(
         CONVOLUTION, jax.ShapeDtypeStruct(shape, dtype if pairs > 1 else widest)
     )
-    return call(
+    return kernel(
         images, other, form=np.array(form.numbers(rounded=rounded, pairs=pairs), np.int64)
     )
 
@@ -278,7 +278,7 @@ def _partition(form: Form, shape: _Shape, mesh: Any, operands: Any, result: Any)
         over = axes[_SUMMED[form.kind]]
         if not over:
             return _here(own, own_shape, *operands)
-        part = _call(own, own_shape, *operands[:-1], np.float32)
+        part = call(own, own_shape, *operands[:-1], np.float32)
         return lax.psum(part, over).astype(operands[0].dtype)
 
     specs = [PartitionSpec(*(axes.get(name) or None for name in names)) for names in labels]

@@ -8,10 +8,13 @@ rows, which is slow.
 
 `dot(x, g)` sums over the rows of a batch. XLA first copies one of the arrays transposed;
 `src/products.c` multiplies the arrays as they are.
+
+Products of `bfloat16` are convolutions of one tap, if the CPU multiplies pairs of such numbers.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -24,11 +27,14 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.interpreters import mlir
 
 from replicax._cpu import kernels, lowering
-from replicax._cpu.kernels import ROW_PRODUCTS
+from replicax._cpu.convolution_forms import Form, Kind
+from replicax._cpu.convolutions import call
+from replicax._cpu.kernels import CONVOLUTION, ROW_PRODUCTS
 from replicax._cpu.lowering import is_on_one_device
 from replicax._cpu.tuning import is_on
 
 _LEAST_ROWS = 1024
+_LEAST_ROWS_OF_PAIRS, _LEAST_PRODUCTS = 64, 1 << 23
 _VECTOR, _WIDEST = 16, 128  # widths are multiples of the one and at most the other
 
 
@@ -101,13 +107,57 @@ def _other_way_round(product: Any, transpose: Any) -> Any:
 
 def install() -> None:
     """Register the kernel for products of our programs on CPUs that sum over many rows."""
-    lowering.choose_rule(lax.dot_general_p, "products", _choose, kernels=[ROW_PRODUCTS])
+    lowering.choose_rule(lax.dot_general_p, "products", _choose, kernels=[CONVOLUTION, ROW_PRODUCTS])
 
 
 def _choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:
     """The kernel's rule for products that it covers; None for all others."""
-    here = is_on_one_device(ctx.module_context)
-    return _RULE if here and covers(*ctx.avals_in, **params) and kernels.are_there() else None
+    if not is_on_one_device(ctx.module_context) or not kernels.are_there():
+        return None
+    if covers(*ctx.avals_in, **params):
+        return _RULE
+    form = form_of(*ctx.avals_in, **params) if kernels.multiplies_pairs() else None
+    if form is None:
+        return None
+    (aval,) = ctx.avals_out
+    return mlir.lower_fun(functools.partial(_in_pairs, form, aval.shape), multiple_results=False)
+
+
+def form_of(left: Any, right: Any, *, dimension_numbers: Any, **params: Any) -> Form | None:
+    """The convolution that a product of `bfloat16` is; None for products that XLA computes."""
+    contracted, batch = (tuple(map(tuple, axes)) for axes in dimension_numbers)
+    types = {str(one) for one in (left.dtype, right.dtype, params["preferred_element_type"])}
+    if types - {"None"} != {"bfloat16"} or any(batch) or not is_plain(params):
+        return None
+    count = len(contracted[0])
+    first = tuple(range(count))
+    last_left, last = (tuple(range(array.ndim - count, array.ndim)) for array in (left, right))
+    summed = math.prod(left.shape[axis] for axis in contracted[0])
+    width_left, width = left.size // summed, right.size // summed
+    if width_left * width * summed < _LEAST_PRODUCTS:
+        return None
+    if contracted == (first, first):
+        kind, rows, ends = Kind.WEIGHT_GRADIENT, summed, (width_left, width)
+        fits = summed >= _LEAST_ROWS
+    else:
+        kind, rows, ends = Kind.FORWARD, width_left, (summed, width)
+        fits = rows >= _LEAST_ROWS_OF_PAIRS and contracted in {(last_left, first), (last_left, last)}
+    row, one = (1, rows), (1, 1)
+    leads = contracted[1] == first
+    form = Form(kind, 1, 1, row, ends[0], row, ends[1], one, one, one, (0, 0), leads)
+    return form if fits and form.can_pair else None
+
+
+def _in_pairs(form: Form, shape: Any, left: Any, right: Any, **_: Any) -> Any:
+    """A product as a convolution: its rows are the pixels of one image."""
+    rows = form.size[1]
+    images = left.reshape(1, 1, rows, form.channels)
+    if form.kind is Kind.WEIGHT_GRADIENT:
+        other, result = right.reshape(1, 1, rows, form.channels_out), (form.channels,)
+    else:
+        other, result = right, (1, 1, rows)
+    found = call(form, (*result, form.channels_out), images, other, left.dtype)
+    return found.reshape(shape).astype(left.dtype)
 
 
 def covers(left: Any, right: Any, *, dimension_numbers: Any, **params: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import jax
@@ -15,6 +16,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from replicax._cpu import convolutions
 from replicax._cpu.convolution_forms import Kind, form_of
 from replicax._cpu.convolutions import found_again
+from replicax._cpu.kernels import multiplies_pairs
 from replicax._cpu.programs import with_rules
 
 IMAGES, SEQUENCES = ("NHWC", "HWIO", "NHWC"), ("NWC", "WIO", "NWC")
@@ -223,8 +225,56 @@ def cases():
             yield x, w, how
 
 
+def cases_of_many_channels():
+    """Images at one place in one tile, blocks with a last image alone, and 1×1 over many pixels."""
+    draw = np.random.default_rng(0)
+    for images, size, kernel, stride, inputs, outputs in [
+        (5, (4, 3), (3, 3), 1, 64, 40),
+        (7, (2, 2), (3, 3), 1, 128, 64),
+        (49, (1, 3), (1, 3), 1, 66, 7),
+        (4, (9, 7), (3, 2), 2, 64, 33),
+        (3, (11, 12), (5, 5), 3, 34, 72),
+        (3, (13, 9), (1, 1), 1, 256, 20),
+    ]:
+        x = draw.normal(size=(images, *size, inputs)).astype("float32")
+        w = draw.normal(size=(*kernel, inputs, outputs)).astype("float32")
+        padding = [((taps - 1) // 2, taps // 2) for taps in kernel]
+        how = {"window_strides": (stride, stride), "rhs_dilation": (1, 1), "padding": padding}
+        yield x, w, {**how, "feature_group_count": 1}
+
+
+def rounded(array):
+    return np.asarray(array).astype("bfloat16").astype("float64")
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_numbers_of_sixteen_bits_are_right(kernel, pairs, monkeypatch):
+    if not pairs:
+        monkeypatch.setattr(convolutions, "multiplies_pairs", lambda: False)
+    with_pairs = pairs and multiplies_pairs()
+    drawn = [*cases_of_many_channels(), *itertools.islice(cases(), 30)]
+    operands = [(x.astype("bfloat16"), w.astype("bfloat16")) for x, w, _ in drawn]
+
+    def run_all(operands):
+        return [
+            with_gradients(*some, **how) for some, (*_, how) in zip(operands, drawn, strict=True)
+        ]
+
+    compiled = jax.jit(with_rules(run_all)).lower(operands).compile()
+    calls = re.findall(r'= (\w+)\[.*custom_call_target="rx_convolution"', compiled.as_text())
+    assert len(calls) > 2.5 * len(drawn)
+    assert ("bf16" in calls) == with_pairs
+    for found, (x, w), (*_, how) in zip(compiled(operands), operands, drawn, strict=True):
+        right = by_taps(*map(rounded, (x, w)), lambda out: rounded(np.cos(rounded(out))), **how)
+        for ours, expected in zip(found, right, strict=True):
+            atol = 2**-7 * max(1e-3, np.abs(expected).max())
+            np.testing.assert_allclose(
+                ours.astype(float), expected, rtol=0, atol=atol, err_msg=f"{x.shape} {how}"
+            )
+
+
 def test_numbers_are_right(kernel):
-    drawn = list(cases())
+    drawn = [*cases(), *cases_of_many_channels()]
     operands = [(x, w) for x, w, _ in drawn]
 
     def run_all(operands):

@@ -86,6 +86,41 @@ def test_each_device_its_rows():
     assert not is_for_kernel(lambda a, b: product(a, b), *divided)
 
 
+@pytest.mark.parametrize(
+    ("product", "left", "right"),
+    [
+        (over((2,), (0,)), (4, 64, 48), (48, 700)),
+        (over((2,), (1,)), (4, 512, 48), (100, 48)),  # a gradient by the rows
+        (over((1, 2), (0, 1)), (300, 8, 16), (8, 16, 300)),  # several axes of a weight
+        (over((0, 1), (0, 1)), (5, 411, 48), (5, 411, 8, 16)),  # by the weight, of odd rows
+        (over((0,), (0,)), (2047, 33), (2047, 253)),
+    ],
+)
+def test_products_of_sixteen_bits(product, left, right):
+    arrays = [jnp.asarray(numbers(*shape), "bfloat16") for shape in (left, right)]
+    run = jax.jit(with_rules(product))
+    is_convolution = kernels.CONVOLUTION in run.lower(*arrays).as_text()
+    assert is_convolution == kernels.multiplies_pairs()
+    expected = product(*(array.astype("float32") for array in arrays))
+    atol = 2**-8 * float(abs(expected).max())
+    np.testing.assert_allclose(run(*arrays).astype("float32"), expected, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize(
+    ("product", "left", "right"),
+    [
+        (over((1,), (0,)), (2048, 129), (129, 253)),  # an odd number of products
+        (over((1,), (0,)), (32, 2048), (2048, 512)),  # few rows
+        (over((0,), (0,)), (512, 256), (512, 256)),
+        (over((1,), (0,)), (256, 64), (64, 256)),  # few numbers
+        (over((1, 2), (1, 0)), (512, 32, 32), (32, 32, 128)),  # another order
+    ],
+)
+def test_other_products_of_sixteen_bits_are_left_to_xla(product, left, right):
+    arrays = [jnp.ones(shape, "bfloat16") for shape in (left, right)]
+    assert kernels.CONVOLUTION not in jax.jit(with_rules(product)).lower(*arrays).as_text()
+
+
 def test_neither_exported_nor_switched_off():
     arrays = numbers(1024, 16), numbers(1024, 16)
     exported = jax.export.export(jax.jit(with_rules(over((0,), (0,)))))(*arrays)

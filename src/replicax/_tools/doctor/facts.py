@@ -65,7 +65,7 @@ class Facts:
     cache: str | None  # the folder of compiled programs
     cache_error: str
     has_compiler: bool
-    kernels: str | None  # the level that is loaded, such as `x86-64-v3`
+    kernels: str | None  # the level that is loaded, such as `x86-64-v3`, and what else it uses
     kernels_off: str  # why none are loaded
 
 
@@ -171,9 +171,9 @@ def _devices(environ: Mapping[str, str]) -> tuple[str, int, str, str]:
 def _kernels() -> tuple[str | None, str]:
     """The level of the loaded CPU kernels, or why none are loaded."""
     try:
-        from replicax._cpu.kernels import NoKernelsError, load
+        from replicax._cpu.kernels import NoKernelsError, load, multiplies_pairs
 
-        return load(), ""
+        return load() + (", with products of bfloat16" if multiplies_pairs() else ""), ""
     except ImportError:  # JAX is missing or broken
         return None, "JAX cannot be imported"
     except NoKernelsError as why:
