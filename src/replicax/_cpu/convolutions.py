@@ -274,12 +274,12 @@ def _partition(form: Form, shape: _Shape, mesh: Any, operands: Any, result: Any)
         size // parts.get(name, 1) for name, size in zip(labels[-1], shape, strict=True)
     )
 
-    def on_each(*operands: Any) -> Any:
+    def on_each(images: Any, other: Any, numbers: Any) -> Any:
         over = axes[_SUMMED[form.kind]]
         if not over:
-            return _here(own, own_shape, *operands)
-        part = call(own, own_shape, *operands[:-1], np.float32)
-        return lax.psum(part, over).astype(operands[0].dtype)
+            return _here(own, own_shape, images, other, numbers)
+        part = call(own, own_shape, images, other, np.float32)
+        return lax.psum(part, over).astype(images.dtype)
 
     specs = [PartitionSpec(*(axes.get(name) or None for name in names)) for names in labels]
     *inside, out = (NamedSharding(mesh, spec) for spec in specs)

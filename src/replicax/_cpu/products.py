@@ -106,8 +106,9 @@ def _other_way_round(product: Any, transpose: Any) -> Any:
 
 
 def install() -> None:
-    """Register the kernel for products of our programs on CPUs that sum over many rows."""
-    lowering.choose_rule(lax.dot_general_p, "products", _choose, kernels=[CONVOLUTION, ROW_PRODUCTS])
+    """Register the kernels for products of our programs on CPUs."""
+    names = [CONVOLUTION, ROW_PRODUCTS]
+    lowering.choose_rule(lax.dot_general_p, "products", _choose, kernels=names)
 
 
 def _choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:
@@ -141,7 +142,8 @@ def form_of(left: Any, right: Any, *, dimension_numbers: Any, **params: Any) -> 
         fits = summed >= _LEAST_ROWS
     else:
         kind, rows, ends = Kind.FORWARD, width_left, (summed, width)
-        fits = rows >= _LEAST_ROWS_OF_PAIRS and contracted in {(last_left, first), (last_left, last)}
+        by_rows = contracted[0] == last_left and contracted[1] in (first, last)
+        fits = by_rows and rows >= _LEAST_ROWS_OF_PAIRS
     row, one = (1, rows), (1, 1)
     leads = contracted[1] == first
     form = Form(kind, 1, 1, row, ends[0], row, ends[1], one, one, one, (0, 0), leads)
