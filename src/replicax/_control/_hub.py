@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, cast, final
 
 from replicax._control._heartbeat import Ticks
-from replicax._control._member import Member, is_double, number_of, process_of
+from replicax._control._member import Member, is_double, number_of, process_of, silent
 from replicax._control._watchdog import (
     WAITERS_SHOWN,
     Notices,
@@ -95,10 +95,12 @@ class Hub:
         """
         began = time.monotonic()
         while not (missing := self._wait(began)):
-            silent = self._silent()
-            for index, member in silent:
+            with self._changed:
+                members = dict(self._members)
+            unheard = silent(members)
+            for index, member in unheard.items():
                 self._forget(index, member)
-            if not silent and self._begin(send, host, pid):
+            if not unheard and self._begin(send, host, pid):
                 threading.Thread(target=self._watch, name="replicax-watchdog", daemon=True).start()
                 return ""
         return missing
@@ -145,14 +147,6 @@ class Hub:
             if index in missing
         ]
         return ", ".join([*([f"nothing from {listed(never)}"] if never else []), *lost])
-
-    def _silent(self) -> list[tuple[int, Member]]:
-        """The workers that do not answer a ping, though they are connected."""
-        with self._changed:
-            members = list(self._members.items())
-        for _, member in members:
-            member.ask()
-        return [(index, member) for index, member in members if not member.has_answered()]
 
     def _begin(self, send: Callable[[Encoded], None], host: str, pid: int) -> bool:
         """Welcome all workers; returns False if one has left since it answered."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Mapping
 from typing import final
 
 from replicax._core.errors import ClusterError
@@ -39,16 +41,23 @@ class Member:
         """Note that a ping was answered."""
         self._has_answered.set()
 
-    def has_answered(self) -> bool:
-        """Whether it answers the ping in time."""
-        return self._has_answered.wait(_SIGN_OF_LIFE)
+    def has_answered(self, deadline: float) -> bool:
+        """Whether it answers the ping before the deadline, by `time.monotonic`."""
+        return self._has_answered.wait(max(0.0, deadline - time.monotonic()))
 
     def is_alive(self) -> bool:
         """Ping it as soon as it is connected, and wait for the answer."""
-        if not self._is_connected.wait(_SIGN_OF_LIFE):
-            return False
-        self.ask()
-        return self.has_answered()
+        return self._is_connected.wait(_SIGN_OF_LIFE) and not silent({0: self})
+
+
+def silent(members: Mapping[int, Member]) -> dict[int, Member]:
+    """Ping members, all at the same time; returns those that do not answer in time."""
+    for member in members.values():
+        member.ask()
+    deadline = time.monotonic() + _SIGN_OF_LIFE
+    return {
+        index: member for index, member in members.items() if not member.has_answered(deadline)
+    }
 
 
 def number_of(caller: Caller, size: int) -> int:

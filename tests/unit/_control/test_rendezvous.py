@@ -222,6 +222,21 @@ def test_nobody_begins_with_a_worker_that_does_not_answer_any_more(come, port, m
     silent.close()
 
 
+def test_many_silent_workers_are_given_up_together(port):
+    """One after the other would take 40 seconds."""
+    hub = _hub.Hub(21, None, _rendezvous.CHIEF.format(21), limits=Limits(), on_notice=print)
+    hub.listen("127.0.0.1", port)
+    silent = [hello_by_hand(port, index, 21) for index in range(1, 21)]
+    wait_until(lambda: hub._all_here())
+    began = time.monotonic()
+    assert len(_member.silent(hub._members)) == 20
+    assert time.monotonic() - began < 10 * _member._SIGN_OF_LIFE
+    for wire in silent:
+        assert wire.receive().op == "ping"
+        wire.close()
+    hub.close()
+
+
 def test_a_double_is_told_of_both(come, port, monkeypatch):
     hubs, real = [], _hub.Hub.listen
     monkeypatch.setattr(_hub.Hub, "listen", lambda self, *at: hubs.append(self) or real(self, *at))
