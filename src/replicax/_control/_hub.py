@@ -25,6 +25,7 @@ from replicax._control._watchdog import (
 from replicax._control._worker_table import Phase, WorkerState, WorkerTable, to_json
 from replicax._net import (
     BROKEN,
+    STRANGERS,
     Accepted,
     Caller,
     Encoded,
@@ -67,7 +68,14 @@ class Hub:
         self._size = size
         self._limits, self._usual_timeout = limits, limits.timeout
         self._on_notice = on_notice
-        self._listener = Listener(secret, place, self._serve, admit=self._admit, patience=PATIENCE)
+        self._listener = Listener(
+            secret,
+            place,
+            self._serve,
+            admit=self._admit,
+            patience=PATIENCE,
+            strangers=STRANGERS + size,  # all workers may come at once
+        )
         self._inbox = Inbox()
         self._ticks = Ticks(limits.beat)
         self._workers = WorkerTable(size, self._ticks)
@@ -234,7 +242,7 @@ class Hub:
                 before.is_doubted = before is not member
             if before is member:
                 return {}
-            if not before.is_alive():
+            if silent({index: before}):
                 self._forget(index, before)
                 continue
             with self._changed:
@@ -294,8 +302,7 @@ class Hub:
                 self._end(index, "lost")  # unless it left before
             del self._members[index]
             self._changed.notify_all()
-        if member.wire:
-            member.wire.hang_up()  # a live worker connects again
+        member.leave()  # a live worker connects again
 
     def _end(self, index: int, phase: Phase, error: str = "", *, preempted: bool = False) -> None:
         """Note that a worker has ended, and wake the watchdog."""
