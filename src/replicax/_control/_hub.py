@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, cast, final
 
 from replicax._control._heartbeat import Ticks
-from replicax._control._member import Member, is_double, number_of, process_of
+from replicax._control._member import Member, is_double, number_of, process_of, silent
 from replicax._control._watchdog import (
     WAITERS_SHOWN,
     Notices,
@@ -25,6 +25,7 @@ from replicax._control._watchdog import (
 from replicax._control._worker_table import Phase, WorkerState, WorkerTable, to_json
 from replicax._net import (
     BROKEN,
+    STRANGERS,
     Accepted,
     Caller,
     Encoded,
@@ -67,7 +68,14 @@ class Hub:
         self._size = size
         self._limits, self._usual_timeout = limits, limits.timeout
         self._on_notice = on_notice
-        self._listener = Listener(secret, place, self._serve, admit=self._admit, patience=PATIENCE)
+        self._listener = Listener(
+            secret,
+            place,
+            self._serve,
+            admit=self._admit,
+            patience=PATIENCE,
+            strangers=STRANGERS + size,  # all workers may come at once
+        )
         self._inbox = Inbox()
         self._ticks = Ticks(limits.beat)
         self._workers = WorkerTable(size, self._ticks)
@@ -95,10 +103,12 @@ class Hub:
         """
         began = time.monotonic()
         while not (missing := self._wait(began)):
-            silent = self._silent()
-            for index, member in silent:
+            with self._changed:
+                members = dict(self._members)
+            unheard = silent(members)
+            for index, member in unheard.items():
                 self._forget(index, member)
-            if not silent and self._begin(send, host, pid):
+            if not unheard and self._begin(send, host, pid):
                 threading.Thread(target=self._watch, name="replicax-watchdog", daemon=True).start()
                 return ""
         return missing
@@ -145,14 +155,6 @@ class Hub:
             if index in missing
         ]
         return ", ".join([*([f"nothing from {listed(never)}"] if never else []), *lost])
-
-    def _silent(self) -> list[tuple[int, Member]]:
-        """The workers that do not answer a ping, though they are connected."""
-        with self._changed:
-            members = list(self._members.items())
-        for _, member in members:
-            member.ask()
-        return [(index, member) for index, member in members if not member.has_answered()]
 
     def _begin(self, send: Callable[[Encoded], None], host: str, pid: int) -> bool:
         """Welcome all workers; returns False if one has left since it answered."""
@@ -240,7 +242,7 @@ class Hub:
                 before.is_doubted = before is not member
             if before is member:
                 return {}
-            if not before.is_alive():
+            if silent({index: before}):
                 self._forget(index, before)
                 continue
             with self._changed:
@@ -300,8 +302,7 @@ class Hub:
                 self._end(index, "lost")  # unless it left before
             del self._members[index]
             self._changed.notify_all()
-        if member.wire:
-            member.wire.hang_up()  # a live worker connects again
+        member.leave()  # a live worker connects again
 
     def _end(self, index: int, phase: Phase, error: str = "", *, preempted: bool = False) -> None:
         """Note that a worker has ended, and wake the watchdog."""

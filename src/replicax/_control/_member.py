@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Mapping
 from typing import final
 
 from replicax._core.errors import ClusterError
@@ -23,32 +25,43 @@ class Member:
         self.wire: Outbox | None = None
         self.is_doubted = False  # another process came with the same number: this may be dead
         self.has_begun = False  # whether it was welcomed; before, it only answers pings
+        self._has_left = False
         self._is_connected, self._has_answered = threading.Event(), threading.Event()
 
     def connect(self, wire: Outbox) -> None:
         self.wire = wire
         self._is_connected.set()
 
-    def ask(self) -> None:
-        """Send a ping."""
+    def ask(self, deadline: float) -> None:
+        """Send a ping, as soon as it is connected."""
         self._has_answered.clear()
-        if self.wire:
+        if self._is_connected.wait(max(0.0, deadline - time.monotonic())) and self.wire:
             self.wire.send(encode("ping", {}))
 
     def note_answer(self) -> None:
         """Note that a ping was answered."""
         self._has_answered.set()
 
-    def has_answered(self) -> bool:
-        """Whether it answers the ping in time."""
-        return self._has_answered.wait(_SIGN_OF_LIFE)
+    def has_answered(self, deadline: float) -> bool:
+        """Whether it answers the ping before the deadline, by `time.monotonic`."""
+        answered = self._has_answered.wait(max(0.0, deadline - time.monotonic()))
+        return answered and not self._has_left
 
-    def is_alive(self) -> bool:
-        """Ping it as soon as it is connected, and wait for the answer."""
-        if not self._is_connected.wait(_SIGN_OF_LIFE):
-            return False
-        self.ask()
-        return self.has_answered()
+    def leave(self) -> None:
+        """End its connection; whoever waits for an answer goes on at once."""
+        self._has_left = True
+        self._is_connected.set()
+        self._has_answered.set()
+        if self.wire:
+            self.wire.hang_up()
+
+
+def silent(members: Mapping[int, Member]) -> dict[int, Member]:
+    """Ping members, all at the same time; returns those that do not answer in time."""
+    deadline = time.monotonic() + _SIGN_OF_LIFE
+    for member in members.values():
+        member.ask(deadline)
+    return {index: member for index, member in members.items() if not member.has_answered(deadline)}
 
 
 def number_of(caller: Caller, size: int) -> int:

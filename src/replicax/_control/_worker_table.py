@@ -188,7 +188,9 @@ class WorkerTable:
         With `early`, the worker does not wait yet; with `main`, its main thread waits.
         """
         with self._lock:
-            exchange = self._pending.setdefault(key, _PendingExchange())
+            exchange = self._pending.get(key)
+            if exchange is None:
+                exchange = self._pending[key] = _PendingExchange()
             exchange.values[index] = value
             exchange.given_at[index] = now = clock()
             if not early:

@@ -9,7 +9,7 @@ import hmac
 import json
 import logging
 import secrets
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -126,10 +126,25 @@ def join(process: JaxProcess, timeout: float | None = None, *, cluster: str = ""
     if not jax.distributed.is_initialized():
         address, size, index = process
         secret = secret_of(process)
-        with _held(process, port) as held:
-            line = open_channel(index, size, address, limits=limits, cluster=cluster, secret=secret)
+        with ExitStack() as held:
+            ports = [0]  # on the chief, the last one is for JAX's service
+
+            def hold_port(_own: int) -> None:
+                sock = held.enter_context(_held(address, port))
+                ports.append(sock.getsockname()[1])
+
+            line = open_channel(
+                index,
+                size,
+                address,
+                limits=limits,
+                cluster=cluster,
+                secret=secret,
+                # Not before: the system might choose the port of the chief's address.
+                on_listening=hold_port,
+            )
             try:
-                _join_jax(process, line, held.getsockname()[1] if held else 0, limits.joining)
+                _join_jax(process, line, ports[-1], limits.joining)
             except (ReplicaxError, RuntimeError):
                 raise  # the others were told
             except BaseException:  # such as Ctrl-C: the chief's port is free for another try
@@ -156,12 +171,10 @@ def _second_port(address: str) -> int:
     return port
 
 
-def _held(process: JaxProcess, port: int) -> AbstractContextManager[socket.socket | None]:
-    """Hold a port for JAX's service, on the chief."""
-    if process.process_id:
-        return nullcontext()
+def _held(address: str, port: int) -> socket.socket:
+    """Hold a port for JAX's service, on the chief with this address."""
     try:
-        return hold(interface_of(split(process.coordinator_address)[0]), port)
+        return hold(interface_of(split(address)[0]), port)
     except OSError as error:
         raise ClusterError(
             f"JAX's service cannot listen at port {port}, of {RX_SECOND_PORT}: {error.strerror}. "

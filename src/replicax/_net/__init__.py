@@ -30,6 +30,7 @@ from replicax._net.handshake import Session as Session
 from replicax._net.handshake import in_cluster as in_cluster
 from replicax._net.handshake import introduce as introduce
 from replicax._net.handshake import printable as printable
+from replicax._net.listener import STRANGERS as STRANGERS
 from replicax._net.listener import Accepted as Accepted
 from replicax._net.listener import Listener as Listener
 from replicax._net.relay import Relay as Relay

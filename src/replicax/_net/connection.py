@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.interrupts import uninterrupted
@@ -27,6 +28,7 @@ from replicax._net.frames import (
     encode_head,
     encoded,
     lay_out,
+    parse,
     read_prefix,
     read_rest,
 )
@@ -43,7 +45,6 @@ BROKEN = (OSError, EOFError, MemoryError, Garbled)
 
 _BUFFERED = 1 << 16  # bytes of a message that one read gets, as long as there are no more
 _PIECES = 1024  # the most buffers that one sendmsg takes on Linux
-_JOINED = 1 << 14  # bytes of a message that an outbox copies rather than send in pieces
 _CHECKED = 1 << 18  # bytes received at once if a seal is checked, so that they are in the cache
 _RECORD = 1 << 14  # bytes that TLS encrypts at once; smaller pieces are joined
 # One call, and one wake-up, for everything expected.
@@ -174,6 +175,7 @@ class Connection:
         """The small messages that are here, after one read that does not wait.
 
         Afterwards `is_amid` tells whether the beginning of one more is here. Raises as `receive`.
+        Messages with the same bytes, as of workers in step, are one and the same.
         """
         if self._start:
             self._buffer[: self._end - self._start] = self._buffer[self._start : self._end]
@@ -184,12 +186,19 @@ class Connection:
                 raise EOFError
             self._end += got
             self.received += got
-        while self._end - self._start >= PREFIX_SIZE + self._tag:
-            prefix = read_prefix(self._buffer[self._start : self._end], *self._limits)
-            size = PREFIX_SIZE + prefix.rest + prefix.body + 2 * self._tag
-            if self._end - self._start < size:
+        start, tag = PREFIX_SIZE + self._tag, self._tag
+        while self._end - self._start >= start:
+            here = self._buffer[self._start : self._end]
+            first = bytes(here[:PREFIX_SIZE])
+            end = start + _size_after(first, *self._limits)
+            if len(here) < end + tag:
                 return
-            yield self.receive()
+            rest = bytes(here[start:end])
+            if self._session:
+                self._session.incoming.check(here[PREFIX_SIZE:start], first)
+                self._session.incoming.check(here[end : end + tag], rest)
+            self._start += end + tag
+            yield _parsed(first + rest)
 
     @property
     def is_amid(self) -> bool:
@@ -339,17 +348,10 @@ class Outbox(Connection):
         """
         with uninterrupted, self._changed:
             assert self._session
-            pieces = _sealed(message.pieces, self._session)
-            if message.size <= _JOINED:  # one system call, and one packet
-                pieces = [b"".join(pieces)]
-            parts = [view for view in map(as_bytes, pieces) if view]
-            while parts and not self._waiting:
-                sent = self._send_at_once(parts[0])
-                if sent < len(parts[0]):
-                    self._waiting.append(parts.pop(0)[sent:])
-                else:
-                    parts.pop(0)
-            self._waiting.extend(parts)
+            for part in map(as_bytes, _sealed(message.pieces, self._session)):
+                rest = part if self._waiting else part[self._send_at_once(part) :]
+                if rest:
+                    self._waiting.append(rest)
             if self._waiting:
                 self._changed.notify_all()
 
@@ -390,6 +392,17 @@ class Outbox(Connection):
                     self._waiting.popleft()
                     if sent < len(part):
                         self._waiting.appendleft(part[sent:])
+
+
+@lru_cache(16)
+def _size_after(first: bytes, largest: int, largest_head: int) -> int:
+    prefix = read_prefix(first, largest, largest_head)
+    return prefix.rest + prefix.body
+
+
+@lru_cache(16)
+def _parsed(whole: bytes) -> Message:
+    return parse(memoryview(whole))
 
 
 def reason_of(error: Exception) -> str:

@@ -44,11 +44,14 @@ if TYPE_CHECKING:
 
 
 if TYPE_CHECKING:
+    from hashlib import _Hash as Hash
+
     Buffer = bytes | bytearray | memoryview
 
 
 TAG_SIZE = 32
 _COUNTER = 8  # bytes
+_BLOCK = 64  # bytes of SHA-256; a key is no longer
 
 
 class Forged(ConnectionError):
@@ -57,15 +60,22 @@ class Forged(ConnectionError):
 
 @final
 class Seal:
-    """Seals the messages of one direction, with a key of its own; one thread at a time."""
+    """Seals the messages of one direction, with a key of its own; one thread at a time.
+
+    HMAC-SHA256 by its definition (RFC 2104): `hmac` takes twice as long for a small message.
+    """
 
     def __init__(self, key: bytes) -> None:
-        self._keyed = hmac.new(key, digestmod="sha256")
+        block = int.from_bytes(key.ljust(_BLOCK, b"\0"))
+        self._inner, self._outer = (
+            sha256((block ^ int.from_bytes(bytes([pad]) * _BLOCK)).to_bytes(_BLOCK))
+            for pad in (0x36, 0x5C)
+        )
         self._numbers = itertools.count()
 
-    def begin(self) -> hmac.HMAC:
+    def begin(self) -> Hash:
         """Begin the seal of what comes next; its bytes are given to `update`, in pieces."""
-        mac = self._keyed.copy()
+        mac = self._inner.copy()
         mac.update(next(self._numbers).to_bytes(_COUNTER))
         return mac
 
@@ -74,7 +84,7 @@ class Seal:
         mac = self.begin()
         for piece in pieces:
             mac.update(piece)
-        return mac.digest()
+        return self._end(mac)
 
     def check(self, tag: Buffer, *pieces: Buffer) -> None:
         """Check the seal of what was received next; `Forged` if it is another's."""
@@ -83,11 +93,15 @@ class Seal:
             mac.update(piece)
         self.conclude(mac, tag)
 
-    @staticmethod
-    def conclude(mac: hmac.HMAC, tag: Buffer) -> None:
+    def conclude(self, mac: Hash, tag: Buffer) -> None:
         """Check the seal of what `mac` was given; `Forged` if it is another's."""
-        if not hmac.compare_digest(mac.digest(), bytes(tag)):
+        if not hmac.compare_digest(self._end(mac), tag):
             raise Forged("a message whose seal does not fit: it was changed on its way")
+
+    def _end(self, mac: Hash) -> bytes:
+        outer = self._outer.copy()
+        outer.update(mac.digest())
+        return outer.digest()
 
 
 class Session(NamedTuple):

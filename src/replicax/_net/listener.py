@@ -94,7 +94,7 @@ def _is_alive(path: Path) -> bool:
 
 
 _log = logging.getLogger("replicax")
-_STRANGERS = 64
+STRANGERS = 64
 _PAUSE = 0.1  # seconds, when the system has no file or thread left for a connection
 _BETWEEN_WARNINGS = 60.0  # seconds in which it is logged once
 _MOST_PEERS = 1024  # of which a refusal is remembered
@@ -117,7 +117,7 @@ class Listener:
     Without a `secret`, every process is accepted. Callers must have meant the `place` of this
     process. `admit` is called with each caller; it returns JSON for the caller, or raises `Denied`.
     Then `serve` is called with the connection, in a thread of its own. A handshake may take
-    `patience` seconds.
+    `patience` seconds, and `strangers` may be in theirs at the same time.
     """
 
     def __init__(
@@ -129,10 +129,11 @@ class Listener:
         admit: Callable[[Caller], dict[str, Any]] = lambda caller: {},
         tls: ssl.SSLContext | None = None,
         patience: float = PATIENCE,
+        strangers: int = STRANGERS,
     ) -> None:
         self._secret, self._place, self._tls = secret, place, tls
         self._serve, self._admit = serve, admit
-        self._patience = patience
+        self._patience, self._most_strangers = patience, strangers
         self._listening: list[socket.socket] = []
         self._bell: socket.socket | None = None  # a byte for it ends the thread that accepts
         self._accepting: threading.Thread | None = None
@@ -209,7 +210,7 @@ class Listener:
             if self._closed:
                 sock.close()
                 return
-            if len(self._strangers) >= _STRANGERS:
+            if len(self._strangers) >= self._most_strangers:
                 oldest = next(iter(self._strangers))
                 del self._strangers[oldest]
                 hang_up(self._connections[oldest])  # its thread does the rest

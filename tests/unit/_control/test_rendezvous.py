@@ -177,11 +177,11 @@ def test_a_number_is_given_once(come):
     assert results(chief, taken, come(2, 3)) == by_all(3)
 
 
-def hello_by_hand(port, index, size=2, secret=None, **more):
+def hello_by_hand(port, index, size=2, sock=None, **more):
     """Say hello as worker `index`, and nothing else; gives the wire."""
     return _rendezvous.dial(
-        connected(port),
-        secret,
+        sock or connected(port),
+        None,
         place=f"worker {index}",
         wanted=_rendezvous.CHIEF.format(size),
         hello={"index": index, "host": "far", "pid": 7, **more},
@@ -189,6 +189,18 @@ def hello_by_hand(port, index, size=2, secret=None, **more):
         deadline=time.monotonic() + 30,
         seconds=30,
     )
+
+
+@contextmanager
+def listening(port, size):
+    """A hub that takes workers, and does not begin."""
+    place = _rendezvous.CHIEF.format(size)
+    hub = _hub.Hub(size, None, place, limits=Limits(), on_notice=lambda notice: None)
+    hub.listen("127.0.0.1", port)
+    try:
+        yield hub
+    finally:
+        hub.close()
 
 
 def test_a_worker_that_died_and_came_again_is_let_in(come, port):
@@ -220,6 +232,39 @@ def test_nobody_begins_with_a_worker_that_does_not_answer_any_more(come, port, m
     assert not chief.done()
     assert results(chief, come(1, 3), other) == by_all(3)
     silent.close()
+
+
+def test_many_silent_workers_are_given_up_together(port, monkeypatch):
+    """One after the other would take 40 seconds."""
+    monkeypatch.setattr(_member, "_SIGN_OF_LIFE", 2.0)
+    with listening(port, 21) as hub:
+        silent = [hello_by_hand(port, index, 21) for index in range(1, 21)]
+        wait_until(hub._all_here)
+        began = time.monotonic()
+        assert len(_member.silent(hub._members)) == 20
+        assert time.monotonic() - began < 10 * _member._SIGN_OF_LIFE
+        for wire in silent:
+            assert wire.receive().op == "ping"
+            wire.close()
+
+
+def test_who_takes_the_place_of_a_worker_that_leaves_does_not_wait(come, port, monkeypatch):
+    monkeypatch.setattr(_member, "_SIGN_OF_LIFE", 1000.0)
+    chief = come(0, 3)
+    first = hello_by_hand(port, 1, 3)
+    second = come(1, 3)
+    assert first.receive().op == "ping"  # is it still there? It says nothing, and ends
+    first.close()
+    assert results(chief, second, come(2, 3)) == by_all(3)
+
+
+def test_many_workers_may_come_at_once(port):
+    with listening(port, 101) as hub:
+        socks = [connected(port) for _ in range(100)]
+        wires = [hello_by_hand(port, index, 101, sock) for index, sock in enumerate(socks, 1)]
+        wait_until(hub._all_here)
+        for wire in wires:
+            wire.close()
 
 
 def test_a_double_is_told_of_both(come, port, monkeypatch):
@@ -345,12 +390,9 @@ def test_who_gets_no_answer_asks_again(come, port, monkeypatch):
 
 
 def test_a_chief_may_come_again(come, port):
-    place = _rendezvous.CHIEF.format(3)
-    first = _hub.Hub(3, None, place, limits=Limits(), on_notice=lambda notice: None)
-    first.listen("127.0.0.1", port)
-    other = come(1, 3)
-    wait_until(lambda: first._missing() == [2])
-    first.close()
+    with listening(port, 3) as first:
+        other = come(1, 3)
+        wait_until(lambda: first._missing() == [2])
     assert results(come(0, 3), come(2, 3), other) == by_all(3)
 
 

@@ -312,6 +312,21 @@ def test_the_second_port_must_be_free(no_secret, monkeypatch):
             join(JaxProcess("127.0.0.1:1", 2, 0))
 
 
+def test_the_second_port_is_chosen_when_the_chief_has_its_first(no_secret, monkeypatch):
+    """Else the system may choose the first one, which is free until then."""
+
+    class Chosen(Exception):
+        pass
+
+    def hold(*_):
+        with socket.create_connection(("127.0.0.1", port), 60):
+            raise Chosen
+
+    monkeypatch.setattr(processes, "hold", hold)
+    with free_ports(1) as (port,), pytest.raises(Chosen):
+        join(JaxProcess(f"127.0.0.1:{port}", 2, 0))
+
+
 def split(address):
     host, _, port = address.rpartition(":")
     return host, int(port)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import socket
 import threading
 import time
+from hashlib import sha256
 
 import pytest
 
@@ -156,7 +158,7 @@ def test_who_passes_on_to_the_member_that_is_meant_has_no_key(serve):
     wait_until(lambda: serve.met)
     (there,) = serve.met
     there.session.incoming.check(session.outgoing.tag(b"x", b"", b"y"), b"xy")
-    for key in (b"", b"".join(seen), bytes(32)):
+    for key in (b"", sha256(b"".join(seen)).digest(), bytes(32)):
         with pytest.raises(Forged):
             there.session.incoming.check(Seal(key).tag(b"x"), b"x")
 
@@ -228,6 +230,15 @@ def test_a_seal_fits_its_message_and_its_place_only(received):
     with pytest.raises(Forged):
         for tag, data in received(tags):
             receiver.check(tag, data)
+
+
+@pytest.mark.parametrize("key", [b"key", bytes(range(64))])
+def test_a_seal_is_an_hmac_over_a_counter_and_the_bytes(key):
+    seal = Seal(key)
+    for number, data in enumerate([b"", b"a", bytes(1000)]):
+        assert seal.tag(data[:5], data[5:]) == hmac.digest(
+            key, bytes([0] * 7 + [number]) + data, "sha256"
+        )
 
 
 def test_what_one_end_has_sent_does_not_fit_when_it_comes_back(serve):
