@@ -6,7 +6,7 @@
     scripts/gpu.py bench -- --only resnet50 --types bfloat16
 
 `install` adds JAX for the CUDA of the driver to this environment, `checks` runs tests/gpu and the
-conformance tests, `bench` runs benchmarks/gpu.py, `docs` puts its table into docs/gpu.md.
+conformance tests, `bench` runs benchmarks/gpu.py, `docs` puts its table into docs/accelerators.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from replicax._tools.doctor.checks import best_cuda
 from replicax._tools.doctor.facts import gather
 
 ROOT = Path(__file__).parents[1]
-PAGE, TABLES = ROOT / "docs" / "gpu.md", ROOT / "build" / "benchmarks"
+PAGE, TABLES = ROOT / "docs" / "accelerators.md", ROOT / "build" / "benchmarks"
 COMMAND = "make gpu"
 ENOUGH = 14  # processes of tests: each needs a core, and half a gigabyte of the GPU
 

@@ -87,6 +87,10 @@ def public_values() -> dict[str, object]:
             handed_on = path.startswith(HANDED_ON) and not is_ours(value)
             of_python = getattr(value, "__module__", "") in ("typing", "__future__")
             of_others = inspect.ismodule(value) or handed_on or of_python
+            # One rule, not a list, gives `tf.compat.v1` the names of `tf` that mean the same there.
+            modern = path.replace("tf.compat.v1.", "tf.")
+            if modern != path and modern in found and found[modern] is value:
+                continue
             if not name.startswith("_") and (path in listed or not of_others):
                 found[path] = value
     return found

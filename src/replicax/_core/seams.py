@@ -18,6 +18,11 @@ _pending: list[Callable[[], None]] = []
 speaks_tensorflow = False
 
 
+def spelled(tensorflow: str, otherwise: str) -> str:
+    """What a message names, by the names that the program uses."""
+    return tensorflow if speaks_tensorflow else otherwise
+
+
 def provide(install: Callable[[], None]) -> None:
     """Say how seams are put in: behind those that were provided before."""
     _pending.append(install)

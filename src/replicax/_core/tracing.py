@@ -17,6 +17,7 @@ import jax
 import jax.core
 from jax.extend.core import get_opaque_trace_state, take_current_trace
 
+from replicax._core import seams
 from replicax._core.errors import LeakedTracer, UsageError
 
 
@@ -163,11 +164,14 @@ def refuse_inside_a_trace(home: Any = None) -> None:
         # Tapes, `grad` and `vmap` hand constants on to the trace around; a program keeps them.
         outer = _outside(trace)
         if outer is None or type(trace) is _staging():
+            loops = seams.spelled(
+                "`tf.map_fn`, `tf.scan`, `tf.while_loop`, `tf.cond`",
+                "`jax.lax.scan`, `jax.lax.while_loop`, `jax.lax.cond`",
+            )
             raise UsageError(
                 "Cannot take an element of an iterator in a function that JAX traces once "
-                "(`tf.map_fn`, `tf.scan`, `tf.while_loop`, `tf.cond`, `jax.jit`): every call would "
-                "compute with the same element. Take it outside and pass it, or write "
-                "`for batch in dataset`."
+                f"({loops}, `jax.jit`): every call would compute with the same element. Take it "
+                "outside and pass it, or write `for batch in dataset`."
             )
         trace = outer
 

@@ -15,6 +15,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 
+from replicax._core import seams
 from replicax._core.errors import SignatureMismatch, UsageError
 from replicax._function.input_signature import (
     PLAIN,
@@ -312,10 +313,14 @@ class ConcreteFunction:
     def _check_is_known(self, specs: Sequence[Spec]) -> None:
         for spec in specs:
             if spec.shape is None or spec.is_text:
+                example = seams.spelled(
+                    "tf.TensorSpec([None, 3], tf.float32)",
+                    'rx.data.ArraySpec((None, 3), "float32")',
+                )
                 lacking = "computes text" if spec.is_text else "has any number of axes"
                 raise UsageError(
                     f"Cannot make one program of {self.name!r} for {spec}, which {lacking}. Call "
-                    "the function, or pass a spec such as `tf.TensorSpec([None, 3], tf.float32)`."
+                    f"the function, or pass a spec such as `{example}`."
                 )
 
     def with_axes(self, count: int) -> ConcreteFunction:

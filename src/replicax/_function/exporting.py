@@ -171,7 +171,7 @@ def save(obj: Any, path: str, signatures: Any = None, options: Any = None) -> No
     if not (writer.functions or writer.variables or isinstance(obj, _compat.Trainer)):
         raise UsageError(
             f"Cannot save a {type(obj).__name__} without functions and variables. Pass a Keras "
-            "model, or an `rx.Module` with `@tf.function(input_signature=…)` methods."
+            "model, or an `rx.Module` with `@rx.function(input_signature=…)` methods."
         )
     manifest = {
         "format": FORMAT,

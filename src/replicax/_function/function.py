@@ -6,7 +6,17 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, final, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Self,
+    TypeVar,
+    final,
+    overload,
+)
 
 import jax
 
@@ -25,6 +35,7 @@ if TYPE_CHECKING:
     from replicax._function.function_programs import FunctionProgram
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
 
 logger = logging.getLogger("replicax")
@@ -142,6 +153,12 @@ class StatefulFunction(Generic[P, R]):
     def __set_name__(self, owner: type, name: str) -> None:
         self._owner = owner
 
+    @overload
+    def __get__(self, instance: None, owner: Any = None) -> Self: ...
+    @overload
+    def __get__(
+        self: StatefulFunction[Concatenate[Any, Q], R], instance: Any, owner: Any = None
+    ) -> BoundFunction[Q, R]: ...
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else BoundFunction(self, instance)
 
@@ -306,7 +323,7 @@ def _method(fn: Callable[..., Any], instance: Any) -> Callable[..., Any]:
 
 
 @final
-class BoundFunction:
+class BoundFunction(Generic[P, R]):
     """A compiled method, bound to an object."""
 
     def __init__(self, func: StatefulFunction, instance: Any) -> None:
@@ -319,7 +336,7 @@ class BoundFunction:
     def __signature__(self) -> inspect.Signature:
         return inspect.signature(functools.partial(self.func.python_function, self.instance))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.func.call(self.instance, args, kwargs)
 
     @property

@@ -23,9 +23,9 @@ from replicax._function.input_signature import PLAIN
 from replicax._program.capture import Captured, Static, capture
 from replicax._program.compiling import compile_for, compiled, devices_of, platform_of
 from replicax._program.feeding import (
+    BySignature,
     Elements,
     Feed,
-    Feeds,
     HostLoop,
     NeedsElement,
     blank_of,
@@ -55,7 +55,8 @@ class Traces:
 
     def __init__(self) -> None:
         self.programs = ProgramCache()
-        self.feeds = Feeds()
+        self.feeds: BySignature[list[Feed]] = BySignature()
+        self.uncompiled: BySignature[bool] = BySignature()
         self.is_host_loop = False
         self.calls: OrderedDict[Any, Any] = OrderedDict()
         self._has_begun = False
@@ -100,7 +101,7 @@ class Traces:
         frame = current_frame()
         strategy = frame.strategy if frame else None
         key = (signature.key, id(strategy))
-        feeds = self.feeds.of(key)
+        feeds = self.feeds.of(key) or []
         take, first = (next_of, first_of) if is_called else (blank_of, _blank_first)
         iterators = [feed.source(signature.leaves) for feed in feeds]
         elements = [(take(iterator), None) for iterator in iterators]
@@ -110,6 +111,8 @@ class Traces:
             fed = Signature.of(given, {}, expand=True) if given else _EMPTY
             make = functools.partial(FunctionProgram, fn, signature, iterators, fed)
             try:
+                if self.uncompiled.of((key, fed.key)):
+                    raise HostLoop(always=False)
                 known = len(self.programs)
                 program = self.programs.get(function, (key, fed.key), make, keep=keep)
                 if len(self.programs) != known and not iterators:
@@ -118,15 +121,20 @@ class Traces:
             except NeedsElement as need:
                 iterators.append(need.iterator)
                 elements.append(first(need.iterator))
-            except Exception:  # nothing was computed: give the elements back
+            except Exception as error:  # nothing was computed: give the elements back
                 if is_called:
                     for iterator, (element, state) in zip(iterators, elements, strict=True):
                         iterator.put_back(element, state)
+                if isinstance(error, HostLoop) and not error.always:
+                    self._note_feeds(key, iterators, signature.leaves, keep)
+                    self.uncompiled.note((key, fed.key), True, keep=(keep, fed.kept))
                 raise
         if len(iterators) > len(feeds):
-            feeds = [Feed.of(iterator, signature.leaves) for iterator in iterators]
-            self.feeds.note(key, feeds, keep=keep)
+            self._note_feeds(key, iterators, signature.leaves, keep)
         return ProgramCall(program, [*signature.arrays, *fed.arrays], given)
+
+    def _note_feeds(self, key: Any, iterators: list[Any], leaves: Sequence[Any], keep: Any) -> None:
+        self.feeds.note(key, [Feed.of(iterator, leaves) for iterator in iterators], keep=keep)
 
 
 def _blank_first(iterator: Any) -> tuple[Any, None]:
@@ -163,7 +171,7 @@ class FunctionProgram:
             if not seams.speaks_tensorflow or error.of_replicas:
                 raise
             # Arrays in TensorFlow's graphs may have any size.
-            raise HostLoop(str(error), is_slow=True) from error
+            raise HostLoop(str(error), always=False, is_slow=True) from error
         if any(isinstance(leaf, Static) and is_data(leaf.value) for leaf in captured.outputs):
             raise HostLoop("returns a data set")  # a new one in each call
         self._state = state = ProgramState.of(captured, donates=True)

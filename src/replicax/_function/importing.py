@@ -64,7 +64,7 @@ def load(export_dir: str, tags: Any = None, options: Any = None) -> LoadedModel:
     except (OSError, KeyError, ValueError) as error:
         raise CheckpointError(
             f"Cannot load {str(export_dir)!r}: {error}. SavedModel file does not exist, or "
-            "TensorFlow wrote it. Save the model with Replicax' `tf.saved_model.save`."
+            "TensorFlow wrote it. Save the model with `replicax.tf.saved_model.save`."
         ) from error
     if manifest["format"] != FORMAT:
         raise CheckpointError(

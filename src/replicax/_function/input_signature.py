@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from replicax._core import seams
 from replicax._core.errors import SignatureMismatch
 from replicax._core.values import Mirrored, PerReplica, is_distributed
 
@@ -55,10 +56,11 @@ class InputSignature:
             parameters = parameters[1:]
         several = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         if not isinstance(specs, list | tuple) or (len(specs) > len(parameters) and not several):
+            spec = seams.spelled("tf.TensorSpec", "rx.data.ArraySpec")
             raise SignatureMismatch(
                 "`input_signature` must be a list with one spec for each of "
                 f"{[p.name for p in parameters]}, got {specs!r}. Write "
-                "`input_signature=[tf.TensorSpec(shape, dtype)]`."
+                f"`input_signature=[{spec}(shape, dtype)]`."
             )
         return cls(parameters, specs)
 

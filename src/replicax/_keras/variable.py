@@ -11,6 +11,7 @@ import keras
 import numpy as np
 from jax.core import Tracer
 
+from replicax._core import seams
 from replicax._core.context import current_frame
 from replicax._core.errors import UsageError
 from replicax._core.options import VariableAggregation, VariableSynchronization
@@ -152,9 +153,10 @@ def _beginning(value: Any, shape: Any, dtype: Any) -> tuple[Any, Any, str]:
 def _on_host(value: Any) -> np.ndarray:
     value = _compat.read(value) if isinstance(value, _compat.KerasVariable) else value
     if isinstance(value, Tracer):
+        example = seams.spelled("tf.Variable(lambda: tf.zeros", "rx.Variable(lambda: jnp.zeros")
         raise UsageError(
             "Cannot make a variable from a value that compiled code computes. Pass a function, "
-            "`tf.Variable(lambda: tf.zeros([3]))`, or make the variable outside."
+            f"`{example}([3]))`, or make the variable outside."
         )
     if isinstance(value, jax.Array):
         return np.asarray(value)

@@ -20,6 +20,7 @@ import keras
 import numpy as np
 from jax.core import Tracer
 
+from replicax._core import seams
 from replicax._core.errors import UsageError
 from replicax._core.placement import is_spread
 from replicax._core.tracing import Reader, read_by
@@ -133,17 +134,6 @@ def give_up(beginnings: Sequence[Beginning]) -> None:
 
 MAX_TRACES = 6
 ARRAYS = (jax.Array, Tracer, np.ndarray, np.generic)
-
-_MADE_OF_ARGUMENTS = (
-    "Cannot make a variable from a function's arguments in a closure, with several workers, or "
-    "with replicas of different sizes. Pass a function, `tf.Variable(lambda: tf.zeros([3]))`, or "
-    "make the variable outside."
-)
-_MADE_IN_EACH_CALL = (
-    f"This function creates variables on a non-first call: each of {MAX_TRACES} traces made "
-    "others. Make variables, layers and optimizers outside, or write `if self.v is None: self.v "
-    "= tf.Variable(…)`."
-)
 
 
 class TraceAgain(Exception):
@@ -324,7 +314,11 @@ def capture(
         if complete and result is not None:
             return result
         variables.update(found)
-    raise UsageError(_MADE_IN_EACH_CALL)
+    raise UsageError(
+        f"This function creates variables on a non-first call: each of {MAX_TRACES} traces made "
+        "others. Make variables, layers and optimizers outside, or write `if self.v is None: "
+        f"self.v = {seams.spelled('tf', 'rx')}.Variable(…)`."
+    )
 
 
 def _trace(
@@ -361,7 +355,12 @@ def _trace(
     jaxpr = jax.make_jaxpr(lambda *args: pure(*args), axis_env=axis_env)(values, leaves)
     begun = scope.beginnings
     if begun and not begin(begun, noted["seeds"], jaxpr, variables, given, axis_env or ()):
-        raise MadeOfArguments(_MADE_OF_ARGUMENTS)
+        example = seams.spelled("tf.Variable(lambda: tf.zeros", "rx.Variable(lambda: jnp.zeros")
+        raise MadeOfArguments(
+            "Cannot make a variable from a function's arguments in a closure, with several "
+            "workers, or with replicas of different sizes. Pass a function, "
+            f"`{example}([3]))`, or make the variable outside."
+        )
     return Captured(jaxpr, variables, noted["written"], noted["outputs"], noted["tree"])
 
 

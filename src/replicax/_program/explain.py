@@ -86,23 +86,30 @@ def explain(error: Exception) -> Exception:
         )
     is_end = isinstance(root, IndexError) and str(root).startswith(_NO_END)
     if is_end or isinstance(error, jax.errors.TracerIntegerConversionError):
+        ops = seams.spelled("tf", "keras.ops")
         return NeedsValues(
             f"Cannot use an array of compiled code as an index, a size or an end of a slice "
-            f"{user_line(root)}: XLA needs all shapes before. Use `tf.slice(x, [start], [3])` for "
-            "a known size, or `tf.where` with a mask; or compute it outside, as in `dataset.map`."
+            f"{user_line(root)}: XLA needs all shapes before. Use `{ops}.slice(x, [start], [3])` "
+            f"for a known size, or `{ops}.where` with a mask; or compute it outside, as in "
+            "`dataset.map`."
         )
     if isinstance(error, _NEEDS_A_NUMBER):
+        ops = seams.spelled("tf", "keras.ops")
         return LeakedTracer(
             f"Compiled code needs the value of an array {user_line(error)} "
-            f"({type(error).__name__}); {why_not_converted(error)}. Use `tf.cond`, `tf.where` or "
-            "`tf.while_loop`, and arrays in place of `int`, `float` and NumPy; or return the "
-            "value and look at it outside."
+            f"({type(error).__name__}); {why_not_converted(error)}. Use `{ops}.cond`, "
+            f"`{ops}.where` or `{ops}.while_loop`, and arrays in place of `int`, `float` and "
+            "NumPy; or return the value and look at it outside."
         )
     if isinstance(error, ValueError) and str(error).startswith(_NO_REVERSE):
+        known = seams.spelled(
+            "Write `tf.autograph.experimental.set_loop_options(maximum_iterations=n)` in the loop, "
+            "or pass `maximum_iterations` to `tf.while_loop`.",
+            "Use `jax.lax.scan`, or `jax.lax.fori_loop` between two numbers.",
+        )
         return UsageError(
             f"No gradient through this loop, {user_line(error)}: its number of rounds is not "
-            "known. Write `tf.autograph.experimental.set_loop_options(maximum_iterations=n)` in "
-            "the loop, or pass `maximum_iterations` to `tf.while_loop`."
+            f"known. {known}"
         )
     return of_the_layer(error)
 

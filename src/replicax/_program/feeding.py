@@ -11,16 +11,19 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, final
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar, final
 
 import jax
 
+from replicax._core import seams
 from replicax._core.errors import OutOfRangeError, UsageError
 from replicax._core.tracing import current_reader, current_trace, read_by, refuse_inside_a_trace
 from replicax._program.capture import TraceAgain
 
 if TYPE_CHECKING:
     import logging
+
+T = TypeVar("T")
 
 # A loop of so few rounds costs little when it is written out, and stays part of the program.
 MAX_UNROLLED = 16
@@ -29,12 +32,13 @@ MAX_UNROLLED = 16
 class HostLoop(TraceAgain):
     """Raised while a function is traced that only Python can go through.
 
-    `what` it does; `once` if it does so in its first call only; `always` if it does so for any
-    arguments, not just for these; `is_slow` if nearly all of it is computed without a program.
+    `what` it does, empty if that was said before; `once` if it does so in its first call only;
+    `always` if it does so for any arguments, not just for these; `is_slow` if nearly all of it is
+    computed without a program.
     """
 
     def __init__(
-        self, what: str, *, once: bool = False, always: bool = True, is_slow: bool = False
+        self, what: str = "", *, once: bool = False, always: bool = True, is_slow: bool = False
     ) -> None:
         super().__init__(what)
         self.what = what
@@ -44,6 +48,8 @@ class HostLoop(TraceAgain):
 
     def log(self, logger: logging.Logger, name: str) -> None:
         """Say that the function of this name runs as plain Python."""
+        if not self.what:
+            return
         if self.is_slow:
             logger.warning("%s runs as plain Python, which is slow: %s", name, self.what)
         else:
@@ -82,30 +88,30 @@ class Feed(NamedTuple):
 
 
 @final
-class Feeds:
-    """Which iterators the calls of each signature ask, those used longest ago dropped first."""
+class BySignature(Generic[T]):
+    """What is known of the calls of each signature, those used longest ago dropped first."""
 
     def __init__(self, limit: int = 64) -> None:
         self._limit = limit
-        self._known: OrderedDict[Hashable, tuple[list[Feed], Any]] = OrderedDict()
+        self._known: OrderedDict[Hashable, tuple[T, Any]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def of(self, key: Hashable) -> list[Feed]:
-        """Those of a signature, as far as they are known."""
+    def of(self, key: Hashable) -> T | None:
+        """What is known of the calls of a signature."""
         if key not in self._known:
-            return []
+            return None
         self._known.move_to_end(key)
         return self._known[key][0]
 
-    def note(self, key: Hashable, feeds: list[Feed], *, keep: Any) -> None:
-        """They are these.
+    def note(self, key: Hashable, value: T, *, keep: Any) -> None:
+        """Remember this of the calls of a signature.
 
         `keep` are the objects that `key` names by `id`: kept, so that no later object gets their
         `id`.
         """
-        self._known[key] = (feeds, keep)
+        self._known[key] = (value, keep)
         if len(self._known) > self._limit:
             self._known.popitem(last=False)
 
@@ -168,10 +174,13 @@ class Refusal:
 
     def loop(self, what: str) -> NoReturn:
         """Refuse."""
+        loops = seams.spelled(
+            "`tf.while_loop` or `tf.map_fn`", "`keras.ops.while_loop` or `jax.lax.map`"
+        )
         raise UsageError(
             f"A function that runs on replicas or on a worker cannot read data: it {what}. Take "
             "the data outside, `strategy.run(fn, args=(next(iterator),))`, and loop there; loop "
-            "over numbers with `range`, `tf.while_loop` or `tf.map_fn`."
+            f"over numbers with `range`, {loops}."
         )
 
     def begin(self, what: str) -> None:

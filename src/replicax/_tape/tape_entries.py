@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import keras
 from jax import lax
 
+from replicax._core import seams
 from replicax._core.errors import PerReplicaMisuse, UsageError
 from replicax._core.values import is_distributed
 from replicax._keras import _compat
@@ -153,7 +154,7 @@ def checked(value: Any, what: str) -> Any:
     if not isinstance(value, jax.Array):
         raise UsageError(
             f"A tape cannot {what} a {type(value).__name__}. Convert it to an array first, with "
-            "`jnp.asarray` or `tf.convert_to_tensor`."
+            f"`{seams.spelled('tf.convert_to_tensor', 'jnp.asarray')}`."
         )
     return value
 

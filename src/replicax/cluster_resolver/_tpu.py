@@ -262,7 +262,7 @@ class TPUClusterResolver(ClusterResolver):
                 f"No TPU on this machine. Looked for:\n{self.looked_for}\n"
                 "Start the program on a TPU VM, with `pip install 'replicax[tpu]'`, or let it run "
                 'without one: TPUClusterResolver(tpu="auto", fallback=("gpu", "cpu")), or '
-                "RX_TPU_FALLBACK=gpu,cpu in its environment. See docs/tpu.md."
+                "RX_TPU_FALLBACK=gpu,cpu in its environment. See docs/accelerators.md."
             )
         known = self._slice.name if self._slice else ""
         if known and self._tpu not in ("", "local", known):

@@ -110,7 +110,7 @@ def _dtype_of(leaves: Sequence[Any]) -> np.dtype:
         kinds = sorted({str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in leaves})
         raise UsageError(
             f"A list is one array, but this one mixes {', '.join(kinds)}, and tensors are not "
-            "converted. Use `tf.cast`, or a tuple of them."
+            f"converted. Use `{seams.spelled('tf.cast', 'jnp.astype')}`, or a tuple of them."
         )
     return dtype
 

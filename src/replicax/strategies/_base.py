@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import jax
 
@@ -27,8 +27,13 @@ from replicax._keras.distribution import installed
 from replicax.strategies._extended import StrategyExtended
 
 if TYPE_CHECKING:
+    from replicax._core.values import Mirrored, PerReplica
     from replicax._input.dataset import DistributedDataset
     from replicax._mesh.engine import Engine
+
+Args, Kwargs, Options = Sequence[Any], Mapping[str, Any] | None, RunOptions | None
+Plain = TypeVar("Plain", bound=int | float | str | None)  # `run` returns it as it is
+Key = TypeVar("Key")
 
 # What TensorFlow calls deprecated, and what to use.
 _INSTEAD = {
@@ -98,6 +103,46 @@ class Strategy:
         with entered(Frame(self)), installed(self._engine.distribution):
             yield self
 
+    @overload
+    def run(
+        self,
+        fn: Callable[..., Plain],
+        args: Args = (),
+        kwargs: Kwargs = None,
+        options: Options = None,
+    ) -> Plain: ...
+    @overload
+    def run(
+        self,
+        fn: Callable[..., jax.Array],
+        args: Args = (),
+        kwargs: Kwargs = None,
+        options: Options = None,
+    ) -> PerReplica | Mirrored: ...
+    @overload
+    def run(
+        self,
+        fn: Callable[..., tuple[jax.Array, ...]],
+        args: Args = (),
+        kwargs: Kwargs = None,
+        options: Options = None,
+    ) -> tuple[PerReplica | Mirrored, ...]: ...
+    @overload
+    def run(
+        self,
+        fn: Callable[..., dict[Key, jax.Array]],
+        args: Args = (),
+        kwargs: Kwargs = None,
+        options: Options = None,
+    ) -> dict[Key, PerReplica | Mirrored]: ...
+    @overload
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Args = (),
+        kwargs: Kwargs = None,
+        options: Options = None,
+    ) -> Any: ...
     def run(
         self,
         fn: Callable[..., Any],

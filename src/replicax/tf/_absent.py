@@ -5,8 +5,11 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+from replicax.tf._names import OTHERS_IN_V1
+
 _TABLES = tomllib.loads(Path(__file__).with_name("absent.toml").read_text("utf-8"))
-ABSENT: dict[str, str] = _TABLES["absent"]
+_IN_V1 = {f"tf.compat.v1{name[2:]}": advice for name, advice in OTHERS_IN_V1.items()}
+ABSENT: dict[str, str] = dict(sorted((_TABLES["absent"] | _IN_V1).items()))
 CHANGES: dict[str, str] = _TABLES["changes"]
 
 

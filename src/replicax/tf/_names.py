@@ -163,43 +163,19 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         ),
     ),
     "tf.compat": (
-        "texts and bytes, `tf` itself as `v2`, and the little of `v1` that programs keep",
+        "texts and bytes, `tf` itself as `v2`, and as `v1` what means the same there",
         _of("._compat", "as_bytes", "as_str", "as_str_any", "as_text", "path_to_str"),
         {"v2": "replicax.tf:"},
     ),
     "tf.compat.v1": (
-        "what programs for TensorFlow 2 still use of it; each says or changes little",
+        "the names of `tf` that mean the same in version 1, and a few of its own",
         _of(
             "._compat",
             "ConfigProto", "GPUOptions", "enable_eager_execution", "enable_resource_variables",
             "enable_v2_behavior", "enable_v2_tensorshape", "executing_eagerly_outside_functions",
             "set_random_seed", "to_float", "to_int32",
         ),
-        _of("._arrays", "concat", "ones", "reshape", "stack", "zeros"),
-        _of("._elementwise", "cast", "exp", "log"),
-        _of("._linalg", "matmul"),
-        _of("._tensors", "constant", "convert_to_tensor"),
-        _of("._reductions", "reduce_max", "reduce_mean", "reduce_min", "reduce_sum"),
-    ),
-    "tf.compat.v1.distribute": (
-        "the same strategies as in `tf.distribute`",
-        _of(
-            "replicax",
-            "CrossDeviceOps", "HierarchicalCopyAllReduce", "InputContext", "InputReplicationMode",
-            "MirroredStrategy", "NcclAllReduce", "OneDeviceStrategy", "ReduceOp",
-            "ReductionToOneDevice", "ReplicaContext", "RunOptions", "Server", "Strategy",
-            "StrategyExtended", "experimental_set_strategy", "get_replica_context", "get_strategy",
-            "has_strategy", "in_cross_replica_context",
-        ),
-    ),
-    "tf.compat.v1.distribute.cluster_resolver": (
-        "the same resolvers as in `tf.distribute.cluster_resolver`",
-        _RESOLVERS,
-    ),
-    "tf.compat.v1.distribute.experimental": (
-        "the same strategies as in `tf.distribute.experimental`",
-        _of("replicax.experimental", "CommunicationImplementation", "CommunicationOptions"),
-        _OLDER_STRATEGIES,
+        {"keras": "replicax.tf.keras:", "log": "._elementwise"},
     ),
     "tf.compat.v1.gfile": (
         "`tf.io.gfile`, by its first names",
@@ -217,15 +193,6 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "._compat",
             "DEBUG", "ERROR", "FATAL", "INFO", "WARN", "WARNING", "debug", "error", "fatal",
             "get_verbosity", "info", "log", "set_verbosity", "warn", "warning",
-        ),
-    ),
-    "tf.compat.v1.train": (
-        "checkpoints, by their first names",
-        _of("._train", "get_checkpoint_state", "latest_checkpoint"),
-        _of(
-            "replicax.train",
-            "NewCheckpointReader=CheckpointReader", "list_variables", "load_checkpoint",
-            "load_variable",
         ),
     ),
     "tf.config": (
@@ -850,3 +817,57 @@ SUBMODULES_OF_KERAS = {
     },
 }
 NAMESPACES |= {name: (f"the same as `{home}`", home) for name, home in SUBMODULES_OF_KERAS.items()}
+
+# Names that mean something else in `tf.compat.v1`, and what to write for them.
+OTHERS_IN_V1 = {
+    "tf.image.resize": "Its pixels lie elsewhere; use `tf.image.resize`.",
+    "tf.initializers": "Use `tf.keras.initializers`, whose defaults differ.",
+    "tf.losses": "Use `tf.keras.losses`.",
+    "tf.math.confusion_matrix": "Use `tf.math.confusion_matrix`, with `weights` before `dtype`.",
+    "tf.math.in_top_k": "Use `tf.math.in_top_k(targets, predictions, k)`.",
+    "tf.metrics": "Use `tf.keras.metrics`.",
+    "tf.nn.convolution": "Use `tf.nn.convolution(input, filters, strides, padding)`.",
+    "tf.nn.ctc_beam_search_decoder": "Use `tf.nn.ctc_beam_search_decoder`, which does not merge.",
+    "tf.nn.ctc_loss": "Use `tf.nn.ctc_loss`, whose `blank_index` is 0 and not the last one.",
+    "tf.nn.dropout": "Use `tf.nn.dropout(x, rate)`: `rate` is 1 − `keep_prob`.",
+    "tf.nn.embedding_lookup": "Use `tf.nn.embedding_lookup`, which divides ids as \"div\" does.",
+    "tf.nn.embedding_lookup_sparse": "Use `tf.nn.embedding_lookup_sparse`: \"div\", not \"mod\".",
+    "tf.nn.in_top_k": "Use `tf.math.in_top_k(targets, predictions, k)`.",
+    "tf.nn.nce_loss": "Use `tf.nn.nce_loss`, which divides ids as \"div\" does.",
+    "tf.nn.sampled_softmax_loss": "Use `tf.nn.sampled_softmax_loss`: \"div\", not \"mod\".",
+    "tf.nn.softmax_cross_entropy_with_logits": "Use the function of `tf.nn`, and "
+    "`tf.stop_gradient(labels)`.",
+    "tf.nn.space_to_batch": "Use `tf.nn.space_to_batch(input, block_shape, paddings)`.",
+    "tf.optimizers": "Use `tf.keras.optimizers`.",
+    "tf.random.poisson": "Use `tf.random.poisson(shape, lam)`.",
+    "tf.random_normal_initializer": "Use `tf.random_normal_initializer(stddev=1.0)`: the default "
+    "is 0.05.",
+    "tf.random_uniform_initializer": "Use `tf.random_uniform_initializer(0.0, 1.0)`: the default "
+    "is -0.05 to 0.05.",
+    "tf.saved_model.load": "Use `tf.saved_model.load(export_dir)`, without a session.",
+    "tf.strings.split": "Use `tf.strings.split`, whose result is ragged.",
+    "tf.summary": "Use `tf.summary` with `tf.summary.create_file_writer(folder)`.",
+    "tf.where": "Use `tf.where`, which broadcasts the condition as NumPy does.",
+}
+
+
+def _is_other(name: str) -> bool:
+    elsewhere = (*OTHERS_IN_V1, "tf.compat", "tf.keras", "tf.python")
+    return any(f"{name}.".startswith(f"{other}.") for other in elsewhere)
+
+
+def _in_v1(name: str, sources: list[Source]) -> tuple[str, *tuple[Source, ...]]:
+    same = (
+        {own: home for own, home in source.items() if not _is_other(f"{name}.{own}")}
+        for source in sources
+        if not isinstance(source, str)
+    )
+    text, *own = NAMESPACES.get(f"tf.compat.v1{name[2:]}", (f"the same as in `{name}`",))
+    return text, *own, *same
+
+
+NAMESPACES |= {
+    f"tf.compat.v1{name[2:]}": _in_v1(name, sources)
+    for name, (_, *sources) in NAMESPACES.items()
+    if not _is_other(name)
+}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from replicax._core import seams
 from replicax._core.errors import CheckpointError, UsageError
 from replicax._core.wire import fields
 from replicax._keras import _compat
@@ -142,7 +143,8 @@ class RestoredGraph:
         if GRAPH not in bundle.entries:
             raise UsageError(
                 f"Cannot restore objects from {path!r}: it holds variables by name only, as "
-                "TensorFlow 1 wrote them. Read them with `tf.train.load_variable(path, name)`."
+                "TensorFlow 1 wrote them. Read them with "
+                f"`{seams.spelled('tf', 'rx')}.train.load_variable(path, name)`."
             )
         try:
             self._root = graph_of(bundle.read(GRAPH).item())

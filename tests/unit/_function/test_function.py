@@ -274,7 +274,7 @@ def in_fit(strategy):
 
 @pytest.mark.parametrize("way", [in_function, in_run, in_fit])
 def test_the_error_names_the_line_and_the_fix(mirrored, way):
-    wanted = r"at test_function.py:\d+, `if x.sum\(\) > 1:`.*`replicax.tf`.*`tf.cond`"
+    wanted = r"at test_function.py:\d+, `if x.sum\(\) > 1:`.*`replicax.tf`.*`keras.ops.cond`"
     with pytest.raises(rx.errors.LeakedTracer, match=wanted):
         way(mirrored)
 

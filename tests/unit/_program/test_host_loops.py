@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._program.feeding import Feeds
+from replicax._program.feeding import BySignature
 from replicax._program.program import ProgramCache
 from replicax.data import Dataset
 from replicax.tf._flow.loops import map_fn, scan
@@ -88,7 +88,7 @@ class Holder:
 def test_an_object_in_the_place_of_a_dead_one_has_an_iterator_of_its_own():
     step = rx.function(lambda holder: next(holder.iterator) * 1)
     traces = step._traces.of(None)
-    traces.programs, traces.feeds = ProgramCache(limit=2), Feeds(limit=2)
+    traces.programs, traces.feeds = ProgramCache(limit=2), BySignature(limit=2)
     # More than are kept: the first ones are freed, and later ones lie where they were.
     assert [int(step(Holder(number))) for number in range(12)] == list(range(12))
     assert len(traces.feeds) == len(traces.programs) == 2

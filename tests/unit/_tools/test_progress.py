@@ -38,16 +38,6 @@ def test_lines_tell_how_long_a_long_job_still_takes(capsys, monkeypatch):
     )
 
 
-def test_a_job_of_one_step_is_not_announced(capsys):
-    progress.Lines().begin("prepare", steps=1)
-    assert capsys.readouterr().out == ""
-
-
-def test_silence(capsys):
-    tell(progress.Listener())
-    assert capsys.readouterr().out == ""
-
-
 def test_bars_show_job_steps_and_result():
     console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
     with progress.Bars(console) as bars:

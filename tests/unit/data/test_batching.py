@@ -34,15 +34,6 @@ def with_sizes():
 # batch
 
 
-@pytest.mark.parametrize("make", [Dataset.range, lambda n: Dataset.from_source(list(range(n)))])
-def test_batches_and_the_rest(make):
-    assert listed(make(5).batch(2)) == [[0, 1], [2, 3], [4]]
-    assert listed(make(5).batch(2, drop_remainder=True)) == [[0, 1], [2, 3]]
-    assert listed(make(5).batch(9)) == [[0, 1, 2, 3, 4]]
-    assert listed(make(5).batch(9, drop_remainder=True)) == []
-    assert listed(make(4).batch(2).batch(2)) == [[[0, 1], [2, 3]]]
-
-
 class Point(NamedTuple):
     x: Any
     y: Any
@@ -189,23 +180,12 @@ def test_what_fills_up_is_of_the_type_of_the_elements(elements, expected):
     assert listed(ds.padded_batch(2)) == [expected]
 
 
-def test_text_is_filled_up_with_a_text():  # as tf.data
-    ds = Dataset.from_generator(lambda: iter([["a"], ["b", "c"]]))
-    assert listed(ds.padded_batch(2, padding_values="x")) == [[["a", "x"], ["b", "c"]]]
-
-
 def test_scalars_need_no_filling():
     assert listed(Dataset.range(3).padded_batch(2)) == [[0, 1], [2]]
     assert listed(Dataset.range(3).padded_batch(2, padded_shapes=[])) == [[0, 1], [2]]
 
 
 # unbatch and rebatch
-
-
-def test_rows_of_batches():  # as tf.data
-    assert listed(Dataset.from_tensor_slices(np.arange(6).reshape(3, 2)).unbatch()) == [*range(6)]
-    pairs = Dataset.from_tensors((np.arange(2), None)).unbatch()
-    assert [(int(x), y) for x, y in pairs] == [(0, None), (1, None)]
 
 
 def test_batches_without_rows_are_passed_over():

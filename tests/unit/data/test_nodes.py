@@ -89,18 +89,6 @@ def test_skip_holds_one_element_at_a_time():
 
 
 @both_ways
-def test_shards_take_turns(way):
-    ds = way(Dataset.range(8))
-    assert [numbers(ds.shard(3, n)) for n in range(3)] == [[0, 3, 6], [1, 4, 7], [2, 5]]
-
-
-@both_ways
-def test_a_shard_may_be_empty(way):
-    ds = way(Dataset.range(2)).shard(5, 4)
-    assert (numbers(ds), ds.cardinality()) == ([], 0)
-
-
-@both_ways
 @pytest.mark.parametrize("read", [1, 2, 5, 50])
 def test_shards_of_blocks_are_read_alike_in_any_portions(way, read):
     node = way(Dataset.range(11)).node
@@ -136,14 +124,6 @@ def test_repeat_without_end(way, count):
 def test_repeats_of_repeats(way):
     assert numbers(way(Dataset.range(2)).repeat(2).take(3).repeat(2)) == [0, 1, 0, 0, 1, 0]
     assert numbers(way(Dataset.range(2)).repeat(0)) == []
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("count", [None, 3])
-def test_what_is_empty_repeats_nothing(count):
-    assert numbers(Dataset.range(0).repeat(count)) == []
-    assert numbers(Dataset.range(3).filter(lambda x: False).repeat(count)) == []
-    assert numbers(Dataset.from_generator(lambda: iter(())).repeat(count).batch(2)) == []
 
 
 @both_ways
@@ -221,14 +201,6 @@ def test_without_reshuffling_all_passes_have_one_order(way):
     assert turns[:30] == turns[30:] == numbers(ds)
 
 
-def test_an_order_follows_from_its_seed():
-    def epochs(seed):
-        ds = Dataset.range(30).shuffle(30, seed=seed)
-        return [numbers(ds), numbers(ds)]
-
-    assert epochs(1) == epochs(1) != epochs(2)
-
-
 def test_an_order_without_a_seed_follows_from_the_seed_of_the_program():
     def order():
         return numbers(Dataset.range(30).shuffle(30))
@@ -269,9 +241,3 @@ def test_a_shuffle_of_what_has_no_end_begins():
 
 
 # enumerate
-
-
-@both_ways
-def test_elements_are_counted(way):
-    ds = way(Dataset.range(5, 7)).enumerate(3)
-    assert [(int(n), int(x)) for n, x in ds] == [(3, 5), (4, 6)]  # as tf.data

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from replicax import tf
+from replicax.tf._names import OTHERS_IN_V1
 from replicax.tf.compat import v2
 from replicax.tf.compat.v1 import ConfigProto
 
@@ -59,9 +60,24 @@ def test_the_rest_says_what_to_do():
     assert "ConfigProto" in dir(tf.compat.v1)
 
 
-def test_functions_that_mean_the_same_in_version_1(tmp_path):
+def test_a_name_that_means_the_same_in_version_1_is_that_of_version_2():
     v1 = tf.compat.v1
     assert v1.log is tf.math.log and v1.reduce_mean is tf.reduce_mean
+    assert v1.nn.relu is tf.nn.relu and v1.keras is tf.keras
+    assert {"relu", "moments"} <= set(dir(v1.nn)) and "dropout" not in dir(v1.nn)
+
+
+@pytest.mark.parametrize("name", OTHERS_IN_V1)
+def test_a_name_that_means_something_else_in_version_1_says_what_to_use(name):
+    found, *parts = tf.compat.v1, *name.split(".")[1:]
+    with pytest.raises(AttributeError) as raised:
+        for part in parts:
+            found = getattr(found, part)
+    assert OTHERS_IN_V1[name] in str(raised.value)
+
+
+def test_names_of_its_own(tmp_path):
+    v1 = tf.compat.v1
     assert v1.to_float(3).dtype == tf.float32 and v1.to_int32(3.7).tolist() == 3
     path = str(tmp_path / "a")
     with v1.gfile.GFile(path, "w") as file:

@@ -137,17 +137,27 @@ def test_a_window_of_a_random_size_is_cut_in_a_function(caplog):
     assert cut(jnp.asarray(IMAGE)).shape == (2, 2, 3)
 
 
-def test_a_size_that_is_not_known_makes_a_function_plain_python(caplog):
+def test_a_size_that_is_not_known_makes_calls_of_one_signature_plain_python(caplog):
+    traced = []
+
     @tf.function
     def first(x, count):
+        traced.append(isinstance(x, jax.core.Tracer))
         return x[:count]
 
     assert first(tf.range(4), jnp.int32(2)).tolist() == [0, 1]
     assert first(tf.range(4), jnp.int32(3)).tolist() == [0, 1, 2]
+    assert traced[-2:] == [False, False]  # the second call is not traced again
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert "first" in record.getMessage()
     assert "tf.slice" in record.getMessage()
+    del traced[:]
+    assert [first(tf.range(4), 2).tolist() for _ in range(2)] == [[0, 1]] * 2
+    assert traced == [True] and first.num_traces == 1
+    iterator = iter(tf.data.Dataset.range(3))
+    draw = tf.function(lambda x: x[: next(iterator)])
+    assert [draw(tf.range(4)).tolist() for _ in range(3)] == [[], [0], [0, 1]]
     with pytest.raises(rx.errors.LeakedTracer, match="tf.slice"):
         rx.OneDeviceStrategy("CPU:0").run(lambda n: jnp.arange(4)[:n], args=(jnp.int32(2),))
 

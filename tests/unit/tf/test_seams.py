@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
@@ -76,3 +77,13 @@ def test_tables_keep_their_rows_where_a_program_for_tensorflow_has_no_strategy(m
 def test_they_are_in_whatever_comes_first(order):
     said = run_python(f"{order}\nimport sys; print('replicax.tf._seams' in sys.modules)")
     assert said == "True\n"
+
+
+@pytest.mark.parametrize(("speaks", "names"), [(True, "tf"), (False, "keras.ops")])
+def test_advice_names_what_the_program_has(speaks, names, monkeypatch):
+    monkeypatch.setattr(seams, "speaks_tensorflow", speaks)
+    one = rx.OneDeviceStrategy("CPU:0")
+    with pytest.raises(rx.errors.LeakedTracer, match=f"`{names}.slice"):
+        one.run(lambda n: jnp.arange(4)[:n], args=(jnp.int32(2),))
+    with pytest.raises(rx.errors.LeakedTracer, match=f"`{names}.cond"):
+        one.run(float, args=(jnp.float32(2),))

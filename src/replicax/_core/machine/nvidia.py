@@ -211,7 +211,7 @@ def own_gpus(processes: int, gpus: Sequence[str]) -> list[dict[str, str]]:
         raise ClusterSpecError(
             f"{processes} workers cannot share {len(gpus)} GPU{'s' * (len(gpus) > 1)}: each needs "
             f"one of its own. Start {len(gpus)}, or set JAX_PLATFORMS=cpu to train on the CPU. See "
-            "docs/gpu.md."
+            "docs/accelerators.md."
         )
     each = len(gpus) // processes
     return [

@@ -53,6 +53,8 @@ class Verdict:
 def verdict(name: str) -> Verdict:
     """The verdict on a name of TensorFlow, "tf.…", or of a package around it."""
     package = name.partition(".")[0]
+    if name.startswith("tf.compat.v1.") and _is_modern(name):
+        return verdict(f"tf.{name.removeprefix('tf.compat.v1.')}")
     if package not in kinds.HOMES:
         hint = instead(name) or "It needs TensorFlow."
     elif kinds.find(name) is None:
@@ -60,8 +62,17 @@ def verdict(name: str) -> Verdict:
     else:
         what = _change(name)
         return Verdict(CHANGED, what) if what else Verdict(SAME)
-    ends = hint is None or any(f"{name}.".startswith(f"{one}.") for one in _BUILT_ON)
+    ends = hint is None or any(
+        f"{name}.".startswith(f"{one}.") and hint == instead(one) for one in _BUILT_ON
+    )
     return Verdict(MISSING, hint or _NOTHING[package], ends)
+
+
+def _is_modern(name: str) -> bool:
+    """Whether a name of `tf.compat.v1`, or the class of a method, is what `tf` has by it."""
+    while (found := kinds.find(name)) is None:
+        name = name.rpartition(".")[0]
+    return found is kinds.find(f"tf.{name.removeprefix('tf.compat.v1.')}")
 
 
 def _change(name: str) -> str | None:

@@ -70,11 +70,6 @@ def test_one_device_always_takes_part():
     assert Settings(strategies=("mirrored",)).strategies == ("one_device", "mirrored")
 
 
-def test_settings_keep_the_order_of_strategies():
-    settings = Settings(strategies=["mirrored", "one_device"])  # type: ignore[arg-type]
-    assert settings.strategies == ("mirrored", "one_device")
-
-
 @pytest.mark.parametrize("name", ["replicas", "workers", "epochs", "repeats", "examples"])
 def test_settings_refuse_counts_below_one(name):
     with pytest.raises(rx.errors.UsageError, match=f"`{name}` must be at least 1, got "):
@@ -111,10 +106,6 @@ def test_workers_add_their_strategies():
 def test_a_strategy_of_workers_that_is_named_comes_alone_with_two_of_them():
     settings = Settings(strategies=("one_device", "multi_worker"))
     assert (settings.strategies, settings.workers) == (("one_device", "multi_worker"), 2)
-
-
-def test_without_either_there_are_no_workers():
-    assert Settings().workers is None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 
 import replicax as rx
 from replicax._tools.compare import text as of_comparison
-from replicax._tools.text import aligned
 from replicax.report import save
 
 from helpers import uninstall
@@ -49,10 +48,6 @@ def test_several_devices_of_one_cpu_and_a_busy_machine_are_explained(sample):
     assert "busy machine: other programs took 99.0 of" in " ".join(
         of_comparison.to_text(replace(sample(), busy_cores=99.0)).split()
     )
-
-
-def test_no_line_of_the_text_is_too_long(sample):
-    assert max(map(len, of_comparison.to_text(sample()).split("\n"))) <= 110
 
 
 def test_markdown_has_table_caption_plots_and_machine(sample):
@@ -104,22 +99,6 @@ def test_the_verdict_names_who_differs_and_where(sample, difference, text):
         sample(difference=difference)
     )
     assert "differs" not in of_comparison.verdict(sample())
-
-
-def test_a_table_without_rows():
-    assert aligned(["a", "b"], []) == "a  b\n-  -"
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(512, "0.5 KiB"), (2**20 - 1024, "1,023.0 KiB"), (3 * 2**19, "1.5 MiB")]
-)
-def test_kibibytes(count, text):
-    assert of_comparison.kibibytes(count) == text
-
-
-@pytest.mark.parametrize(("count", "text"), [(None, "unknown"), (3 * 2**29, "1.5 GiB")])
-def test_gibibytes(count, text):
-    assert of_comparison.gibibytes(count) == text
 
 
 @pytest.mark.parametrize(

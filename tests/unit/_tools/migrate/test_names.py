@@ -74,6 +74,16 @@ def test_verdicts():
     assert verdict("tf.no_such_name").what.startswith("Look for it in")
 
 
+def test_verdicts_on_version_1_are_those_on_version_2_where_both_mean_the_same():
+    for name in ("abs", "nn.relu", "data.Dataset", "train.Checkpoint.restore", "keras.Model"):
+        assert verdict(f"tf.compat.v1.{name}") == verdict(f"tf.{name}")
+    method = "data.Dataset.make_one_shot_iterator"
+    assert verdict(f"tf.compat.v1.{method}") == verdict(f"tf.{method}")
+    other = verdict("tf.compat.v1.nn.dropout")
+    assert other.kind == MISSING and "keep_prob" in other.what and not other.ends
+    assert verdict("tf.compat.v1.placeholder").ends
+
+
 def test_the_lists_are_sorted():
     assert list(CHANGES) == sorted(CHANGES)
     assert list(ABSENT) == sorted(ABSENT)

@@ -129,11 +129,6 @@ def test_the_plan_for_a_cpu_is_what_fit_holds_there():
         assert row.memory.optimizer == held(counted)
 
 
-def test_the_memory_of_a_cpu_is_not_known():
-    (row,) = rx.plan(cnn(), topologies=["cpu:2"], batch_size=ROWS).rows
-    assert (row.fits, row.capacity, row.chip) == (None, None, None)
-
-
 def test_a_gpu_has_the_memory_that_jax_may_use():
     def device(stats):
         return SimpleNamespace(device_kind="NVIDIA H200", memory_stats=lambda: stats)
