@@ -309,6 +309,7 @@ class Program:
             return self.inline(arrays)
         if self._is_common or events.listeners:
             events.begin_step(doing, common=self._is_common, identity=self._identity)
+        written, others = [], []
         try:
             self._queue.wait()
             if self._watch is not None:
@@ -338,7 +339,7 @@ class Program:
                     events.dispatched(token.is_ready)
         except Exception as error:
             blame(error)
-            raise_explained(error, lambda: memory_needs(self._steady, self.state.lent(), arrays))
+            raise_explained(error, lambda: memory_needs(self._steady, (written, others), arrays))
         return outputs
 
     def inline(self, arrays: Any) -> Any:
