@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import operator
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
 from jax.extend.backend import get_compile_options
-from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
+from replicax._core.rewriting import rewritten
 from replicax._cpu import convolutions, loops, pooling, products, tables
 from replicax._cpu.lowering import rules
 from replicax._cpu.tuning import computes_with_one_thread, is_on
@@ -37,53 +36,17 @@ def with_rules(fn: Callable[..., Any]) -> Callable[..., Any]:
     The function maps nests of arrays to a nest of arrays, and must not be differentiated later.
     """
     install()
-
-    @functools.wraps(fn)
-    def ruled(*args: Any) -> Any:
-        closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*args)
-        results = jaxpr_as_fun(_ruled(closed, {}))(*jax.tree.leaves(args))
-        return jax.tree.unflatten(jax.tree.structure(shapes), results)
-
-    return ruled
+    return rewritten(fn, _with_rules)
 
 
-def _ruled(value: Any, known: dict[int, Any]) -> Any:
-    """Apply the rules to a program, or to the programs in a parameter of an operation.
-
-    JAX lowers by object identity: an unchanged program stays the same object, and a program that
-    occurs twice is replaced by one object.
-    """
-    if type(value) is tuple:
-        return tuple(_ruled(part, known) for part in value)
-    if not isinstance(value, ClosedJaxpr | Jaxpr):
-        return value
-    if id(value) not in known:
-        known[id(value)] = _program_ruled(value, known)
-    return known[id(value)]
+def _with_rules(equations: Sequence[Any]) -> list[Any]:
+    own = map(_with_rule, convolutions.rounding_inside(equations))
+    return [one for equation in own for one in loops.storing_bits(equation)]
 
 
-def _program_ruled(program: Any, known: dict[int, Any]) -> Any:
-    inner = getattr(program, "jaxpr", program)
-    if inner is not program:  # JAX 0.10 has two classes: one with constants around one without
-        jaxpr = _ruled(inner, known)
-        return program if jaxpr is inner else program.replace(jaxpr=jaxpr)
-    narrow = convolutions.rounding_inside(program.eqns)
-    ruled = [_equation_ruled(equation, known) for equation in narrow]
-    equations = [one for equation in ruled for one in loops.storing_bits(equation)]
-    same = all(map(operator.is_, equations, program.eqns))
-    return program if same else program.replace(eqns=equations)
-
-
-def _equation_ruled(equation: Any, known: dict[int, Any]) -> Any:
+def _with_rule(equation: Any) -> Any:
     part, own = rules.get(equation.primitive, ("", None))
-    if own is not None and is_on(part):
-        return equation.replace(primitive=own)
-    changed = {
-        name: new
-        for name, value in equation.params.items()
-        if (new := _ruled(value, known)) is not value
-    }
-    return equation.replace(params={**equation.params, **changed}) if changed else equation
+    return equation if own is None or not is_on(part) else equation.replace(primitive=own)
 
 
 def options_for(devices: Collection[Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import jax
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxprs_in_params
 
+from replicax._core.host_calls import guarded
 from replicax._core.topology import default_device
 from replicax._core.tracing import is_traced
 from replicax._cpu.convolutions import found_again
@@ -27,14 +28,17 @@ def compiled(
     *,
     devices: Collection[Any] | None = None,
     compiler_options: Mapping[str, Any] | None = None,
+    guards: bool = False,
     **how: Any,
 ) -> Any:
     """A function, compiled by `jax.jit` when it is called first.
 
     `devices` are those that it runs on, None for JAX's default device. The user's
     `compiler_options` come before ours; `how` is what else `jax.jit` takes, whose `trace` and
-    `lower` the result has.
+    `lower` the result has. A program that `guards` what it calls of Python goes on where that
+    raises, and is for `carried_out`.
     """
+    fn = guarded(fn) if guards else fn
     platform = platform_of(devices or (default_device(),))
     options = dict(compiler_options or {})
     if platform != "cpu":

@@ -29,7 +29,7 @@ from replicax._mesh.engine import Engine
 from replicax._mesh.spmd import build as build_replica_program
 from replicax._mesh.spmd import stack_of
 from replicax._mesh.store import DeviceStore, Placement
-from replicax._program.jaxpr import may_fail
+from replicax._program.jaxpr import calls_python
 from replicax._tools.plan.hlo import Collective, collectives
 from replicax.strategies import Strategy
 
@@ -86,7 +86,7 @@ def lower_train_step(model: Any, batch: Any, strategy: Strategy) -> Lowered:
             return program.trace(sum(values, []), [], [batch])
 
         found = traced(donates=store.home is None or store.lends_copies)
-        lowered = (traced(donates=False) if may_fail(found.jaxpr) else found).lower()
+        lowered = (traced(donates=False) if calls_python(found.jaxpr) else found).lower()
     trainable, others, optimizer, metrics = (bytes_per_device(group) for group in values)
     return Lowered(lowered, trainable + others, optimizer + metrics, bytes_per_device(batch))
 
