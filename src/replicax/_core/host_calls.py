@@ -21,7 +21,6 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
-from replicax._core.rewriting import rewritten
 from replicax._core.tracing import is_transformed
 
 # XLA:CPU copies arrays of less than 100 KB at once, and longer ones on the threads of the devices.
@@ -83,26 +82,19 @@ def carried_out(program: Callable[..., Any], *args: Any) -> Any:
     return results
 
 
-def guarded(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The same program, which goes on where a function of Python raises, for `carried_out`."""
-    return rewritten(fn, lambda equations: list(map(_guarded, equations)))
-
-
-def _guarded(equation: Any) -> Any:
-    if equation.primitive.name not in PYTHON_CALLS:
-        return equation
-    results = tuple((one.aval.shape, one.aval.dtype) for one in equation.outvars)
-    callback = _Guarded(equation.params["callback"], results)
-    return equation.replace(params={**equation.params, "callback": callback})
-
-
 @final
 @dataclass(frozen=True)
-class _Guarded:
+class Guarded:
     """A function that compiled code calls: if it raises, the results are zeros."""
 
     call: Callable[..., Any]
     results: tuple[tuple[tuple[int, ...], Any], ...]  # their shapes and types
+
+    @classmethod
+    def of(cls, equation: Any) -> Guarded:
+        """What an operation calls."""
+        kinds = ((one.aval.shape, one.aval.dtype) for one in equation.outvars)
+        return cls(equation.params["callback"], tuple(kinds))
 
     def __call__(self, *arrays: Any) -> Any:
         before, _inside.a_call = _inside.a_call, True
@@ -157,19 +149,18 @@ class _Line:
         self._waiting: queue.SimpleQueue[tuple[Callable[..., Any], Any]] = queue.SimpleQueue()
         self._left, self._idle = 0, threading.Condition()
         self._thread: threading.Thread | None = None
-        self._listening, self._raised = False, list[BaseException]()
+        self._raised: list[BaseException] = []
         self._one_listens = threading.Lock()  # what is raised is of the program that is waited for
 
     @contextlib.contextmanager
     def listening(self) -> Generator[list[BaseException], None, None]:
-        """Collect what calls raise in a `with` block, instead of failing the program."""
+        """Collect what guarded and late calls raise in a `with` block."""
         raised: list[BaseException] = []
         with self._one_listens:
-            before, self._listening = self.taken(), True
+            before = self.taken()
             try:
                 yield raised
             finally:
-                self._listening = False
                 raised += self.taken()
                 self._raised = before
 
@@ -188,10 +179,9 @@ class _Line:
         try:
             fn(*map(np.asarray, arrays))
         except Exception as error:
-            with self._idle:
-                if not (self._listening or threading.current_thread() is self._thread):
-                    raise  # into the program, which fails
-                self._raised.append(error)
+            if threading.current_thread() is not self._thread:
+                raise  # into the program, which fails unless it is guarded
+            self.note(error)
         finally:
             _inside.a_call = False
 

@@ -41,6 +41,7 @@ from replicax._program.explain import (
     blame,
     memory_needs,
     raise_explained,
+    tell_lost,
     tracer_for_variable,
     variable_in_jax,
 )
@@ -339,7 +340,7 @@ class Program:
                     events.dispatched(token.is_ready)
         except Exception as error:
             blame(error)
-            self.state.tell_lost(error)
+            tell_lost(error, self.state.written, map(_compat.stored, self.state.written))
             raise_explained(error, lambda: memory_needs(self._steady, (written, others), arrays))
         return outputs
 
@@ -433,17 +434,6 @@ class ProgramState:
         if self.donates and self._store is None:
             written = _donatable(self._keys, written)
         return written, others
-
-    def tell_lost(self, error: Exception) -> None:
-        """Say beneath an error which variables have no values: their step failed as it wrote."""
-        values = zip(self.written, map(_compat.stored, self.written), strict=True)
-        lost = [v.path for v, value in values if getattr(value, "is_deleted", bool)()]
-        if lost:
-            error.add_note(
-                f"{len(lost)} variables have no values any more, such as {lost[0]!r}: a step that "
-                "failed had given their memory away. Load a checkpoint. See "
-                "docs/fault_tolerance.md."
-            )
 
     def named(self) -> list[tuple[str, Any]]:
         """The paths of the variables, with their values."""
