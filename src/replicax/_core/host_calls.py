@@ -12,7 +12,8 @@ import contextlib
 import functools
 import queue
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 import jax
@@ -24,6 +25,8 @@ from replicax._core.tracing import is_transformed
 
 # XLA:CPU copies arrays of less than 100 KB at once, and longer ones on the threads of the devices.
 _AT_ONCE_BYTES = 64 * 1024
+#: The operations that call Python.
+PYTHON_CALLS = ("pure_callback", "io_callback", "debug_callback")
 
 
 def call_on_host(fn: Callable[..., Any], *values: Any) -> None:
@@ -66,7 +69,8 @@ def array_of(value: Any) -> Any:
 def carried_out(program: Callable[..., Any], *args: Any) -> Any:
     """Call a compiled program that calls Python, wait for it, and raise what a call has raised.
 
-    The program itself goes on to its end, so that no device is left with a failed array.
+    The program itself goes on to its end, so that no device is left with a failed array, or waits
+    for another that has failed.
     """
     if _inside.a_call:  # then whoever waits for that call is told
         return program(*args)
@@ -78,9 +82,50 @@ def carried_out(program: Callable[..., Any], *args: Any) -> Any:
     return results
 
 
+@final
+@dataclass(frozen=True)
+class Guarded:
+    """A function that compiled code calls: if it raises, the results are zeros."""
+
+    call: Callable[..., Any]
+    results: tuple[tuple[tuple[int, ...], Any], ...]  # their shapes and types
+
+    @classmethod
+    def of(cls, equation: Any) -> Guarded:
+        """What an operation calls."""
+        kinds = ((one.aval.shape, one.aval.dtype) for one in equation.outvars)
+        return cls(equation.params["callback"], tuple(kinds))
+
+    def __call__(self, *arrays: Any) -> Any:
+        before, _inside.a_call = _inside.a_call, True
+        try:
+            return self._checked(self.call(*arrays))
+        except BaseException as error:
+            _line().note(error)
+            return [np.zeros(*kind) for kind in self.results]
+        finally:
+            _inside.a_call = before
+
+    def _checked(self, values: Any) -> Any:
+        found = [(np.shape(one), np.asarray(one).dtype) for one in values or ()]
+        if found != list(self.results):
+            raise UsageError(
+                f"A function that compiled code calls must return {_kinds(self.results)}, as it "
+                f"was promised, got {_kinds(found)}."
+            )
+        return values
+
+
+def _kinds(found: Iterable[tuple[Any, Any]]) -> str:
+    return ", ".join(f"{kind}{list(shape)}" for shape, kind in found) or "nothing"
+
+
 def flush() -> None:
     """Wait until all calls of the programs under way were made."""
-    jax.effects_barrier()
+    # JAX says here, in each call, what has failed in this thread since it began; the program that
+    # failed has said it.
+    with contextlib.suppress(Exception):
+        jax.effects_barrier()
     _line().wait()
     raised = _line().taken()
     if raised:
@@ -104,23 +149,26 @@ class _Line:
         self._waiting: queue.SimpleQueue[tuple[Callable[..., Any], Any]] = queue.SimpleQueue()
         self._left, self._idle = 0, threading.Condition()
         self._thread: threading.Thread | None = None
-        self._listening, self._raised = False, list[Exception]()
+        self._raised: list[BaseException] = []
         self._one_listens = threading.Lock()  # what is raised is of the program that is waited for
 
     @contextlib.contextmanager
-    def listening(self) -> Generator[list[Exception], None, None]:
-        """Collect what calls raise in a `with` block, instead of failing the program."""
-        raised: list[Exception] = []
+    def listening(self) -> Generator[list[BaseException], None, None]:
+        """Collect what guarded and late calls raise in a `with` block."""
+        raised: list[BaseException] = []
         with self._one_listens:
-            before, self._listening = self.taken(), True
+            before = self.taken()
             try:
                 yield raised
             finally:
-                self._listening = False
                 raised += self.taken()
                 self._raised = before
 
-    def taken(self) -> list[Exception]:
+    def note(self, error: BaseException) -> None:
+        with self._idle:
+            self._raised.append(error)
+
+    def taken(self) -> list[BaseException]:
         """What calls have raised and nobody was told of."""
         with self._idle:
             raised, self._raised = self._raised, []
@@ -131,10 +179,9 @@ class _Line:
         try:
             fn(*map(np.asarray, arrays))
         except Exception as error:
-            with self._idle:
-                if not (self._listening or threading.current_thread() is self._thread):
-                    raise  # into the program, which fails
-                self._raised.append(error)
+            if threading.current_thread() is not self._thread:
+                raise  # into the program, which fails unless it is guarded
+            self.note(error)
         finally:
             _inside.a_call = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +14,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from replicax._cpu import convolutions, loops, pooling, products, tables
 from replicax._cpu.lowering import rules
 from replicax._cpu.tuning import computes_with_one_thread, is_on
+
+Exchange = Callable[[Sequence[Any]], Sequence[Any]]
 
 # YNNPACK's convolutions are left out: they are two to four times slower than Eigen's.
 _FUSIONS = {
@@ -37,51 +39,67 @@ def with_rules(fn: Callable[..., Any]) -> Callable[..., Any]:
     The function maps nests of arrays to a nest of arrays, and must not be differentiated later.
     """
     install()
+    return rewritten(fn, _with_rules)
+
+
+def _with_rules(equations: Sequence[Any]) -> list[Any]:
+    own = map(_with_rule, convolutions.rounding_inside(equations))
+    return [one for equation in own for one in loops.storing_bits(equation)]
+
+
+def _with_rule(equation: Any) -> Any:
+    part, own = rules.get(equation.primitive, ("", None))
+    return equation if own is None or not is_on(part) else equation.replace(primitive=own)
+
+
+def rewritten(fn: Callable[..., Any], exchange: Exchange) -> Callable[..., Any]:
+    """A function from nests of arrays to a nest of arrays, with other operations.
+
+    `exchange` gets the equations of a program, and gives the same list or another. The programs
+    in the parameters of an equation are rewritten before.
+    """
 
     @functools.wraps(fn)
-    def ruled(*args: Any) -> Any:
+    def with_others(*args: Any) -> Any:
         closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*args)
-        results = jaxpr_as_fun(_ruled(closed, {}))(*jax.tree.leaves(args))
+        results = jaxpr_as_fun(_rewritten(closed, exchange, {}))(*jax.tree.leaves(args))
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
-    return ruled
+    return with_others
 
 
-def _ruled(value: Any, known: dict[int, Any]) -> Any:
-    """Apply the rules to a program, or to the programs in a parameter of an operation.
+def _rewritten(value: Any, exchange: Exchange, known: dict[int, Any]) -> Any:
+    """A program, or the programs in a parameter of an operation.
 
     JAX lowers by object identity: an unchanged program stays the same object, and a program that
     occurs twice is replaced by one object.
     """
     if type(value) is tuple:
-        return tuple(_ruled(part, known) for part in value)
+        return tuple(_rewritten(part, exchange, known) for part in value)
     if not isinstance(value, ClosedJaxpr | Jaxpr):
         return value
     if id(value) not in known:
-        known[id(value)] = _program_ruled(value, known)
+        known[id(value)] = _of_program(value, exchange, known)
     return known[id(value)]
 
 
-def _program_ruled(program: Any, known: dict[int, Any]) -> Any:
+def _of_program(program: Any, exchange: Exchange, known: dict[int, Any]) -> Any:
     inner = getattr(program, "jaxpr", program)
     if inner is not program:  # JAX 0.10 has two classes: one with constants around one without
-        jaxpr = _ruled(inner, known)
+        jaxpr = _rewritten(inner, exchange, known)
         return program if jaxpr is inner else program.replace(jaxpr=jaxpr)
-    narrow = convolutions.rounding_inside(program.eqns)
-    ruled = [_equation_ruled(equation, known) for equation in narrow]
-    equations = [one for equation in ruled for one in loops.storing_bits(equation)]
-    same = all(map(operator.is_, equations, program.eqns))
-    return program if same else program.replace(eqns=equations)
+    equations = exchange([_of_equation(one, exchange, known) for one in program.eqns])
+    is_same = len(equations) == len(program.eqns) and all(
+        map(operator.is_, equations, program.eqns)
+    )
+    return program if is_same else program.replace(eqns=list(equations))
 
 
-def _equation_ruled(equation: Any, known: dict[int, Any]) -> Any:
-    part, own = rules.get(equation.primitive, ("", None))
-    if own is not None and is_on(part):
-        return equation.replace(primitive=own)
+def _of_equation(equation: Any, exchange: Exchange, known: dict[int, Any]) -> Any:
     changed = {
         name: new
         for name, value in equation.params.items()
-        if (new := _ruled(value, known)) is not value
+        if (new := _rewritten(value, exchange, known)) is not value
     }
     return equation.replace(params={**equation.params, **changed}) if changed else equation
 

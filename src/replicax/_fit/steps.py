@@ -38,7 +38,7 @@ from replicax._keras import _compat
 from replicax._program.compiling import compile_for
 from replicax._program.explain import blame
 from replicax._program.identity import StateWatch, agree_on_program
-from replicax._program.jaxpr import may_fail
+from replicax._program.jaxpr import calls_python
 from replicax._program.program import Program, queue_of
 
 if TYPE_CHECKING:
@@ -156,16 +156,16 @@ class Steps:
         """The program for such batches, compiled; all workers compare theirs before."""
         distribution, common = self._distribution, self._is_common
         devices = distribution.topology.devices
-        state, made, traced = self._traced(batches, calls_python=False)
-        if may_fail(traced.jaxpr):
-            state, made, traced = self._traced(batches, calls_python=True)
+        state, made, traced = self._traced(batches, is_called=False)
+        if calls_python(traced.jaxpr):
+            state, made, traced = self._traced(batches, is_called=True)
         if common:
             agree_on_program(f"{self._kind} step", traced.jaxpr, batches)
         compile_for(made, *state.bound(), batches)
         return Program(state, made, devices, is_common=common, watch=self._watch)
 
-    def _traced(self, batches: Any, *, calls_python: bool) -> tuple[Any, Any, Any]:
-        state = step_state(self._groups, self._kind, donates=True, may_fail=calls_python)
+    def _traced(self, batches: Any, *, is_called: bool) -> tuple[Any, Any, Any]:
+        state = step_state(self._groups, self._kind, donates=True, calls_python=is_called)
         written, others = state.bound()
         values = iter(state.in_order(written, others))
         made = program_of_steps(
@@ -173,6 +173,7 @@ class Steps:
             self._kind,
             state,
             [[next(values).sharding for _ in group] for group in self._groups],
+            is_common=self._is_common,
             **self._how,
             # Each of several processes can read only arrays of which it holds the whole.
             logs=self._distribution.topology.replicated if self._is_common else None,

@@ -201,6 +201,7 @@ class FunctionProgram:
             donate_argnums=(0,) if state.donates else (),
             out_shardings=(outputs, layouts, None),
             devices=devices,
+            guards=state.calls_python and not self.is_common,
         )
         self._program = Program(state, made, devices, is_common=self.is_common, identity=identity)
 

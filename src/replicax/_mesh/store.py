@@ -137,6 +137,7 @@ class DeviceStore:
         home = placement(VariableSpec("", (), "float32"))
         self.is_resident = home is None or home.device_set == set(topology.devices)
         self.home = None if self.is_resident else home
+        #: Whether a step may reuse the memory of what it gets: not of what devices here share.
         self.lends_copies = self.devices[0].platform != topology.devices[0].platform
 
     def __deepcopy__(self, memo: Any) -> DeviceStore:
@@ -144,6 +145,11 @@ class DeviceStore:
 
     def layout(self, spec: VariableSpec) -> Sharding | None:
         return self._placement(spec)
+
+    def computed_in(self, spec: VariableSpec) -> Sharding:
+        """Where a step has a variable."""
+        own = self._placement(spec) if self.home is None else None
+        return own or self._topology.replicated
 
     def claim(self, variable: Any) -> None:
         """Leave it where Keras puts it."""

@@ -6,7 +6,7 @@ that XLA:CPU computes slowly: see `replicax.config.cpu_tuning`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, final
 
@@ -14,11 +14,12 @@ import jax
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxprs_in_params
 
+from replicax._core.host_calls import PYTHON_CALLS, Guarded
 from replicax._core.topology import default_device
 from replicax._core.tracing import is_traced
 from replicax._cpu.convolutions import found_again
 from replicax._cpu.memory import keep_memory
-from replicax._cpu.programs import options_for, with_rules
+from replicax._cpu.programs import options_for, rewritten, with_rules
 from replicax._cpu.tuning import is_on
 
 
@@ -27,14 +28,17 @@ def compiled(
     *,
     devices: Collection[Any] | None = None,
     compiler_options: Mapping[str, Any] | None = None,
+    guards: bool = False,
     **how: Any,
 ) -> Any:
     """A function, compiled by `jax.jit` when it is called first.
 
     `devices` are those that it runs on, None for JAX's default device. The user's
     `compiler_options` come before ours; `how` is what else `jax.jit` takes, whose `trace` and
-    `lower` the result has.
+    `lower` the result has. A program that `guards` what it calls of Python goes on where that
+    raises, and is for `carried_out`.
     """
+    fn = rewritten(fn, _guarded) if guards else fn
     platform = platform_of(devices or (default_device(),))
     options = dict(compiler_options or {})
     if platform != "cpu":
@@ -45,6 +49,16 @@ def compiled(
     program = jax.jit(with_rules(fn), compiler_options=options or None, **how)
     divided = len(devices or ()) > 1 and is_on("convolutions")
     return _Tuned(program, jax.jit(fn, **how), by_jax=divided)
+
+
+def _guarded(equations: Sequence[Any]) -> list[Any]:
+    """The same operations, where those that call Python go on if that raises."""
+    return [
+        one.replace(params={**one.params, "callback": Guarded.of(one)})
+        if one.primitive.name in PYTHON_CALLS
+        else one
+        for one in equations
+    ]
 
 
 def devices_of(closed: ClosedJaxpr, inputs: Iterable[Any]) -> Collection[Any]:

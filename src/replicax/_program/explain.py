@@ -224,6 +224,17 @@ def blame(error: BaseException) -> None:
         current().explain(error)
 
 
+def tell_lost(error: Exception, variables: Iterable[Any], values: Iterable[Any]) -> None:
+    """Say beneath an error which variables have no values: their step failed as it wrote them."""
+    pairs = zip(variables, values, strict=True)
+    lost = [one.path for one, value in pairs if getattr(value, "is_deleted", bool)()]
+    if lost:
+        error.add_note(
+            f"{len(lost)} variables have no values any more, such as {lost[0]!r}: a step that "
+            "failed had given their memory away. Load a checkpoint. See docs/fault_tolerance.md."
+        )
+
+
 def memory_needs(compiled: Any, variables: tuple[Sequence[Any], Sequence[Any]], arrays: Any) -> str:
     """What a step that ran out of memory needs on each device, and which batch would fit, in words.
 

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, final
 import jax
 from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
 
+from replicax._core.host_calls import PYTHON_CALLS
+
 # One inner program, called once with the same arguments.
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
 _REMAT = ("remat2", "checkpoint")
@@ -85,15 +87,10 @@ def any_equation(jaxpr: Any, test: Callable[[Any], bool]) -> bool:
     )
 
 
-def may_fail(closed: Any) -> bool:
+def calls_python(closed: Any) -> bool:
     """Whether a program calls Python, which may raise in its midst."""
-    names = {"pure_callback", "io_callback", "debug_callback", "debug_print"}
+    names = {*PYTHON_CALLS, "debug_print"}
     return any_equation(closed.jaxpr, lambda equation: equation.primitive.name in names)
-
-
-def tells_python(closed: Any) -> bool:
-    """Whether a program calls Python for what that does: to check, to print."""
-    return any_equation(closed.jaxpr, lambda one: one.primitive.name == "debug_callback")
 
 
 def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:

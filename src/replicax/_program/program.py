@@ -41,11 +41,12 @@ from replicax._program.explain import (
     blame,
     memory_needs,
     raise_explained,
+    tell_lost,
     tracer_for_variable,
     variable_in_jax,
 )
 from replicax._program.feeding import is_iterator
-from replicax._program.jaxpr import may_fail, tells_python
+from replicax._program.jaxpr import calls_python
 
 if TYPE_CHECKING:
     from replicax._program.capture import Captured
@@ -296,7 +297,7 @@ class Program:
         self.state, self.compiled = state, compiled
         self._queue, self._sharding = queue_of(devices), None
         self._is_common, self._identity, self._watch = is_common, identity, watch
-        self._is_checked = state.is_checked and not is_common
+        self._is_checked = state.calls_python and not is_common
         self._steady = getattr(compiled, "program", compiled)
         self._is_new = True
 
@@ -309,6 +310,7 @@ class Program:
             return self.inline(arrays)
         if self._is_common or events.listeners:
             events.begin_step(doing, common=self._is_common, identity=self._identity)
+        written, others = [], []
         try:
             self._queue.wait()
             if self._watch is not None:
@@ -338,7 +340,8 @@ class Program:
                     events.dispatched(token.is_ready)
         except Exception as error:
             blame(error)
-            raise_explained(error, lambda: memory_needs(self._steady, self.state.lent(), arrays))
+            tell_lost(error, self.state.written, map(_compat.stored, self.state.written))
+            raise_explained(error, lambda: memory_needs(self._steady, (written, others), arrays))
         return outputs
 
     def inline(self, arrays: Any) -> Any:
@@ -360,9 +363,9 @@ class ProgramState:
 
     What is the same in each call is found out once: a step of few milliseconds may have hundreds.
     A program that `donates` takes over the memory of the values at the positions `written`, unless
-    it `may_fail`: it calls Python, which may raise, and the variables must have their values then.
-    One that `is_checked` is waited for in each call, and raises what Python has raised. A store
-    that lends values has them until it keeps new ones: a call that raises changes no variable.
+    it `calls_python`, which may raise, and the variables must have their values then. So such a
+    program is waited for in each call, and raises what Python has raised. A store that lends values
+    has them until it keeps new ones: a call that raises changes no variable.
     """
 
     def __init__(
@@ -371,8 +374,7 @@ class ProgramState:
         written: Sequence[int],
         *,
         donates: bool,
-        may_fail: bool = False,
-        is_checked: bool = False,
+        calls_python: bool = False,
     ) -> None:
         is_written = set(written)
         self._order = [i in is_written for i in range(len(variables))]
@@ -383,19 +385,18 @@ class ProgramState:
         stores = [one for one in owners if one is not None and one.home is not None]
         self._store = stores[0] if stores else None
         self._is_lent = [one is not None and one is self._store for one in owners]
-        self.is_checked = is_checked or (may_fail and self._store is not None)
-        free = not may_fail and all(one is None or one.is_resident for one in owners)
+        self.calls_python = calls_python
+        free = not calls_python and all(one is None or one.is_resident for one in owners)
         if self._store is not None and all(self._is_lent[: len(self.written)]):
-            free = self._store.lends_copies
+            free = self._store.lends_copies  # nobody else has those
         #: Whether a call uses up the values of those that are written.
         self.donates = donates and free and len(self.written) > 0
 
     @classmethod
     def of(cls, captured: Captured, *, donates: bool) -> ProgramState:
-        """The variables of a captured function; only checks and prints are waited for."""
-        closed = captured.jaxpr
-        calls = {"may_fail": may_fail(closed), "is_checked": tells_python(closed)}
-        return cls(captured.variables, captured.written, donates=donates, **calls)
+        """The variables of a captured function."""
+        calls = calls_python(captured.jaxpr)
+        return cls(captured.variables, captured.written, donates=donates, calls_python=calls)
 
     def in_order(self, written: Sequence[Any], others: Sequence[Any]) -> list[Any]:
         """Values of the variables, as the program takes them."""

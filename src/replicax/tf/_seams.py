@@ -17,7 +17,7 @@ from replicax._core.topology import default_device
 from replicax._fit.step_program import model_step, step_variables
 from replicax._keras import _compat
 from replicax._program.compiling import compiled
-from replicax._program.jaxpr import may_fail
+from replicax._program.jaxpr import calls_python
 from replicax._program.table_gradients import with_rows
 from replicax.tf._keras2 import around, own_steps, uncalled
 from replicax.tf._sizes import trying_sizes
@@ -112,7 +112,10 @@ class DefaultStep:
         step = functools.partial(model_step, model, kind)
         if kind == "train":
             step = with_rows(step, None, platform=default_device().platform)
-        self._keeping, self._donating = compiled(step), compiled(step, donate_argnums=0)
+        self._keeping, self._donating = (
+            compiled(step, guards=True),
+            compiled(step, donate_argnums=0),
+        )
         self._programs: dict[Any, Any] = {}
 
     def __call__(self, state: Any, batch: Any) -> tuple[Any, Any]:
@@ -132,7 +135,7 @@ class DefaultStep:
         leaves, tree = jax.tree.flatten(batch)
         key = tree, *map(jax.typeof, leaves)
         if key not in self._programs:
-            checks = may_fail(self._donating.trace(state, batch).jaxpr)
+            checks = calls_python(self._donating.trace(state, batch).jaxpr)
             kept = functools.partial(carried_out, self._keeping)
             self._programs[key] = kept if checks else self._donating
         return self._programs[key]

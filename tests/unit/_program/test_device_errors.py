@@ -171,3 +171,18 @@ def test_a_step_of_a_custom_loop_says_the_part_of_its_batch(monkeypatch):
         strategy.run(step, args=(ROWS,))
     # 32 KiB of weights, 16 KiB come in, 32 KiB go out.
     assert re.search(r"a batch 0\.\d\d times as large would fit", failed.value.__notes__[0])
+
+
+def test_what_central_storage_lends_is_counted_once(monkeypatch):
+    strategy = rx.CentralStorageStrategy(["CPU:1", "CPU:2"], "CPU:0")
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(128, use_bias=False)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.fit(ROWS, TARGETS, batch_size=64, verbose=0)
+    (program,) = model.train_function._programs.values()
+    program._steady = WithoutMemory(program._steady)
+    store, lent = strategy.extended.distribution.store, []
+    lend = type(store).lend
+    monkeypatch.setattr(store, "lend", lambda values: lent.append(1) or lend(store, values))
+    note_of(model, monkeypatch, 2048)
+    assert len(lent) == 1

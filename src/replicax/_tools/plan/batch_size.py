@@ -13,16 +13,13 @@ from replicax._control import current
 from replicax._core.errors import UsageError
 from replicax._core.machine.memory import free_memory, size
 from replicax._core.placement import place, to_host
-from replicax._core.store import VariableSpec
 from replicax._keras import _compat
-from replicax._mesh.store import replicated
 from replicax._tools.plan.planning import largest
 from replicax._tools.plan.step import (
     Reading,
     TooLarge,
     bytes_per_device,
     compile_and_read,
-    described_strategy,
     rows_of,
     with_rows,
 )
@@ -101,7 +98,11 @@ class _Search:
 
     def __init__(self, planned: Subject, strategy: Strategy, memory: int | None) -> None:
         self._planned, self.strategy = planned, strategy
-        self._compiled_for = _compilable(strategy)
+        if strategy.extended.distribution.engine.closures is not None:
+            raise UsageError(
+                "Cannot find a batch size under ParameterServerStrategy: its variables live on "
+                "servers. Pass `strategy=rx.OneDeviceStrategy(…)` for the batch of one worker."
+            )
         self._replicas = strategy.num_replicas_in_sync
         self._capacity = memory or self._memory()
         self._read = functools.cache(self._compiled)
@@ -150,8 +151,8 @@ class _Search:
         return self._read(rows).needs(self._capacity)
 
     def _compiled(self, rows: int) -> Reading | TooLarge:
-        lowered = self._planned.lower(with_rows(self._planned.batch, rows), self._compiled_for)
-        devices = self._compiled_for.extended.distribution.topology.devices
+        lowered = self._planned.lower(with_rows(self._planned.batch, rows), self.strategy)
+        devices = self.strategy.extended.distribution.topology.devices
         return compile_and_read(lowered, len(devices))
 
     def _memory(self) -> int:
@@ -182,20 +183,6 @@ class _Search:
             "(`MirroredStrategy(shard_parameters=True)`), train in `mixed_bfloat16`, or make the "
             "model smaller. See docs/fit.md."
         )
-
-
-def _compilable(strategy: Strategy) -> Strategy:
-    """A strategy whose whole step is one program, which needs no less memory."""
-    distribution = strategy.extended.distribution
-    if distribution.engine.closures is not None:
-        raise UsageError(
-            "Cannot find a batch size under ParameterServerStrategy: its variables live on "
-            "servers. Pass `strategy=rx.OneDeviceStrategy(…)` for the batch of one worker."
-        )
-    layout = distribution.store.layout(VariableSpec("", (), "float32"))
-    if distribution.store.home is None and layout is not None:
-        return strategy
-    return described_strategy(distribution.topology, replicated(distribution.topology))
 
 
 @contextlib.contextmanager

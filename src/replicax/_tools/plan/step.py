@@ -29,6 +29,7 @@ from replicax._mesh.engine import Engine
 from replicax._mesh.spmd import build as build_replica_program
 from replicax._mesh.spmd import stack_of
 from replicax._mesh.store import DeviceStore, Placement
+from replicax._program.jaxpr import calls_python
 from replicax._tools.plan.hlo import Collective, collectives
 from replicax.strategies import Strategy
 
@@ -65,21 +66,27 @@ def lower_train_step(model: Any, batch: Any, strategy: Strategy) -> Lowered:
     batch = shapes_of(batch)
     build(model, batch)
     distribution = strategy.extended.distribution
+    store: Any = distribution.store
     with strategy.scope():
         groups = step_variables(model, "train")
-        layouts = [[distribution.store.layout(spec_of(v)) for v in group] for group in groups]
+        layouts = [[store.computed_in(spec_of(v)) for v in group] for group in groups]
         values = [
             [_shape(variable, layout) for variable, layout in zip(group, where, strict=True)]
             for group, where in zip(groups, layouts, strict=True)
         ]
-        state = step_state(groups, "train", donates=True)
-        state.donates = True  # wherever the variables live now
         batch = jax.tree.map(
             lambda leaf: _laid_out(leaf, distribution.get_data_layout(leaf.shape)), batch
         )
         divide = functools.partial(spread, distribution.topology)
-        program = program_of_steps(model, "train", state, layouts, spread=divide, logs=None)
-        lowered = program.lower(sum(values, []), [], [batch])
+
+        def traced(*, donates: bool) -> Any:
+            state = step_state(groups, "train", donates=True)
+            state.donates = donates  # wherever the variables live now
+            program = program_of_steps(model, "train", state, layouts, spread=divide, logs=None)
+            return program.trace(sum(values, []), [], [batch])
+
+        found = traced(donates=store.home is None or store.lends_copies)
+        lowered = (traced(donates=False) if calls_python(found.jaxpr) else found).lower()
     trainable, others, optimizer, metrics = (bytes_per_device(group) for group in values)
     return Lowered(lowered, trainable + others, optimizer + metrics, bytes_per_device(batch))
 
@@ -92,6 +99,7 @@ def lower_replica_step(fn: Callable[..., Any], batch: Any, strategy: Strategy) -
     """
     distribution = strategy.extended.distribution
     topology = distribution.topology
+    store: Any = distribution.store
     arrays, tree = jax.tree.flatten(shapes_of(batch))
     parts = [_part(leaf, topology) for leaf in arrays]
 
@@ -100,7 +108,7 @@ def lower_replica_step(fn: Callable[..., Any], batch: Any, strategy: Strategy) -
             return fn(*tree.unflatten(leaves))
 
     def layout(variable: Any) -> Any:
-        return distribution.store.layout(spec_of(variable))
+        return store.computed_in(spec_of(variable))
 
     with strategy.scope():
         program = build_replica_program(

@@ -35,7 +35,6 @@ def planned(rows, name="mirrored", devices=2):
     [
         (MATRIX["one_device"], "one_device", 1),
         (MATRIX["mirrored_2"], "mirrored", 2),
-        (MATRIX["central_storage_3"], "mirrored", 3),
         (lambda: rx.MirroredStrategy(shard_parameters=True), "zero3", 8),
         (lambda: rx.ModelParallelStrategy(model_parallel=2, devices=CPUS), "model_parallel:2", 4),
     ],
@@ -47,6 +46,30 @@ def test_the_answer_fits_by_the_plan_and_a_larger_batch_does_not(of, name, devic
     assert found % replicas == 0
     assert 600 * 15 // 16 - replicas <= found <= 600
     assert planned(2 * found, name, devices) > memory
+
+
+def test_central_storage_keeps_the_old_values_beside_the_new_ones():
+    # On devices that share memory with the parameters', a step writes new values elsewhere: three
+    # times 64 x 128 + 128 x 8 numbers of 4 bytes, without the biases.
+    model = made_in(rx.CentralStorageStrategy(CPUS[:3], CPUS[3]))
+    memory = planned(600, "mirrored", 3) + 3 * 4 * (64 * 128 + 128 * 8)
+    assert 600 * 15 // 16 - 12 <= rx.find_batch_size(model, memory=memory) <= 600
+
+
+def test_a_step_that_calls_python_keeps_the_old_values_beside_the_new_ones():
+    class Called(keras.layers.Layer):
+        def call(self, x):
+            kind = jax.ShapeDtypeStruct((), "float32")
+            return x + jax.pure_callback(lambda: np.float32(0), kind)
+
+    with rx.OneDeviceStrategy("CPU:0").scope():
+        dense = keras.layers.Dense(4096, use_bias=False)
+        model = keras.Sequential([keras.Input((64,)), Called(), dense])
+        model.compile("sgd", "mse")
+    # 64 x 4096 numbers of 4 bytes are 1 MiB, old and new.
+    assert rx.find_batch_size(model, memory=5 * 2**19, max_batch_size=2) == 2
+    with pytest.raises(rx.errors.UsageError, match="No batch"):
+        rx.find_batch_size(model, memory=7 * 2**18, max_batch_size=2)
 
 
 def test_nothing_of_a_model_changes():

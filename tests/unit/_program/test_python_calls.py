@@ -1,0 +1,125 @@
+"""Steps that call Python: a function that raises changes no variable, on any number of devices."""
+
+from __future__ import annotations
+
+import jax
+import keras
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+
+import replicax as rx
+from replicax._core import host_calls
+
+X, Y = np.ones((8, 4), "float32"), np.zeros((8, 1), "float32")
+CALLERS = {
+    "pure": lambda fn, x: jax.pure_callback(fn, jax.ShapeDtypeStruct(x.shape, x.dtype), x),
+    "io": lambda fn, x: io_callback(fn, jax.ShapeDtypeStruct(x.shape, x.dtype), x),
+    "debug": lambda fn, x: (jax.debug.callback(fn, x), x)[1],
+}
+
+
+class Calling(keras.layers.Layer):
+    """Gives what a function of Python makes of its input."""
+
+    def __init__(self, caller):
+        super().__init__()
+        self.caller, self.says = caller, None
+
+    def call(self, x):
+        return CALLERS[self.caller](self.answer, jax.lax.stop_gradient(x))
+
+    def answer(self, x):
+        if isinstance(self.says, Exception):
+            raise self.says
+        return np.asarray(x) if self.says is None else self.says
+
+
+def a_model(strategy, caller):
+    with strategy.scope():
+        calling = Calling(caller)
+        model = keras.Sequential([keras.Input((4,)), calling, keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+    return model, calling
+
+
+def ways(strategy, model):
+    """Three ways to take a step."""
+
+    def step(x, y):
+        def loss():
+            return keras.ops.mean((model(x) - y) ** 2)
+
+        _, gradients = rx.value_and_grad(loss, model.trainable_variables)()
+        model.optimizer.apply(gradients, model.trainable_variables)
+
+    return {
+        "fit": lambda: model.fit(X, Y, batch_size=8, verbose=0),
+        "run": lambda: strategy.run(step, (X, Y)),
+        "function": rx.function(lambda: strategy.run(step, (X, Y))),
+    }
+
+
+def values(model):
+    return [np.asarray(one.value) for one in (*model.variables, *model.optimizer.variables)]
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+@pytest.mark.parametrize("way", ["fit", "run", "function"])
+def test_a_function_that_raises_changes_no_variable(way, caller):
+    # Of two devices: without an answer for both, one waits for the other's gradients for ever.
+    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
+    model, calling = a_model(strategy, caller)
+    step = ways(strategy, model)[way]
+    step()
+    before = values(model)
+    calling.says = LookupError("not today")
+    with pytest.raises(LookupError, match="not today"):
+        step()
+    calling.says = None
+    for now, then in zip(values(model), before, strict=True):
+        np.testing.assert_array_equal(now, then)
+    jax.effects_barrier()  # says nothing of it any more
+    step()
+    assert not np.array_equal(values(model)[0], before[0])
+
+
+def test_a_result_of_another_shape_is_told():
+    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
+    model, calling = a_model(strategy, "pure")
+    calling.says = np.zeros(3, "float32")
+    with pytest.raises(rx.errors.UsageError, match=r"float32\[8, 4\].*float32\[3\]"):
+        ways(strategy, model)["run"]()
+
+
+def test_our_waits_do_not_repeat_what_a_program_of_jax_has_said():
+    def fail(x):
+        raise ValueError("said before")
+
+    with pytest.raises(Exception, match="said before"):
+        jax.block_until_ready(jax.jit(lambda x: CALLERS["io"](fail, x))(X))
+    host_calls.flush()
+
+
+class Broken:
+    """A compiled step that fails when it has used up what it was given."""
+
+    def __call__(self, written, others, arrays):
+        for value in written:
+            value.delete()
+        raise jax.errors.JaxRuntimeError("INTERNAL: broken")
+
+
+def test_a_step_that_loses_variables_says_so_and_each_later_one():
+    with rx.OneDeviceStrategy("CPU:0").scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(X, Y, batch_size=8, verbose=0)
+    (program,) = model.train_function._programs.values()
+    works, program._steady = program._steady, Broken()
+    for _ in range(2):
+        with pytest.raises(RuntimeError) as failed:
+            model.fit(X, Y, batch_size=8, verbose=0)
+        assert "checkpoint" in failed.value.__notes__[0]
+        assert "kernel" in failed.value.__notes__[0]
+        program._steady = works
