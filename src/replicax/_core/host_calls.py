@@ -24,6 +24,7 @@ from replicax._core.tracing import is_transformed
 
 # XLA:CPU copies arrays of less than 100 KB at once, and longer ones on the threads of the devices.
 _AT_ONCE_BYTES = 64 * 1024
+_ARRAYS = (np.ndarray, jax.Array, Tracer)  # those of the host are known soonest
 
 
 def call_on_host(fn: Callable[..., Any], *values: Any) -> None:
@@ -58,7 +59,7 @@ def is_compiling(*values: Any) -> bool:
 
 def array_of(value: Any) -> Any:
     """The array that a value is or holds, of JAX or of the host: a variable's, a mirrored one's."""
-    if isinstance(value, jax.Array | Tracer):
+    if isinstance(value, _ARRAYS):
         return value
     return value.__jax_array__() if hasattr(value, "__jax_array__") else np.asarray(value)
 
