@@ -23,8 +23,8 @@ from harness import machine, report
 from harness.measure import Case
 from harness.output import end_cleanly_on_signals
 from harness.sides import COMPILED, KERAS, OURS, TENSORFLOW, TORCH, of_torch
-from harness.training import EVALUATE, FIT, PREDICT, Plan
-from harness.workloads import MODELS
+from harness.training import EVALUATE, FIT, LOOP, PREDICT, Plan
+from harness.workloads import MODELS, Workload
 from rich.console import Console
 
 ROOT = Path(__file__).parents[1]
@@ -73,14 +73,22 @@ def sides(options: argparse.Namespace, console: Console) -> dict[str, str]:
     return {side: python for side, python in found.items() if python}
 
 
+def ways(model: Workload, pythons: Sequence[str]) -> dict[str, Sequence[str]]:
+    """How each side runs a model: one that needs a custom loop, on those that have one for it."""
+    if model.discriminator:
+        return {side: (LOOP,) for side in pythons if side not in (COMPILED, KERAS)}
+    return dict.fromkeys(pythons, PATHS)
+
+
 def measure(options: argparse.Namespace, console: Console) -> Iterator[report.Row]:
     """The rows of each model."""
     pythons = sides(options, console)
     for name in options.only:
         model = MODELS[name].smaller(options.steps, None)
-        plans = [Plan(side, name, "default", model.steps, model.batch_size) for side in pythons]
+        paths = ways(model, pythons)
+        plans = [Plan(side, name, "default", model.steps, model.batch_size) for side in paths]
         with tempfile.TemporaryDirectory(prefix="cache-") as cache:
-            case = Case(plans, dict.fromkeys(pythons, PATHS), pythons, cache, lambda _: None)
+            case = Case(plans, paths, pythons, cache, lambda _: None)
             with case.started():
                 case.rounds(options.rounds)
         console.print(f"{name}: done")

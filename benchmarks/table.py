@@ -24,7 +24,7 @@ from harness import machine, report
 from harness.measure import Case
 from harness.output import end_cleanly_on_signals
 from harness.plot import draw
-from harness.sides import HAND, KERAS, LEGACY, OURS, TENSORFLOW
+from harness.sides import HAND, KERAS, LEGACY, OURS, TENSORFLOW, TORCH
 from harness.training import FIT, LOOP, MIRRORED, SERVERS, STRATEGIES, WORKERS, Plan
 from harness.workloads import WORKLOADS
 from rich.console import Console
@@ -51,6 +51,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         default=os.environ.get("TENSORFLOW_PYTHON"),
         help="has TensorFlow and tf_keras (default: $TENSORFLOW_PYTHON; without it, left out)",
     )
+    parser.add_argument(
+        "--torch",
+        metavar="PYTHON",
+        default=os.environ.get("TORCH_PYTHON"),
+        help="has PyTorch and Keras (default: $TORCH_PYTHON; without it, left out)",
+    )
     names = ", ".join([*WORKLOADS, *STRATEGIES, FIT, LOOP])
     parser.add_argument("--only", default="", metavar="NAME,…", help=f"some of: {names}")
     parser.add_argument("--peers", default="", metavar="NAME,…", help="sides beside Replicax")
@@ -75,7 +81,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     if options.quick:
         options.rounds, options.only = 3, options.only or QUICK
     options.only = chosen(options.only, [*WORKLOADS, *STRATEGIES, FIT, LOOP])
-    options.peers = chosen(options.peers, [TENSORFLOW, HAND, KERAS])
+    options.peers = chosen(options.peers, [TENSORFLOW, HAND, KERAS, TORCH])
     return options
 
 
@@ -122,13 +128,15 @@ def plans(options: argparse.Namespace, choice: Choice) -> tuple[list[Plan], dict
         paths[HAND] = choice.paths
     if choice.strategy in ("default", MIRRORED) and FIT in choice.paths and wanted(KERAS):
         paths[KERAS] = (FIT,)
+    if options.torch and choice.strategy == WORKERS and LOOP in choice.paths and wanted(TORCH):
+        paths[TORCH] = (LOOP,)  # by DDP
     told = (choice.workload, choice.strategy, workload.steps, workload.batch_size)
     return [Plan(side, *told) for side in paths], paths
 
 
 def measure(options: argparse.Namespace, console: Console) -> Iterator[report.Row]:
     """The rows of each case; one may come again, with more. A progress bar on a terminal."""
-    pythons = dict.fromkeys((TENSORFLOW, LEGACY), options.tensorflow)
+    pythons = {TENSORFLOW: options.tensorflow, LEGACY: options.tensorflow, TORCH: options.torch}
     todo = list(choices(options.only))
     columns = BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
@@ -168,7 +176,7 @@ def main() -> None:
     options = parse()
     end_cleanly_on_signals()
     console = Console(stderr=True)
-    facts = machine.described(options.tensorflow, console)
+    facts = machine.described(options.tensorflow, console, options.torch)
     rows = report.kept(options.output / "table.json") if options.add else []
     for row in measure(options, console):
         rows = report.merged(rows, [row])

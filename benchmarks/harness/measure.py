@@ -92,7 +92,7 @@ def processes(
             "BENCHMARK_ADDRESS": addresses[0],
             "BENCHMARK_RANK": str(rank),
         }
-        if plan.side == HAND:
+        if plan.side in (HAND, TORCH):
             del place["TF_CONFIG"]
         commands.append(([python, SIDE, told], settings | place))
     return Processes(plan.side, commands, plan.replicas)

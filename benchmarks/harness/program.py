@@ -66,7 +66,7 @@ class Program:
             contextlib.nullcontext() if self._plan.strategy == "default" else self._strategy.scope()
         )
 
-    def _made(self, path: str) -> tuple[Any, Any, Callable[..., Any]]:
+    def _made(self, path: str, make: Any = None) -> tuple[Any, Any, Callable[..., Any]]:
         """A model with the weights that all sides begin with, an optimizer, a loss of each row."""
         keras, workload = self._tf.keras, self._workload
         normalization = self._normalization if path == FIT else {}
@@ -75,7 +75,7 @@ class Program:
             Embedding=self._embedding,
             BatchNormalization=functools.partial(keras.layers.BatchNormalization, **normalization),
         )
-        model = workload.model(keras, layers)
+        model = (make or workload.model)(keras, layers)
         workload.begin(model)
         optimizer = getattr(self._optimizers, workload.optimizer)(**workload.settings)
         kind = "BinaryCrossentropy" if workload.binary else "SparseCategoricalCrossentropy"
@@ -136,28 +136,55 @@ class Program:
         )
         return dataset.with_options(options)
 
-    def _step(self) -> tuple[Callable[..., Any], Any]:
-        """A step, and the optimizer that it uses; made in the scope."""
-        tf, workload = self._tf, self._workload
+    def _ready(self, make: Any = None) -> tuple[Any, Any, Callable[..., Any]]:
+        """A model, its optimizer, and the mean loss over all replicas; made in the scope."""
         with self._scope():
-            model, optimizer, loss = self._made(LOOP)
+            model, optimizer, loss = self._made(LOOP, make)
             losses = loss(reduction="none")
             build = getattr(optimizer, "build", getattr(optimizer, "_create_all_weights", None))
             build(model.trainable_variables)
 
+        def average(labels: Any, logits: Any) -> Any:
+            found, rows = losses(labels, logits), self._workload.batch_size
+            return self._tf.nn.compute_average_loss(found, global_batch_size=rows)
+
+        return model, optimizer, average
+
+    def _step(self) -> tuple[Callable[..., Any], Any]:
+        """A step, and the optimizer that it uses."""
+        tf = self._tf
+        model, optimizer, average = self._ready()
+
         def step(inputs: Any, labels: Any) -> Any:
             with tf.GradientTape() as tape:
-                found = losses(labels, model(inputs, training=True))
-                value = tf.nn.compute_average_loss(found, global_batch_size=workload.batch_size)
-            gradients = tape.gradient(value, model.trainable_variables)
-            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+                value = average(labels, model(inputs, training=True))
+            apply(tape, value, model, optimizer)
             return value
 
         return step, optimizer
 
+    def _adversarial_step(self) -> tuple[Callable[..., Any], Any]:
+        """The step of TensorFlow's tutorial about DCGAN, and the generator's optimizer."""
+        tf = self._tf
+        generator, of_generator, average = self._ready()
+        discriminator, of_discriminator, _ = self._ready(self._workload.discriminator)
+
+        def step(noise: Any, pictures: Any) -> Any:
+            with tf.GradientTape() as one, tf.GradientTape() as other:
+                made = generator(noise, training=True)
+                real = discriminator(pictures, training=True)
+                fake = discriminator(made, training=True)
+                misled = average(tf.ones_like(fake), fake)
+                told = average(tf.ones_like(real), real) + average(tf.zeros_like(fake), fake)
+            apply(one, misled, generator, of_generator)
+            apply(other, told, discriminator, of_discriminator)
+            return misled + told
+
+        return step, of_generator
+
     def _loop(self) -> Training:
         tf, strategy, workload = self._tf, self._strategy, self._workload
-        step, _ = self._step()
+        step, _ = self._adversarial_step() if workload.discriminator else self._step()
 
         @tf.function
         def train_step(inputs: Any, labels: Any) -> Any:
@@ -222,6 +249,11 @@ class Program:
             lambda: [one(*batch) for batch in workload.batches[:6]],
             lambda: counted(optimizer),
         )
+
+
+def apply(tape: Any, loss: Any, model: Any, optimizer: Any) -> None:
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 
 
 def counted(optimizer: Any) -> int:

@@ -1,4 +1,4 @@
-"""PyTorch in loops as its users write them, eager or by `torch.compile`."""
+"""PyTorch in loops as its users write them: eager, compiled, or in two processes by DDP."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
 
 from .torch_layers import network_of
-from .training import EVALUATE, FIT, PREDICT, Plan, Training, synchronous
+from .training import EVALUATE, FIT, LOOP, PREDICT, WORKERS, Plan, Training, synchronous
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +28,7 @@ AHEAD = 2  # batches that are pinned before they are asked for
 
 
 class PyTorch:
-    """Trains a workload on a GPU, or on the CPU with all cores that there are.
+    """Trains a workload on a GPU, on the CPU with all cores, or in processes of a thread each.
 
     Args:
         plan: What to train.
@@ -34,10 +37,19 @@ class PyTorch:
     """
 
     def __init__(self, plan: Plan, workload: Workload, *, compiled: bool) -> None:
-        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        self._replicas = plan.replicas if plan.strategy == WORKERS else 1
+        torch.set_num_threads(len(os.sched_getaffinity(0)) // self._replicas)
         self._workload, self._compiled = workload, compiled
         self._device = "cuda" if plan.device == "gpu" else plan.device
         self._batches = [tensors_of(*batch) for batch in workload.batches]
+        if self._replicas > 1:
+            many, rank = self._replicas, int(os.environ["BENCHMARK_RANK"])
+            address = f"tcp://{os.environ['BENCHMARK_ADDRESS']}"
+            distributed.init_process_group("gloo", address, world_size=many, rank=rank)
+            self._batches = [
+                ({n: x.chunk(many)[rank] for n, x in inputs.items()}, labels.chunk(many)[rank])
+                for inputs, labels in self._batches
+            ]
         self._mixed = workload.precision == "mixed_bfloat16"
         if plan.device == "gpu":
             exact = workload.types == "float32"
@@ -46,13 +58,20 @@ class PyTorch:
             torch.backends.cudnn.benchmark = True  # XLA tries its kernels, too
 
     def training(self, path: str) -> Training:
-        network = network_of(self._workload).train(path == FIT).to(self._device)
-        model = torch.compile(network) if self._compiled else network
-        run = {FIT: self._fit, EVALUATE: self._evaluate, PREDICT: self._predict}[path](model)
+        model = self._model(self._workload, path)
+        train = self._adversarial if self._workload.discriminator else self._fit
+        ways = {FIT: train, LOOP: train, EVALUATE: self._evaluate, PREDICT: self._predict}
+        run = ways[path](model)
         batches, some = self._batches, self._workload.checked
         return synchronous(
             lambda: run(batches[:1]), lambda: run(batches), lambda: run(batches[:some])
         )
+
+    def _model(self, workload: Workload, path: str) -> Any:
+        network = network_of(workload).train(path in (FIT, LOOP)).to(self._device)
+        if self._replicas > 1:
+            return DistributedDataParallel(network)
+        return torch.compile(network) if self._compiled else network
 
     def _placed(self, batches: Sequence[Batch]) -> Iterator[Batch]:
         """Each batch where the model is; for a GPU the next are pinned meanwhile."""
@@ -79,9 +98,38 @@ class PyTorch:
                 loss.backward()
                 optimizer.step()
                 losses.append(loss.detach())
-            return float(torch.stack(losses).mean())
+            return self._mean(losses)
 
         return fit
+
+    def _adversarial(self, generator: Any) -> Callable[..., float]:
+        """The models learn at once, as in TensorFlow's tutorial."""
+        workload, average = self._workload, F.binary_cross_entropy_with_logits
+        discriminator = self._model(replace(workload, model=workload.discriminator), LOOP)
+        of_generator = optimizer_of(workload, generator)
+        of_discriminator = optimizer_of(workload, discriminator)
+
+        def step(inputs: Any, pictures: Any) -> Any:
+            made = self._logits(generator, inputs)
+            real, fake = (self._logits(discriminator, {"inputs": x}) for x in (pictures, made))
+            misled = average(fake, torch.ones_like(fake))
+            told = average(real, torch.ones_like(real)) + average(fake, torch.zeros_like(fake))
+            for loss, model in (misled, generator), (told, discriminator):
+                parameters = [*model.parameters()]
+                gradients = torch.autograd.grad(loss, parameters, retain_graph=loss is misled)
+                for parameter, gradient in zip(parameters, gradients, strict=True):
+                    parameter.grad = gradient
+            of_generator.step()
+            of_discriminator.step()
+            return (misled + told).detach()
+
+        return lambda batches: self._mean([step(x, y.permute(0, 3, 1, 2)) for x, y in batches])
+
+    def _mean(self, losses: Sequence[Any]) -> float:
+        mean = torch.stack(losses).mean()
+        if self._replicas > 1:
+            distributed.all_reduce(mean)
+        return float(mean) / self._replicas
 
     def _evaluate(self, model: Any) -> Callable[..., float]:
         @torch.inference_mode()

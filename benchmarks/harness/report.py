@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .machine import one_line
 from .measure import Found, Measured, equal_work
-from .sides import HAND, KERAS, LEGACY, OURS, TENSORFLOW
+from .sides import HAND, KERAS, LEGACY, OURS, TENSORFLOW, TORCH
 from .training import STRATEGIES
 from .workloads import EVERY, WORKLOADS
 
@@ -129,6 +129,7 @@ def steps_table(rows: Sequence[Row]) -> str:
     heads = [
         *("workload", "strategy", "path", "Replicax, ms", "TensorFlow, ms"),
         *("TensorFlow ÷ ours", "the same in CPU", "by hand ÷ ours", "Keras ÷ ours"),
+        "PyTorch DDP ÷ ours",
     ]
     lines = []
     for row in rows:
@@ -142,6 +143,7 @@ def steps_table(rows: Sequence[Row]) -> str:
                 ratio_cell(tensorflow, ours, "cpu"),
                 ratio_cell(sides.get(HAND), ours, "wall"),
                 ratio_cell(sides.get(KERAS), ours, "wall"),
+                ratio_cell(sides.get(TORCH), ours, "wall"),
             ]
         )
     return table(heads, lines)

@@ -183,20 +183,25 @@ def convolution(layer: Any, shape: Shape) -> nn.Module:
 
 
 def transposed_convolution(layer: Any, shape: Shape) -> nn.Module:
-    """With "same", of windows that are wider than their steps by an even number."""
+    """With "same", Keras cuts off one more below and right if what is too much is odd."""
     kernel, *bias = layer.get_weights()
     wider = [k - by for k, by in zip(layer.kernel_size, layer.strides, strict=True)]
-    pads = [more // 2 for more in wider] if layer.padding == "same" else 0
+    down, along = wider if layer.padding == "same" else (0, 0)
+    pads = (down // 2, along // 2)
     made = nn.ConvTranspose2d(
         shape[-1], layer.filters, layer.kernel_size, layer.strides, pads, bias=bool(bias)
     )
-    return activated(given(made, kernel.transpose(3, 2, 0, 1), *bias), layer)
+    made = activated(given(made, kernel.transpose(3, 2, 0, 1), *bias), layer)
+    if down % 2 == along % 2 == 0:
+        return made
+    return nn.Sequential(made, nn.ZeroPad2d((0, -(along % 2), 0, -(down % 2))))
 
 
 def batch_normalization(layer: Any, shape: Shape) -> nn.Module:
     """PyTorch's own keeps the variance of a sample; that is not read while it trains."""
     *weights, mean, variance = layer.get_weights()
-    made: Any = nn.BatchNorm2d(shape[-1], layer.epsilon, 1 - layer.momentum)
+    kind = nn.BatchNorm2d if len(shape) == 4 else nn.BatchNorm1d
+    made: Any = kind(shape[-1], layer.epsilon, 1 - layer.momentum)
     made.running_mean.copy_(torch.tensor(mean))
     made.running_var.copy_(torch.tensor(variance))
     return given(made, *weights)
@@ -262,6 +267,7 @@ ACTIVATIONS: Mapping[str, Callable[..., nn.Module]] = {
     "gelu": nn.GELU,
     "silu": nn.SiLU,
     "sigmoid": nn.Sigmoid,
+    "tanh": nn.Tanh,
 }
 KINDS: Mapping[str, Callable[..., nn.Module]] = {
     "Activation": lambda layer, _: ACTIVATIONS[layer.activation.__name__](),

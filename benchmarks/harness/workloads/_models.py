@@ -12,6 +12,7 @@ from ._workload import Workload
 
 CLASSES = 10
 VOCABULARY, LENGTH, WIDTH, HEADS, BLOCKS = 4096, 128, 256, 4, 4
+NOISE = 100  # numbers that a picture is made of
 WORDS, MEMORY = 80, 128  # of a text, and of what an LSTM keeps
 TABLES, ROWS, ROW, NUMBERS = 26, 10_000, 16, 13
 
@@ -83,7 +84,7 @@ def unet(size: int, keras: Any, layers: Any) -> Any:
     return keras.Model(inputs, layers.Conv2D(2, 1, dtype="float32")(x))
 
 
-def discriminator(size: int, keras: Any, layers: Any) -> Any:
+def strided(size: int, keras: Any, layers: Any) -> Any:
     """Of DCGAN: strided convolutions, here with as many transposed ones as a decoder."""
     inputs = x = keras.Input((size, size, 3))
     for filters in (64, 128, 256):
@@ -92,6 +93,33 @@ def discriminator(size: int, keras: Any, layers: Any) -> Any:
         x = layers.Conv2DTranspose(filters, 4, strides=2, padding="same")(x)
         x = layers.LeakyReLU(0.2)(layers.BatchNormalization()(x))
     return keras.Model(inputs, layers.Conv2D(2, 5, padding="same", dtype="float32")(x))
+
+
+def noise(rows: int, random: np.random.Generator) -> Rows:
+    """Numbers to make pictures of, and real pictures."""
+    inputs = random.standard_normal((rows, NOISE), np.float32)
+    return inputs, 2 * random.random((rows, 28, 28, 1), np.float32) - 1
+
+
+def generator(keras: Any, layers: Any) -> Any:
+    """The generator of TensorFlow's tutorial about DCGAN."""
+    inputs = keras.Input((NOISE,))
+    x = layers.Dense(7 * 7 * 256, use_bias=False)(inputs)
+    x = layers.Reshape((7, 7, 256))(layers.LeakyReLU()(layers.BatchNormalization()(x)))
+    for filters, strides in (128, 1), (64, 2):
+        x = layers.Conv2DTranspose(filters, 5, strides, padding="same", use_bias=False)(x)
+        x = layers.LeakyReLU()(layers.BatchNormalization()(x))
+    last = {"activation": "tanh", "dtype": "float32"}
+    x = layers.Conv2DTranspose(1, 5, 2, padding="same", use_bias=False, **last)(x)
+    return keras.Model(inputs, x)
+
+
+def discriminator(keras: Any, layers: Any) -> Any:
+    """The tutorial's discriminator, without its dropout, which differs between sides."""
+    inputs = x = keras.Input((28, 28, 1))
+    for filters in (64, 128):
+        x = layers.LeakyReLU()(layers.Conv2D(filters, 5, 2, padding="same")(x))
+    return keras.Model(inputs, layers.Dense(1, dtype="float32")(layers.Flatten()(x)))
 
 
 def gpt(
@@ -166,7 +194,11 @@ _FLOAT32 = (
     _applied("resnet50", "ResNet-50", 64, _RATE_OF_DEEP),
     _applied("densenet", "DenseNet-121", 64, _RATE_OF_DEEP),
     _of_images("unet", "U-Net, 64²", 8, unet, 64, masks),
-    _of_images("dcgan", "DCGAN's layers, 32²", 64, discriminator, 32, masks),
+    _of_images("dcgan", "DCGAN's layers, 32²", 64, strided, 32, masks),
+    Workload(
+        *("gan", "DCGAN, 28²", 64, 4, noise, None, generator, None, *_ADAM),
+        **{"binary": True, "discriminator": discriminator},
+    ),
     Workload("gpt", "small GPT", 8, 4, tokens, None, gpt, None, *_ADAM, **_OF_ROWS),
     Workload("lstm", "LSTM", 64, 4, reviews, None, lstm, None, *_ADAM, **_OF_ROWS),
     Workload("dlrm", "DLRM", 1024, 8, clicks, None, dlrm, None, *_ADAM, binary=True, **_OF_ROWS),

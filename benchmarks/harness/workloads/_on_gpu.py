@@ -69,7 +69,7 @@ _SIZES = {
     "unet": (_images("unet", "U-Net, 128²", _models.unet, 128, _models.masks), 32, 50, 2.5),
     "cnn": (cnn.WORKLOAD, 1024, 120, 3),
     "dcgan": (
-        _images("dcgan", "DCGAN's layers, 64²", _models.discriminator, 64, _models.masks),
+        _images("dcgan", "DCGAN's layers, 64²", _models.strided, 64, _models.masks),
         *(128, 100, 2),
     ),
     "resnet20": (resnet.WORKLOAD, 512, 80, 2.5),

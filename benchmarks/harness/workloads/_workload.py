@@ -72,6 +72,8 @@ class Workload:
         tolerance: By which the losses of two sides may differ, relative.
         checked: Steps of which the losses are compared; by default all of a round.
         tf32: Whether a GPU may round what it multiplies, of numbers in float32, to TF32.
+        discriminator: Makes the model that learns to tell the model's pictures from the labels,
+            in a custom loop alone; the model learns to mislead it.
     """
 
     name: str
@@ -89,6 +91,7 @@ class Workload:
     tolerance: float = 2e-3
     checked: int | None = None
     tf32: bool = False
+    discriminator: Callable[..., Any] | None = None
 
     @property
     def types(self) -> str:

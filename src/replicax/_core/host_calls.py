@@ -27,6 +27,7 @@ from replicax._core.tracing import is_transformed
 _AT_ONCE_BYTES = 64 * 1024
 #: The operations that call Python.
 PYTHON_CALLS = ("pure_callback", "io_callback", "debug_callback")
+_ARRAYS = (np.ndarray, jax.Array, Tracer)  # those of the host are known soonest
 
 
 def call_on_host(fn: Callable[..., Any], *values: Any) -> None:
@@ -61,7 +62,7 @@ def is_compiling(*values: Any) -> bool:
 
 def array_of(value: Any) -> Any:
     """The array that a value is or holds, of JAX or of the host: a variable's, a mirrored one's."""
-    if isinstance(value, jax.Array | Tracer):
+    if isinstance(value, _ARRAYS):
         return value
     return value.__jax_array__() if hasattr(value, "__jax_array__") else np.asarray(value)
 

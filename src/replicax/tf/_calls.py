@@ -36,6 +36,10 @@ _HOMES = (
     "tf.bitwise",
     "tf.strings",
 )
+# Tuples, as `X | Y` is made anew in each call; a pipeline asks for every element.
+_ARRAYS = (np.ndarray, np.generic)
+_ON_HOST = (*_ARRAYS, str, bytes)
+_NUMBERS, _LISTS, _NESTS = (int, float, complex), (list, tuple), (list, tuple, dict)
 # Elements of a constant that compiled code may hold: as a literal, a long one slows compilation.
 MOST_FOLDED = 4096
 _WIDE = (np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.float64))
@@ -149,33 +153,28 @@ def named(name: str) -> Callable[..., Any]:
 def is_symbolic(value: Any) -> bool:
     """Whether an input of a Keras model that is being built is in a nest."""
     keras = sys.modules.get("keras")
-    return hasattr(keras, "KerasTensor") and _holds(value, keras.KerasTensor)  # pyright: ignore[reportOptionalMemberAccess]
+    return hasattr(keras, "KerasTensor") and bool(_found((value,), keras.KerasTensor))  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def composite_among(value: Any) -> list[Any]:
     """The sparse and ragged tensors in a nest."""
     module = sys.modules.get("replicax.tf._composite")
-    return [] if module is None else _found(value, module.CompositeTensor)
+    return [] if module is None else _found((value,), module.CompositeTensor)
 
 
-def _found(value: Any, kind: type) -> list[Any]:
-    if isinstance(value, list | tuple | dict):
-        parts = value.values() if isinstance(value, dict) else value
-        return [one for part in parts for one in _found(part, kind)]
-    return [value] if isinstance(value, kind) else []
-
-
-def _holds(value: Any, kind: type) -> bool:
-    if isinstance(value, list | tuple):
-        return any(_holds(part, kind) for part in value)
-    if isinstance(value, dict):
-        return any(_holds(part, kind) for part in value.values())
-    return isinstance(value, kind)
+def _found(values: Any, kind: type) -> list[Any]:
+    found = []
+    for value in values.values() if isinstance(values, dict) else values:
+        if isinstance(value, _NESTS):
+            found += _found(value, kind)
+        elif isinstance(value, kind):
+            found.append(value)
+    return found
 
 
 def hosted(result: Any) -> Any:
     """What NumPy computed, with the `numpy()` of tensors."""
-    if isinstance(result, np.ndarray | np.generic):
+    if isinstance(result, _ARRAYS):
         return result if isinstance(result, HostTensor) else HostTensor.of(result)
     if isinstance(result, tuple) and hasattr(result, "_fields"):
         return type(result)(*map(hosted, result))
@@ -198,17 +197,12 @@ def numpy_or_jax(*arguments: Any) -> Any:
     return np if kinds == {True} or (not kinds and is_inside()) else jnp
 
 
-# Tuples, as `X | Y` is made anew in each call; a pipeline asks for every element.
-_ON_HOST = (np.ndarray, np.generic, str, bytes)
-_NUMBERS, _NESTS = (int, float, complex), (list, tuple)
-
-
 def _note_kinds(values: Any, kinds: set[bool]) -> None:
     for value in values:
         if isinstance(value, _ON_HOST):
             if not is_known_integer(value):
                 kinds.add(True)
-        elif isinstance(value, _NESTS):
+        elif isinstance(value, _LISTS):
             _note_kinds(value, kinds)
         elif value is not None and not isinstance(value, _NUMBERS):
             kinds.add(False)
@@ -339,6 +333,8 @@ def axes_of(axis: Any) -> Any:
 
 def static_shape(shape: Any) -> tuple[Any, ...]:
     """A shape as a tuple of numbers."""
+    if isinstance(shape, _LISTS):
+        return tuple(map(static_size, shape))
     if isinstance(shape, Tracer):
         raise _not_static(shape)
     if isinstance(shape, jax.Array):
@@ -350,6 +346,8 @@ def static_shape(shape: Any) -> tuple[Any, ...]:
 
 def static_size(size: Any) -> Any:
     """A size as a number; one that Keras does not know yet as it is."""
+    if isinstance(size, int):
+        return size
     if isinstance(size, Tracer):
         raise _not_static(size)
     if isinstance(size, np.ndarray | np.generic | jax.Array):

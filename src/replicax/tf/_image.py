@@ -206,7 +206,10 @@ def central_crop(image: Any, central_fraction: float) -> Any:
 @in_models
 def flip_left_right(image: Any) -> Any:
     """The mirror image."""
-    return hosted(_images(image)[0][..., ::-1, :])
+    found, numpy = _images(image)
+    if numpy is np:  # which takes twice as long to read pixels from right to left
+        return hosted(found.take(np.arange(found.shape[-2])[::-1], axis=-2))
+    return hosted(found[..., ::-1, :])
 
 
 @in_models

@@ -17,6 +17,8 @@ from replicax._cpu import images as kernels
 from replicax.tf._calls import hosted, in_models, numpy_or_jax
 from replicax.tf._random import stateless_uniform, uniform
 
+_FLOAT32 = np.dtype(np.float32)
+_NUMBERS = (int, float, np.ndarray, np.generic)
 _GRAY = (0.2989, 0.5870, 0.1140)
 
 
@@ -26,32 +28,36 @@ def convert_image_dtype(
 ) -> Any:
     """An image in another type: of numbers from 0 to 1, or of whole ones up to the largest."""
     found = image if hasattr(image, "dtype") else np.asarray(image)
-    old, new = np.dtype(found.dtype), np.dtype(dtype)
-    numpy = numpy_or_jax(found)
+    return hosted(_converted(found, np.dtype(dtype), saturate))
+
+
+def _converted(image: Any, new: np.dtype[Any], saturate: bool = False) -> Any:
+    old = np.dtype(image.dtype)
     if old == new:
-        return hosted(found)
+        return image
     if _is_whole(old) and _is_whole(new):
-        before, after = _largest(old), _largest(new)
+        before, after = _limits(old)[1], _limits(new)[1]
         if before > after:
-            return hosted((found // ((before + 1) // (after + 1))).astype(new))
-        return hosted(found.astype(new) * new.type((after + 1) // (before + 1)))
+            return (image // ((before + 1) // (after + 1))).astype(new)
+        return image.astype(new) * new.type((after + 1) // (before + 1))
     if _is_whole(old):
-        return hosted(found.astype(new) * _scale(old, new))
+        return image.astype(new) * _scale(old, new)
     if not _is_whole(new):
-        return hosted(found.astype(new))
-    scaled = found * (_largest(new) + 0.5)
-    scaled = numpy.clip(scaled, np.iinfo(new).min, _largest(new)) if saturate else scaled
-    return hosted(scaled.astype(new))
+        return image.astype(new)
+    least, most = _limits(new)
+    scaled = image * (most + 0.5)
+    return (numpy_or_jax(image).clip(scaled, least, most) if saturate else scaled).astype(new)
 
 
 @functools.cache
 def _scale(old: np.dtype[Any], new: np.dtype[Any]) -> Any:
-    return new.type(1 / _largest(old))
+    return new.type(1 / _limits(old)[1])
 
 
 @functools.cache
-def _largest(dtype: np.dtype[Any]) -> int:
-    return int(np.iinfo(dtype).max)
+def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    found = np.iinfo(dtype)
+    return int(found.min), int(found.max)
 
 
 def _is_whole(dtype: np.dtype[Any]) -> bool:
@@ -68,18 +74,15 @@ def _in_floats(
     found = array_of(image)
     kind = found.dtype
     is_whole = _is_whole(kind)
-    floats = convert_image_dtype(found, np.float32) if is_whole else found
-    on_host = isinstance(floats, np.ndarray)
-    floats = floats.view(np.ndarray) if on_host else floats
+    on_host = isinstance(found, np.ndarray)
+    found = found.view(np.ndarray) if on_host else found
+    floats = _converted(found, _FLOAT32) if is_whole else found
     changed = None
-    is_number = isinstance(number, (int, float)) or (
-        isinstance(number, (np.ndarray, np.generic)) and number.shape == ()
-    )
-    if kernel and on_host and is_number:
+    if kernel and on_host and isinstance(number, _NUMBERS) and not getattr(number, "ndim", 0):
         changed = kernels.changed(kernel, floats, float(number))
     if changed is None:
-        changed = change(floats, numpy_or_jax(floats))
-    return hosted(convert_image_dtype(changed, kind, saturate=True) if is_whole else changed)
+        changed = change(floats, np if on_host else numpy_or_jax(floats))
+    return hosted(_converted(changed, kind, saturate=True) if is_whole else changed)
 
 
 @in_models

@@ -31,9 +31,8 @@ class _HostRandom:
     """The functions of `jax.random` that are used here, of a NumPy generator instead of a key."""
 
     def uniform(self, key: Any, shape: Any, dtype: Any) -> Any:
-        single = np.dtype(dtype) != np.float64
-        drawn = key.random(shape, np.float32 if single else np.float64)
-        return np.asarray(drawn).astype(dtype)
+        drawn = key.random(shape, np.float32 if dtype.itemsize < 8 else np.float64)
+        return np.asarray(drawn).astype(dtype, copy=False)
 
     def randint(self, key: Any, shape: Any, low: Any, high: Any, dtype: Any) -> Any:
         return np.asarray(key.integers(low, high, shape, dtype))
@@ -90,7 +89,8 @@ def _uniform(
     dtype, sizes = _kind(dtype), static_shape(shape)
     if not _is_integer(dtype):
         top = 1 if maxval is None else maxval
-        return (random.uniform(key, sizes, dtype) * (top - minval) + minval).astype(dtype)
+        drawn = random.uniform(key, sizes, dtype) * (top - minval) + minval
+        return drawn.astype(dtype, copy=False)
     if maxval is None:
         raise UsageError(f"`maxval` is missing for random integers of {dtype.name}. Pass it.")
     return random.randint(key, sizes, minval, maxval, dtype)
@@ -232,12 +232,12 @@ def _published(
     shown = list(signature(draw).parameters.values())[2:]
     at = len(shown) if place is None else place
     shown.insert(at, argument)
-    end = len(shown)
+    end, names, source_name = len(shown), [one.name for one in unused], argument.name
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        for parameter in unused:
-            kwargs.pop(parameter.name, None)
-        given = {argument.name: kwargs.pop(argument.name)} if argument.name in kwargs else {}
+        for name in names:
+            kwargs.pop(name, None)
+        given = {source_name: kwargs.pop(source_name)} if source_name in kwargs else {}
         # Arguments beyond the last go along, for Python to refuse.
         own = (*args[:at], *args[at + 1 : end], *args[end + len(unused) :])
         return get(draw, own, kwargs, *args[at : at + 1], **given)

@@ -7,7 +7,7 @@ import pytest
 from harness.measure import Measured
 from harness.report import Row
 from harness.workloads import MODELS
-from models import parse, sides, table
+from models import parse, sides, table, ways
 from rich.console import Console
 
 
@@ -72,6 +72,12 @@ def test_sides_without_a_python_are_left_out(found):
 
 def test_without_a_compiler_pytorch_is_eager(found):
     assert found(["--torch", "pt/bin/python"], compiler=None) == ["replicax", "torch", "keras"]
+
+
+def test_only_sides_with_custom_loops_train_two_models_at_once():
+    every = ["replicax", "tensorflow", "torch", "torch.compile", "keras"]
+    assert list(ways(MODELS["gpt"], every)) == every
+    assert ways(MODELS["gan"], every) == dict.fromkeys(every[:3], ("loop",))
 
 
 def test_in_sixteen_bits_losses_may_differ_by_more():

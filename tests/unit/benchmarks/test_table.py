@@ -24,7 +24,7 @@ from harness.report import (
     ratio_cell,
     ratios,
 )
-from table import choices, parse
+from table import choices, parse, plans
 
 from helpers import wait_until
 from processes import running_with
@@ -100,6 +100,14 @@ def test_what_is_named_is_measured():
     assert ("cnn", "servers") not in every
     with pytest.raises(SystemExit, match="resnext: not one of"):
         parse(["--only", "resnext"])
+
+
+@pytest.mark.parametrize(("strategy", "beside"), [("workers", True), ("mirrored", False)])
+def test_two_workers_are_compared_with_those_of_pytorch(strategy, beside):
+    options = parse(["--only", f"mlp,{strategy}", "--torch", "pt/bin/python"])
+    (choice,) = choices(options.only)
+    told, paths = plans(options, choice)
+    assert ("torch" in paths) == beside == ("torch" in [plan.side for plan in told])
 
 
 SAYS = """
