@@ -84,25 +84,33 @@ def explain(error: Exception) -> Exception:
             "compiled runs once, with placeholders: return the value, or keep it in a "
             "`keras.Variable`. See docs/custom_loops.md#what-must-not-escape."
         )
+    ops = "tf" if seams.speaks_tensorflow else "keras.ops"
     is_end = isinstance(root, IndexError) and str(root).startswith(_NO_END)
     if is_end or isinstance(error, jax.errors.TracerIntegerConversionError):
         return NeedsValues(
             f"Cannot use an array of compiled code as an index, a size or an end of a slice "
-            f"{user_line(root)}: XLA needs all shapes before. Use `tf.slice(x, [start], [3])` for "
-            "a known size, or `tf.where` with a mask; or compute it outside, as in `dataset.map`."
+            f"{user_line(root)}: XLA needs all shapes before. Use `{ops}.slice(x, [start], [3])` "
+            f"for a known size, or `{ops}.where` with a mask; or compute it outside, as in "
+            "`dataset.map`."
         )
     if isinstance(error, _NEEDS_A_NUMBER):
         return LeakedTracer(
             f"Compiled code needs the value of an array {user_line(error)} "
-            f"({type(error).__name__}); {why_not_converted(error)}. Use `tf.cond`, `tf.where` or "
-            "`tf.while_loop`, and arrays in place of `int`, `float` and NumPy; or return the "
-            "value and look at it outside."
+            f"({type(error).__name__}){why_not_converted(error)}. Use `{ops}.cond`, `{ops}.where` "
+            f"or `{ops}.while_loop`, and arrays in place of `int`, `float` and NumPy; or return "
+            "the value and look at it outside."
         )
     if isinstance(error, ValueError) and str(error).startswith(_NO_REVERSE):
+        if seams.speaks_tensorflow:
+            bounded = (
+                "Write `tf.autograph.experimental.set_loop_options(maximum_iterations=n)` in the "
+                "loop, or pass `maximum_iterations` to `tf.while_loop`."
+            )
+        else:
+            bounded = "Use `keras.ops.scan`, or `keras.ops.fori_loop` from 0 to a Python number."
         return UsageError(
-            f"No gradient through this loop, {user_line(error)}: its number of rounds is not "
-            "known. Write `tf.autograph.experimental.set_loop_options(maximum_iterations=n)` in "
-            "the loop, or pass `maximum_iterations` to `tf.while_loop`."
+            f"No gradient through a loop whose number of rounds is not known "
+            f"({user_line(error)}). {bounded}"
         )
     return of_the_layer(error)
 
@@ -139,12 +147,12 @@ def why_not_converted(error: BaseException) -> str:
     for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
         if frame.f_code in seams.unconverted:
             name, why = frame.f_code.co_name, seams.unconverted[frame.f_code]
-            return f"the `if` and `while` of `{name}` are Python's: it was not converted ({why})"
+            return f"; the `if` and `while` of `{name}` are Python's: it was not converted ({why})"
         if not _is_library(frame):
             break
     if seams.speaks_tensorflow:
-        return "what asks was not converted: NumPy, code that a library calls, `autograph=False`"
-    return "Python's `if` and `while` are converted for programs that import `replicax.tf` only"
+        return "; what asks was not converted: NumPy, code that a library calls, `autograph=False`"
+    return ""
 
 
 def _line_of(places: Iterable[tuple[Any, int]]) -> str:
@@ -153,7 +161,7 @@ def _line_of(places: Iterable[tuple[Any, int]]) -> str:
             file = frame.f_code.co_filename
             line = linecache.getline(file, number).strip()
             return f"at {os.path.basename(file)}:{number}" + (f", `{line}`" if line else "")
-    return "from `float`, `int`, `bool`, `if` or NumPy"
+    return "in a library"
 
 
 def root_of(error: BaseException) -> BaseException:

@@ -273,10 +273,21 @@ def in_fit(strategy):
 
 
 @pytest.mark.parametrize("way", [in_function, in_run, in_fit])
-def test_the_error_names_the_line_and_the_fix(mirrored, way):
-    wanted = r"at test_function.py:\d+, `if x.sum\(\) > 1:`.*`replicax.tf`.*`tf.cond`"
+def test_the_error_names_the_line_and_the_fix(mirrored, monkeypatch, way):
+    monkeypatch.setattr("replicax._core.seams.speaks_tensorflow", False)
+    wanted = r"at test_function.py:\d+, `if x.sum\(\) > 1:`.*`keras.ops.cond`"
     with pytest.raises(rx.errors.LeakedTracer, match=wanted):
         way(mirrored)
+
+
+def test_a_loop_of_keras_without_a_gradient_is_told_which_loops_of_keras_have_one(monkeypatch):
+    monkeypatch.setattr("replicax._core.seams.speaks_tensorflow", False)
+
+    def halved(x):
+        return keras.ops.while_loop(lambda x: x > 1, lambda x: (x / 2,), (x,))[0]
+
+    with pytest.raises(rx.errors.UsageError, match="`keras.ops.scan`"):
+        rx.function(jax.grad(halved))(jnp.float32(8.0))
 
 
 def test_values_held_outside_stay_valid():
