@@ -39,7 +39,11 @@ def with_rules(fn: Callable[..., Any]) -> Callable[..., Any]:
     The function maps nests of arrays to a nest of arrays, and must not be differentiated later.
     """
     install()
-    return rewritten(fn, _with_rules)
+    return rewritten(fn, _with_sums_behind, _with_rules)
+
+
+def _with_sums_behind(equations: Sequence[Any]) -> list[Any]:
+    return [one for equation in equations for one in loops.sums_behind(equation)]
 
 
 def _with_rules(equations: Sequence[Any]) -> list[Any]:
@@ -52,17 +56,19 @@ def _with_rule(equation: Any) -> Any:
     return equation if own is None or not is_on(part) else equation.replace(primitive=own)
 
 
-def rewritten(fn: Callable[..., Any], exchange: Exchange) -> Callable[..., Any]:
+def rewritten(fn: Callable[..., Any], *exchanges: Exchange) -> Callable[..., Any]:
     """A function from nests of arrays to a nest of arrays, with other operations.
 
-    `exchange` gets the equations of a program, and gives the same list or another. The programs
-    in the parameters of an equation are rewritten before.
+    Each of `exchanges` gets the equations of a program, and gives the same list or another. The
+    programs in the parameters of an equation are rewritten before.
     """
 
     @functools.wraps(fn)
     def with_others(*args: Any) -> Any:
         closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*args)
-        results = jaxpr_as_fun(_rewritten(closed, exchange, {}))(*jax.tree.leaves(args))
+        for exchange in exchanges:
+            closed = _rewritten(closed, exchange, {})
+        results = jaxpr_as_fun(closed)(*jax.tree.leaves(args))
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
     return with_others

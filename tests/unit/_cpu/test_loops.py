@@ -52,13 +52,105 @@ def arrays(dtype):
     return [jnp.asarray(random.normal(size=shape), dtype) for shape in shapes]
 
 
-@pytest.mark.parametrize("function", [recurrent, gradient, nested])
+@pytest.mark.parametrize("function", [recurrent, nested])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_a_scan_gives_the_same(function, dtype):
     found, expected, _ = both(function, *arrays(dtype))
     for ours, stock in zip(found, expected, strict=True):
         assert ours.dtype == stock.dtype
         np.testing.assert_array_equal(ours, stock)
+
+
+def two_layers(weights, rows):
+    """The gradient by weights of two loops, one backwards, and by those of their states."""
+
+    def loss(both, rows):
+        weights, of_states = both
+
+        def round_(state, row):
+            new = jnp.tanh(row @ weights + state @ of_states)
+            return new, new
+
+        return sum(
+            jnp.sum(lax.scan(round_, jnp.ones((ROWS, WIDTH)), seen, reverse=backwards)[1] ** 2)
+            for seen, backwards in ((rows, False), (2 * rows, True))
+        )
+
+    return jax.grad(loss)((weights, weights.T), rows)
+
+
+def carried(function, *args):
+    """How many arrays each loop of the tuned program carries."""
+    with choose({"loops"}):
+        equations = jax.make_jaxpr(with_rules(function))(*args).eqns
+    return [one.params["num_carry"] for one in equations if one.primitive is lax.scan_p]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("function", [gradient, two_layers])
+def test_the_gradient_by_weights_is_summed_behind_the_loop(function, dtype):
+    weights, rows = arrays(dtype)
+    found, expected, _ = both(function, weights, rows)
+    *_, last = carried(function, weights, rows)
+    stock = jax.make_jaxpr(function)(weights, rows).eqns
+    *_, before = (one.params["num_carry"] for one in stock if one.primitive is lax.scan_p)
+    assert last < before
+    exact = jax.tree.leaves(function(weights.astype("float32"), rows.astype("float32")))
+    for ours, stock, right in zip(found, expected, exact, strict=True):
+        assert ours.dtype == stock.dtype
+        atol = float(abs(right).max()) * (2**-7 if dtype == "bfloat16" else 1e-6)
+        np.testing.assert_allclose(ours.astype("float32"), right, rtol=0, atol=atol)
+
+
+def accumulated(weights, rows):
+    """A loop whose factors are larger than what it stacks: each round keeps its product."""
+
+    def round_(total, row):
+        wide = jnp.tanh(row @ jnp.ones((WIDTH, 64), row.dtype))
+        return total + wide.T @ wide, None
+
+    return lax.scan(round_, jnp.zeros((64, 64), rows.dtype) + weights[0, 0], rows)[0]
+
+
+def shown(weights, rows):
+    """A sum that a round also reads."""
+
+    def round_(total, row):
+        return total + row.T @ row, total[0]
+
+    return lax.scan(round_, weights, rows)
+
+
+@pytest.mark.parametrize("function", [accumulated, shown])
+def test_other_sums_stay_in_the_loop(function):
+    given = arrays("float32")
+    assert carried(function, *given) == [1]
+    found, expected, _ = both(function, *given)
+    for ours, stock in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ours, stock)
+
+
+def summed_from(weights, rows):
+    """A sum that begins with something, of rows and of what a round computes; two of three go."""
+
+    def round_(state, row):
+        total, other, last = state
+        seen = jnp.sin(row)
+        first = jnp.einsum("ri,rj->ij", row, seen)
+        return (total + first, jnp.einsum("ri,rj->ji", seen, row) + other, seen), None
+
+    start = weights, 2 * weights, jnp.zeros((ROWS, WIDTH), rows.dtype)
+    return lax.scan(round_, start, rows)[0]
+
+
+def test_sums_begin_with_what_was_carried():
+    weights, rows = arrays("float32")
+    assert carried(summed_from, weights, rows) == [1]
+    found, _, _ = both(summed_from, weights, rows)
+    row, seen = (np.asarray(one, "float64") for one in (rows, np.sin(rows)))
+    total = np.einsum("tri,trj->ij", row, seen)
+    for ours, right in zip(found, (weights + total, 2 * weights + total, seen[-1]), strict=True):
+        np.testing.assert_allclose(ours, right, rtol=0, atol=1e-5)
 
 
 def test_rounds_write_their_slices_alone():
