@@ -22,7 +22,7 @@ LAYERS = {
     "_core.folder": {"_core.errors"},
     "_core.seams": set(),
     "_core.events": set(),
-    "_core.tracing": {"_core.errors"},
+    "_core.tracing": {"_core.errors", "_core.seams"},
     "_core.machine.startup": {"_core", "_cpu.memory", "cluster_resolver"},
     "_net": {"_core.errors", "_core.env", "_core.interrupts"},
     "_control": {

@@ -11,6 +11,7 @@ from replicax._core.errors import ClusterError
 from replicax._net import Caller, Denied, Outbox, encode, printable
 
 _SIGN_OF_LIFE = 2.0  # seconds that a worker has to show that it lives
+_PING = encode("ping", {})
 
 
 @final
@@ -25,18 +26,21 @@ class Member:
         self.wire: Outbox | None = None
         self.is_doubted = False  # another process came with the same number: this may be dead
         self.has_begun = False  # whether it was welcomed; before, it only answers pings
-        self._has_left = False
-        self._is_connected, self._has_answered = threading.Event(), threading.Event()
+        self._has_left, self._is_asked = False, False
+        self._has_answered = threading.Event()
 
     def connect(self, wire: Outbox) -> None:
         self.wire = wire
-        self._is_connected.set()
+        if self._is_asked:
+            wire.send(_PING)
 
-    def ask(self, deadline: float) -> None:
+    def ask(self) -> None:
         """Send a ping, as soon as it is connected."""
-        self._has_answered.clear()
-        if self._is_connected.wait(max(0.0, deadline - time.monotonic())) and self.wire:
-            self.wire.send(encode("ping", {}))
+        if not self._has_left:
+            self._has_answered.clear()
+        self._is_asked = True  # before the look at the wire, which another thread may set now
+        if self.wire:
+            self.wire.send(_PING)
 
     def note_answer(self) -> None:
         """Note that a ping was answered."""
@@ -50,7 +54,6 @@ class Member:
     def leave(self) -> None:
         """End its connection; whoever waits for an answer goes on at once."""
         self._has_left = True
-        self._is_connected.set()
         self._has_answered.set()
         if self.wire:
             self.wire.hang_up()
@@ -58,9 +61,9 @@ class Member:
 
 def silent(members: Mapping[int, Member]) -> dict[int, Member]:
     """Ping members, all at the same time; returns those that do not answer in time."""
-    deadline = time.monotonic() + _SIGN_OF_LIFE
     for member in members.values():
-        member.ask(deadline)
+        member.ask()
+    deadline = time.monotonic() + _SIGN_OF_LIFE
     return {index: member for index, member in members.items() if not member.has_answered(deadline)}
 
 

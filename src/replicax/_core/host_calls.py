@@ -12,13 +12,14 @@ import contextlib
 import functools
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 import jax
 import numpy as np
 from jax.core import Tracer
+from jax.dtypes import canonicalize_dtype
 
 from replicax._core.errors import UsageError
 from replicax._core.tracing import is_transformed
@@ -67,20 +68,43 @@ def array_of(value: Any) -> Any:
     return value.__jax_array__() if hasattr(value, "__jax_array__") else np.asarray(value)
 
 
-def carried_out(program: Callable[..., Any], *args: Any) -> Any:
-    """Call a compiled program that calls Python, wait for it, and raise what a call has raised.
+@final
+class PythonCalls:
+    """The Python that one program calls: what it raises reaches whoever runs the program.
 
     The program itself goes on to its end, so that no device is left with a failed array, or waits
     for another that has failed.
     """
-    if _inside.a_call:  # then whoever waits for that call is told
-        return program(*args)
-    with _line().listening() as raised:
-        results = jax.block_until_ready(program(*args))
-        _line().wait()
-    if raised:
-        raise raised[0]
-    return results
+
+    def __init__(self) -> None:
+        self._runs: list[list[BaseException]] = []
+        self._lock = threading.Lock()
+
+    def carry_out(self, program: Callable[..., Any], *args: Any) -> Any:
+        """Call the compiled program, wait for it, and raise what a call has raised.
+
+        If several threads run it at the same time, they all raise that.
+        """
+        raised: list[BaseException] = []
+        with self._lock:
+            self._runs.append(raised)
+        try:
+            results = jax.block_until_ready(program(*args))
+            if not _inside.a_call:  # which the line may wait for
+                _line().wait()
+        finally:
+            with self._lock:
+                self._runs = [run for run in self._runs if run is not raised]
+        if raised:
+            raise raised[0]
+        return results
+
+    def note(self, error: BaseException) -> bool:
+        """Note what a call has raised; whether somebody carries the program out."""
+        with self._lock:
+            for run in self._runs:
+                run.append(error)
+            return bool(self._runs)
 
 
 @final
@@ -88,27 +112,33 @@ def carried_out(program: Callable[..., Any], *args: Any) -> Any:
 class Guarded:
     """A function that compiled code calls: if it raises, the results are zeros."""
 
-    call: Callable[..., Any]
+    calls: PythonCalls
+    function: Callable[..., Any]
     results: tuple[tuple[tuple[int, ...], Any], ...]  # their shapes and types
 
     @classmethod
-    def of(cls, equation: Any) -> Guarded:
+    def of(cls, equation: Any, calls: PythonCalls) -> Guarded:
         """What an operation calls."""
         kinds = ((one.aval.shape, one.aval.dtype) for one in equation.outvars)
-        return cls(equation.params["callback"], tuple(kinds))
+        function = equation.params["callback"]
+        if isinstance(function, Guarded):  # of a program that is part of this one
+            function = function.function
+        return cls(calls, function, tuple(kinds))
 
     def __call__(self, *arrays: Any) -> Any:
-        before, _inside.a_call = _inside.a_call, True
+        before = _inside.a_call, _inside.calls
+        _inside.a_call, _inside.calls = True, self.calls
         try:
-            return self._checked(self.call(*arrays))
+            return self._checked(self.function(*arrays))
         except BaseException as error:
-            _line().note(error)
+            if not self.calls.note(error):  # part of a program of somebody else
+                raise
             return [np.zeros(*kind) for kind in self.results]
         finally:
-            _inside.a_call = before
+            _inside.a_call, _inside.calls = before
 
     def _checked(self, values: Any) -> Any:
-        found = [(np.shape(one), np.asarray(one).dtype) for one in values or ()]
+        found = [(np.shape(one), canonicalize_dtype(np.asarray(one).dtype)) for one in values or ()]
         if found != list(self.results):
             raise UsageError(
                 f"A function that compiled code calls must return {_kinds(self.results)}, as it "
@@ -134,9 +164,10 @@ def flush() -> None:
 
 
 class _Inside(threading.local):
-    """Whether this thread makes a call."""
+    """Whether this thread makes a call, and of which program."""
 
     a_call = False
+    calls: PythonCalls | None = None
 
 
 _inside = _Inside()
@@ -147,23 +178,12 @@ class _Line:
     """Calls that wait for a long array, and what comes after them, in order."""
 
     def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[tuple[Callable[..., Any], Any]] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[tuple[Callable[..., Any], Any, PythonCalls | None]] = (
+            queue.SimpleQueue()
+        )
         self._left, self._idle = 0, threading.Condition()
         self._thread: threading.Thread | None = None
         self._raised: list[BaseException] = []
-        self._one_listens = threading.Lock()  # what is raised is of the program that is waited for
-
-    @contextlib.contextmanager
-    def listening(self) -> Generator[list[BaseException], None, None]:
-        """Collect what guarded and late calls raise in a `with` block."""
-        raised: list[BaseException] = []
-        with self._one_listens:
-            before = self.taken()
-            try:
-                yield raised
-            finally:
-                raised += self.taken()
-                self._raised = before
 
     def note(self, error: BaseException) -> None:
         with self._idle:
@@ -175,16 +195,17 @@ class _Line:
             raised, self._raised = self._raised, []
         return raised
 
-    def _called(self, fn: Callable[..., Any], arrays: Any) -> None:
-        _inside.a_call = True
+    def _called(self, fn: Callable[..., Any], arrays: Any, calls: PythonCalls | None) -> None:
+        before, _inside.a_call = _inside.a_call, True
         try:
             fn(*map(np.asarray, arrays))
         except Exception as error:
             if threading.current_thread() is not self._thread:
                 raise  # into the program, which fails unless it is guarded
-            self.note(error)
+            if calls is None or not calls.note(error):
+                self.note(error)
         finally:
-            _inside.a_call = False
+            _inside.a_call = before
 
     def open(self) -> None:
         with self._idle:
@@ -201,9 +222,9 @@ class _Line:
             at_once = not self._left and all(a.nbytes <= _AT_ONCE_BYTES for a in arrays)
             self._left += not at_once
         if at_once:
-            self._called(fn, arrays)
+            self._called(fn, arrays, None)
         else:
-            self._waiting.put((fn, arrays))
+            self._waiting.put((fn, arrays, _inside.calls))
 
     def wait(self) -> None:
         with self._idle:
@@ -211,11 +232,11 @@ class _Line:
 
     def _work(self) -> None:
         while True:
-            fn, arrays = self._waiting.get()
+            fn, arrays, calls = self._waiting.get()
             try:
-                self._called(fn, arrays)
+                self._called(fn, arrays, calls)
             finally:
-                del fn, arrays
+                del fn, arrays, calls
                 with self._idle:
                     self._left -= 1
                     self._idle.notify_all()

@@ -174,7 +174,7 @@ def convolution(form: Form, shape: _Shape, *operands: Any) -> Any:
 
     The result has the type of the first operand. Weights of `bfloat16` images may be `float32`.
     """
-    numbers = np.array([*form.numbers(), _edition()], np.int32)
+    numbers = np.array([*form.numbers(pairs=multiplies_pairs()), _edition()], np.int32)
     return _divided(form, shape, *operands, numbers)
 
 

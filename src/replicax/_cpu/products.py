@@ -143,7 +143,9 @@ def form_of(left: Any, right: Any, *, dimension_numbers: Any, **params: Any) -> 
     else:
         kind, rows, ends = Kind.FORWARD, width_left, (summed, width)
         by_rows = contracted[0] == last_left and contracted[1] in (first, last)
-        fits = by_rows and rows >= _LEAST_ROWS_OF_PAIRS
+        # Weights whose rows are summed over are gathered first.
+        least = _LEAST_ROWS_OF_PAIRS * (1 if contracted[1] == first else 4)
+        fits = by_rows and rows >= least
     row, one = (1, rows), (1, 1)
     leads = contracted[1] == first
     form = Form(kind, 1, 1, row, ends[0], row, ends[1], one, one, one, (0, 0), leads)

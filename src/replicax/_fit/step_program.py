@@ -104,7 +104,7 @@ def program_of_steps(
         donate_argnums=(0,) if state.donates else (),
         out_shardings=(logs, flat[len(flat) - len(state.written) :], None),
         devices=next((layout.device_set for layout in flat), None),
-        guards=state.calls_python and not is_common,
+        calls=None if is_common else state.calls,
     )
 
 

@@ -76,8 +76,7 @@ class Traces:
         if once and self._has_begun:
             raise UsageError(
                 "Cannot make a variable from a computed value in a later call of a function: each "
-                "step would make a new one. Make it outside, or write `if self.v is None: self.v "
-                "= tf.Variable(…)`."
+                "step would make a new one. Make it outside, or only `if self.v is None`."
             )
         self._has_begun = True
         self.is_host_loop = not once
@@ -201,7 +200,7 @@ class FunctionProgram:
             donate_argnums=(0,) if state.donates else (),
             out_shardings=(outputs, layouts, None),
             devices=devices,
-            guards=state.calls_python and not self.is_common,
+            calls=None if self.is_common else state.calls,
         )
         self._program = Program(state, made, devices, is_common=self.is_common, identity=identity)
 

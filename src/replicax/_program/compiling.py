@@ -6,6 +6,7 @@ that XLA:CPU computes slowly: see `replicax.config.cpu_tuning`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, final
@@ -14,7 +15,7 @@ import jax
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxprs_in_params
 
-from replicax._core.host_calls import PYTHON_CALLS, Guarded
+from replicax._core.host_calls import PYTHON_CALLS, Guarded, PythonCalls
 from replicax._core.topology import default_device
 from replicax._core.tracing import is_traced
 from replicax._cpu.convolutions import found_again
@@ -28,17 +29,17 @@ def compiled(
     *,
     devices: Collection[Any] | None = None,
     compiler_options: Mapping[str, Any] | None = None,
-    guards: bool = False,
+    calls: PythonCalls | None = None,
     **how: Any,
 ) -> Any:
     """A function, compiled by `jax.jit` when it is called first.
 
     `devices` are those that it runs on, None for JAX's default device. The user's
     `compiler_options` come before ours; `how` is what else `jax.jit` takes, whose `trace` and
-    `lower` the result has. A program that `guards` what it calls of Python goes on where that
-    raises, and is for `carried_out`.
+    `lower` the result has. A program with `calls` goes on where Python that it calls raises, and
+    they carry it out.
     """
-    fn = rewritten(fn, _guarded) if guards else fn
+    fn = fn if calls is None else rewritten(fn, functools.partial(_guarded, calls))
     platform = platform_of(devices or (default_device(),))
     options = dict(compiler_options or {})
     if platform != "cpu":
@@ -51,10 +52,10 @@ def compiled(
     return _Tuned(program, jax.jit(fn, **how), by_jax=divided)
 
 
-def _guarded(equations: Sequence[Any]) -> list[Any]:
+def _guarded(calls: PythonCalls, equations: Sequence[Any]) -> list[Any]:
     """The same operations, where those that call Python go on if that raises."""
     return [
-        one.replace(params={**one.params, "callback": Guarded.of(one)})
+        one.replace(params={**one.params, "callback": Guarded.of(one, calls)})
         if one.primitive.name in PYTHON_CALLS
         else one
         for one in equations

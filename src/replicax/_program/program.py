@@ -28,7 +28,7 @@ from jax.extend.core import get_opaque_trace_state
 
 from replicax._core import events
 from replicax._core.events import COMPILE, COMPUTE, timed
-from replicax._core.host_calls import carried_out
+from replicax._core.host_calls import PythonCalls
 from replicax._core.interrupts import uninterrupted
 from replicax._core.machine.startup import forked, in_fork
 from replicax._core.placement import copied, move_some
@@ -297,7 +297,7 @@ class Program:
         self.state, self.compiled = state, compiled
         self._queue, self._sharding = queue_of(devices), None
         self._is_common, self._identity, self._watch = is_common, identity, watch
-        self._is_checked = state.calls_python and not is_common
+        self._calls = None if is_common else state.calls
         self._steady = getattr(compiled, "program", compiled)
         self._is_new = True
 
@@ -321,10 +321,10 @@ class Program:
                 has_tracers = is_traced and is_transformed()
                 if has_tracers:  # then new values may be none, and the old ones stay
                     written = list(map(copied, written))
-                if events.clock is None and not self._is_checked:
+                if events.clock is None and self._calls is None:
                     outputs, news, token = compiled(written, others, arrays)
                 else:
-                    call = [carried_out, compiled] if self._is_checked else [compiled]
+                    call = [compiled] if self._calls is None else [self._calls.carry_out, compiled]
                     outputs, news, token = timed(COMPUTE, *call, written, others, arrays)
                 if has_tracers:
                     for variable, new in zip(self.state.written, news, strict=True):
@@ -385,7 +385,7 @@ class ProgramState:
         stores = [one for one in owners if one is not None and one.home is not None]
         self._store = stores[0] if stores else None
         self._is_lent = [one is not None and one is self._store for one in owners]
-        self.calls_python = calls_python
+        self.calls = PythonCalls() if calls_python else None
         free = not calls_python and all(one is None or one.is_resident for one in owners)
         if self._store is not None and all(self._is_lent[: len(self.written)]):
             free = self._store.lends_copies  # nobody else has those

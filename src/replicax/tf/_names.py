@@ -175,7 +175,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "enable_v2_behavior", "enable_v2_tensorshape", "executing_eagerly_outside_functions",
             "set_random_seed", "to_float", "to_int32",
         ),
-        {"keras": "replicax.tf.keras:", "log": "._elementwise"},
+        {"log": "._elementwise"},
     ),
     "tf.compat.v1.gfile": (
         "`tf.io.gfile`, by its first names",
@@ -821,6 +821,7 @@ NAMESPACES |= {name: (f"the same as `{home}`", home) for name, home in SUBMODULE
 # Names that mean something else in `tf.compat.v1`, and what to write for them.
 OTHERS_IN_V1 = {
     "tf.image.resize": "Its pixels lie elsewhere; use `tf.image.resize`.",
+    "tf.keras": "Use `tf.keras`; `LSTM` and `GRU` there have other defaults than in version 1.",
     "tf.initializers": "Use `tf.keras.initializers`, whose defaults differ.",
     "tf.losses": "Use `tf.keras.losses`.",
     "tf.math.confusion_matrix": "Use `tf.math.confusion_matrix`, with `weights` before `dtype`.",

@@ -12,7 +12,7 @@ import jax.core
 import keras
 
 from replicax._core import seams
-from replicax._core.host_calls import carried_out
+from replicax._core.host_calls import PythonCalls
 from replicax._core.topology import default_device
 from replicax._fit.step_program import model_step, step_variables
 from replicax._keras import _compat
@@ -112,10 +112,9 @@ class DefaultStep:
         step = functools.partial(model_step, model, kind)
         if kind == "train":
             step = with_rows(step, None, platform=default_device().platform)
-        self._keeping, self._donating = (
-            compiled(step, guards=True),
-            compiled(step, donate_argnums=0),
-        )
+        self._calls = PythonCalls()
+        self._keeping = compiled(step, calls=self._calls)
+        self._donating = compiled(step, donate_argnums=0)
         self._programs: dict[Any, Any] = {}
 
     def __call__(self, state: Any, batch: Any) -> tuple[Any, Any]:
@@ -136,6 +135,6 @@ class DefaultStep:
         key = tree, *map(jax.typeof, leaves)
         if key not in self._programs:
             checks = calls_python(self._donating.trace(state, batch).jaxpr)
-            kept = functools.partial(carried_out, self._keeping)
+            kept = functools.partial(self._calls.carry_out, self._keeping)
             self._programs[key] = kept if checks else self._donating
         return self._programs[key]

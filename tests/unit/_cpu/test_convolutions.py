@@ -237,7 +237,8 @@ def cases_of_many_channels():
         (3, (13, 9), (1, 1), 1, 256, 20),
     ]:
         x = draw.normal(size=(images, *size, inputs)).astype("float32")
-        w = draw.normal(size=(*kernel, inputs, outputs)).astype("float32")
+        w = draw.normal(size=(*kernel, inputs, outputs)) / np.sqrt(inputs * np.prod(kernel))
+        w = w.astype("float32")
         padding = [((taps - 1) // 2, taps // 2) for taps in kernel]
         how = {"window_strides": (stride, stride), "rhs_dilation": (1, 1), "padding": padding}
         yield x, w, {**how, "feature_group_count": 1}
@@ -271,6 +272,29 @@ def test_numbers_of_sixteen_bits_are_right(kernel, pairs, monkeypatch):
             np.testing.assert_allclose(
                 ours.astype(float), expected, rtol=0, atol=atol, err_msg=f"{x.shape} {how}"
             )
+
+
+@pytest.mark.parametrize(
+    ("width", "bad", "how"),
+    [
+        (8, 7, {"window_strides": (2, 2), "padding": "VALID"}),  # a pixel that no tap reads
+        (9, 8, {}),
+        (9, 0, {"rhs_dilation": (2, 2)}),
+        (1, 0, {}),
+    ],
+)
+def test_what_is_no_number_stays_where_it_counts(kernel, width, bad, how):
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(2, 9, width, 16)).astype("float32")
+    x[:, :, bad] = np.inf
+    x, w = jnp.asarray(x, "bfloat16"), jnp.zeros((3, 3, 16, 24), "bfloat16")
+    shape = convolved(x, w, **how).shape
+    out = jnp.asarray(draw.normal(size=shape), "bfloat16")
+    gradient = lambda out: jax.vjp(lambda w: convolved(x, w, **how), w)[1](out)[0]  # noqa: E731
+    ours, expected = (jax.jit(one)(out) for one in (with_rules(gradient), gradient))
+    np.testing.assert_allclose(
+        ours.astype(float), expected.astype(float), rtol=2**-7, atol=2**-7 * 20
+    )
 
 
 def test_numbers_are_right(kernel):

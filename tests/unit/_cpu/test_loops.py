@@ -61,6 +61,11 @@ def test_a_scan_gives_the_same(function, dtype):
         np.testing.assert_array_equal(ours, stock)
 
 
+has_counts = pytest.mark.skipif(
+    jax.__version_info__ >= (0, 11), reason="sums stay in loops of JAX 0.11"
+)
+
+
 def two_layers(weights, rows):
     """The gradient by weights of two loops, one backwards, and by those of their states."""
 
@@ -86,6 +91,7 @@ def carried(function, *args):
     return [one.params["num_carry"] for one in equations if one.primitive is lax.scan_p]
 
 
+@has_counts
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("function", [gradient, two_layers])
 def test_the_gradient_by_weights_is_summed_behind_the_loop(function, dtype):
@@ -121,6 +127,7 @@ def shown(weights, rows):
     return lax.scan(round_, weights, rows)
 
 
+@has_counts
 @pytest.mark.parametrize("function", [accumulated, shown])
 def test_other_sums_stay_in_the_loop(function):
     given = arrays("float32")
@@ -143,6 +150,7 @@ def summed_from(weights, rows):
     return lax.scan(round_, start, rows)[0]
 
 
+@has_counts
 def test_sums_begin_with_what_was_carried():
     weights, rows = arrays("float32")
     assert carried(summed_from, weights, rows) == [1]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import jax
 import keras
 import numpy as np
@@ -90,6 +93,59 @@ def test_a_result_of_another_shape_is_told():
     calling.says = np.zeros(3, "float32")
     with pytest.raises(rx.errors.UsageError, match=r"float32\[8, 4\].*float32\[3\]"):
         ways(strategy, model)["run"]()
+
+
+@pytest.mark.parametrize("says", [1.5, np.float64(2), 3])
+def test_a_result_of_a_wider_type_is_as_jax_takes_it(says):
+    @rx.function
+    def asked(x):
+        return CALLERS["pure"](lambda _: says, x)
+
+    kind = "int32" if isinstance(says, int) else "float32"
+    assert asked(np.zeros((), kind)) == says
+
+
+@pytest.mark.parametrize("caller", ["pure", "io"])
+def test_programs_of_two_threads_may_wait_for_each_other(caller):
+    meeting = threading.Barrier(2, timeout=60)
+
+    def met(x):
+        meeting.wait()
+        return np.asarray(x)
+
+    steps = [rx.function(lambda x, n=n: CALLERS[caller](met, x) + n) for n in (1, 2)]
+    with ThreadPoolExecutor(2) as threads:
+        found = threads.map(lambda step: float(step(np.float32(0))), steps)
+        assert list(found) == [1, 2]
+
+
+def test_a_program_that_fails_in_a_call_raises_there():
+    def fail(x):
+        raise LookupError("inside")
+
+    inner, caught = rx.function(lambda x: CALLERS["pure"](fail, x)), []
+
+    def call(x):
+        try:
+            return np.asarray(inner(np.float32(1)))
+        except LookupError as error:
+            caught.append(str(error))
+            return np.float32(7)
+
+    outer = rx.function(lambda x: CALLERS["pure"](call, x))
+    assert float(outer(np.float32(0))) == 7
+    assert caught == ["inside"]
+
+
+def test_a_program_of_the_user_fails_as_without_us():
+    strategy = rx.MirroredStrategy(["CPU:0"])
+
+    def fail(x):
+        raise LookupError("not today")
+
+    step = jax.jit(lambda x: strategy.run(lambda: CALLERS["pure"](fail, x)))
+    with pytest.raises(Exception, match="not today"):
+        jax.block_until_ready(step(np.float32(1)))
 
 
 def test_our_waits_do_not_repeat_what_a_program_of_jax_has_said():

@@ -68,6 +68,7 @@ typedef struct {
   int64_t images, from_c, to_h, to_w, to_c, from_each, to_each; /* each: channels of a group */
   int64_t pixel, pitch, left; /* of the source as it is read: numbers of a pixel and of a row, zero pixels */
   int64_t step, phases, apart_from, apart_to;
+  int64_t tail; /* behind a row's pairs: last pixels of an odd number, each with zero; 0 if there are none */
   Column *columns;
   int64_t *phase; /* where the columns of each phase begin */
   int64_t panels, depth, units, block, chunks, shares; /* depth: rows of a panel; units: images, or rows */
@@ -330,7 +331,8 @@ static void plan_weights(const Job *job, Plan *plan, int64_t first, int64_t coun
         if (iy < 0 || ix < 0) continue;
         int64_t a = row_read(job, plan, image * job->down.size + iy) + ix * job->pixel;
         int64_t pixels = summed(job, job->by_image ? count : job->to_w);
-        plan->runs[plan->run_count++] = (Run){a, i * pixels, pixels};
+        plan->runs[plan->run_count++] = (Run){a, i * pixels, pixels - (job->tail > 0)};
+        if (job->tail) plan->runs[plan->run_count++] = (Run){a + job->tail, i * pixels + pixels - 1, 1};
       }
       row.end = plan->run_count;
       if (!job->by_image) {
@@ -379,14 +381,16 @@ static void copy_row(const Job *job, float *to, const float *from) {
 /* One row of the source for a weight gradient of pairs: of a pixel and of the one that is summed next,
    which is in the next image, or `step` pixels on. */
 static void copy_pairs(const Job *job, uint32_t *to, const uint16_t *from, const uint16_t *next) {
-  const int64_t width = job->along.size, each = job->from_c;
-  for (int64_t x = -job->left; x < job->pitch / job->pixel - job->left; x++, to += job->pixel) {
-    const int64_t other = job->by_image ? x : x + job->step;
+  const int64_t width = job->along.size, each = job->from_c, all = job->pitch / job->pixel;
+  const int64_t pairs = job->tail ? job->tail / job->pixel : all;
+  for (int64_t i = 0; i < all; i++, to += job->pixel) {
+    const int64_t x = i - job->left + (i < pairs ? 0 : (job->to_w - 1) * job->step - pairs);
+    const int64_t other = i >= pairs ? -1 : job->by_image ? x : x + job->step;
     if (x >= 0 && x < width)
-      for (int64_t i = 0; i < each; i++) to[i] = from[x * each + i];
+      for (int64_t c = 0; c < each; c++) to[c] = from[x * each + c];
     else memset(to, 0, each * sizeof *to);
     if (next && other >= 0 && other < width)
-      for (int64_t i = 0; i < each; i++) to[i] |= (uint32_t)next[other * each + i] << 16;
+      for (int64_t c = 0; c < each; c++) to[c] |= (uint32_t)next[other * each + c] << 16;
   }
 }
 
@@ -429,7 +433,7 @@ static void copy_panel(const Job *job, float *to, Panel panel, int64_t first, in
 static int compute_block(const Job *job, int64_t chunk, int64_t share, int64_t first, int64_t count, int add) {
   const int64_t *f = job->form, taps = f[KH] * f[KW] * job->from_each;
   const int64_t places = job->by_image ? job->to_h * job->to_w : count;
-  const int64_t run_count = places * taps, row_count = places * job->phases + taps;
+  const int64_t run_count = places * taps * (job->tail ? 2 : 1), row_count = places * job->phases + taps;
   const int64_t pixels = job->weight ? count * (job->by_image ? places : job->to_w) : 0;
   Plan plan = {.low = INT64_MAX, .high = -1, .fills = share == 0};
   plan.runs = at_least(&plan_memory, run_count * sizeof(Run) + row_count * sizeof(Row));
@@ -507,6 +511,11 @@ static void arrange(Job *job) {
   job->phase[job->phases] = place;
   job->left = -low;
   job->pitch = (high - low + 1) * job->pixel;
+  job->tail = 0;
+  if (job->pairs && job->weight && !job->by_image && job->to_w % 2) {
+    job->tail = job->pitch;
+    job->pitch += (job->left + job->columns[kernel_width - 1].offset + 1) * job->pixel;
+  }
   const int over = job->lanes && job->to_c % LANES; /* a last vector reads over the end */
   job->plain = job->pitch == axis.size * job->from_c && job->pixel == job->from_c && !job->spread && !over &&
                !(job->pairs && job->weight);
@@ -596,16 +605,6 @@ static int convolve(const XLA_FFI_CallFrame *frame, const int64_t *f, void *a, v
   return bad;
 }
 
-XLA_FFI_Error *rx_convolution(XLA_FFI_CallFrame *frame) {
-  if (told_version(frame)) return NULL;
-  const XLA_FFI_Array *form = frame->attrs.attrs[0];
-  XLA_FFI_Buffer *a = frame->args.args[0], *b = frame->args.args[1], *out = frame->rets.rets[0];
-  if (form->size == FIELDS && !convolve(frame, form->data, a->data, b->data, out->data)) return NULL;
-  return failure(
-      frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
-      "no memory for a convolution; replicax.config.cpu_tuning(False) is without it");
-}
-
 /* Whether this CPU multiplies pairs of bfloat16, and the compiler knew how. */
 int64_t rx_multiplies_pairs(void) {
 #if HAS_PAIRS
@@ -613,4 +612,18 @@ int64_t rx_multiplies_pairs(void) {
 #else
   return 0;
 #endif
+}
+
+XLA_FFI_Error *rx_convolution(XLA_FFI_CallFrame *frame) {
+  if (told_version(frame)) return NULL;
+  const XLA_FFI_Array *form = frame->attrs.attrs[0];
+  XLA_FFI_Buffer *a = frame->args.args[0], *b = frame->args.args[1], *out = frame->rets.rets[0];
+  const int known = form->size == FIELDS && (!((const int64_t *)form->data)[PAIRS] || rx_multiplies_pairs());
+  if (!known)
+    return failure(frame, XLA_FFI_Error_Code_UNIMPLEMENTED,
+                   "a convolution compiled for another CPU; delete the folder of compiled programs");
+  if (!convolve(frame, form->data, a->data, b->data, out->data)) return NULL;
+  return failure(
+      frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
+      "no memory for a convolution; replicax.config.cpu_tuning(False) is without it");
 }

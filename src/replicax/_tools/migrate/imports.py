@@ -34,8 +34,8 @@ def replaced(module: str) -> str | None:
         return f"replicax.tf.{module}"
     if package != "tensorflow":
         return None
-    if f"{rest}.".startswith(("compat.v2.", "compat.v1.keras.")):
-        rest = rest[len("compat.v2.") :]
+    if rest == "compat.v2" or rest.startswith("compat.v2."):
+        rest = rest.removeprefix("compat.v2").removeprefix(".")
     # A few of TensorFlow's internal modules exist here.
     is_inside = "." in rest and f"tf.{rest}" in NAMESPACES
     if rest.partition(".")[0] in _NOT_HERE and not is_inside:

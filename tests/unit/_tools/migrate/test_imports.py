@@ -17,7 +17,6 @@ CASES = {
     "import os, tensorflow as tf  # both": "import os, replicax.tf as tf  # both",
     "import tensorflow.compat.v2 as tf": "import replicax.tf as tf",
     "import tensorflow.compat.v1 as tf": "import replicax.tf.compat.v1 as tf",
-    "from tensorflow.compat.v1.keras import layers": "from replicax.tf.keras import layers",
     "from tensorflow.compat import v1": "from replicax.tf.compat import v1",
     "from tensorflow import keras": "from replicax.tf import keras",
     "from tensorflow.compat.v2 import keras": "from replicax.tf import keras",
