@@ -75,12 +75,13 @@ def test_verdicts():
 
 
 def test_verdicts_on_version_1_are_those_on_version_2_where_both_mean_the_same():
-    for name in ("abs", "nn.relu", "data.Dataset", "train.Checkpoint.restore", "keras.Model"):
+    for name in ("abs", "nn.relu", "data.Dataset", "train.Checkpoint.restore"):
         assert verdict(f"tf.compat.v1.{name}") == verdict(f"tf.{name}")
     method = "data.Dataset.make_one_shot_iterator"
     assert verdict(f"tf.compat.v1.{method}") == verdict(f"tf.{method}")
     other = verdict("tf.compat.v1.nn.dropout")
     assert other.kind == MISSING and "keep_prob" in other.what and not other.ends
+    assert "tf.keras" in verdict("tf.compat.v1.keras.layers.LSTM").what
     assert verdict("tf.compat.v1.placeholder").ends
 
 
