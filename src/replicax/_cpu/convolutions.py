@@ -174,6 +174,7 @@ def convolution(form: Form, shape: _Shape, *operands: Any) -> Any:
 
     The result has the type of the first operand. Weights of `bfloat16` images may be `float32`.
     """
+    # CPUs with and without instructions for pairs share no program on disk.
     numbers = np.array([*form.numbers(pairs=multiplies_pairs()), _edition()], np.int32)
     return _divided(form, shape, *operands, numbers)
 

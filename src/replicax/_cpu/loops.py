@@ -11,7 +11,6 @@ integers it writes the slice alone.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -92,8 +91,7 @@ def sums_behind(equation: Any) -> Sequence[Any]:
 
 def _sums(jaxpr: Any, carried: range) -> list[_Sum]:
     """The carried arrays that a round only adds a product of few rows to."""
-    atoms = [atom for equation in jaxpr.eqns for atom in equation.invars]
-    uses = Counter(map(id, [*atoms, *jaxpr.outvars]))
+    uses = products.uses_in(jaxpr)
     made_by = {id(one.outvars[0]): one for one in jaxpr.eqns if len(one.outvars) == 1}
     found = []
     for place, (before, after) in enumerate(

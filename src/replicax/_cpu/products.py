@@ -56,11 +56,16 @@ def turned_on(platform: str, closed: ClosedJaxpr) -> ClosedJaxpr:
     return turned(closed) if platform == "cpu" and is_on("products") else closed
 
 
+def uses_in(jaxpr: Any) -> Counter[int]:
+    """How often operations and results of a program use each value, by its `id`."""
+    atoms = [atom for equation in jaxpr.eqns for atom in equation.invars]
+    return Counter(map(id, [*atoms, *jaxpr.outvars]))
+
+
 def turned(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Replace transposed products by products with swapped operands; inner programs stay."""
     jaxpr = closed.jaxpr
-    atoms = [atom for equation in jaxpr.eqns for atom in equation.invars]
-    uses = Counter(map(id, [*atoms, *jaxpr.outvars]))
+    uses = uses_in(jaxpr)
     equations: list[Any] = []
     products: dict[int, int] = {}  # indices in `equations`, by the `id` of their results
     for equation in jaxpr.eqns:

@@ -39,7 +39,8 @@ def compiled(
     `lower` the result has. A program with `calls` goes on where Python that it calls raises, and
     they carry it out.
     """
-    fn = fn if calls is None else rewritten(fn, functools.partial(_guarded, calls))
+    if calls is not None:
+        fn = rewritten(fn, functools.partial(_guarded, calls))
     platform = platform_of(devices or (default_device(),))
     options = dict(compiler_options or {})
     if platform != "cpu":

@@ -821,8 +821,8 @@ NAMESPACES |= {name: (f"the same as `{home}`", home) for name, home in SUBMODULE
 # Names that mean something else in `tf.compat.v1`, and what to write for them.
 OTHERS_IN_V1 = {
     "tf.image.resize": "Its pixels lie elsewhere; use `tf.image.resize`.",
-    "tf.keras": "Use `tf.keras`; `LSTM` and `GRU` there have other defaults than in version 1.",
     "tf.initializers": "Use `tf.keras.initializers`, whose defaults differ.",
+    "tf.keras": "Use `tf.keras`; `LSTM` and `GRU` there have other defaults than in version 1.",
     "tf.losses": "Use `tf.keras.losses`.",
     "tf.math.confusion_matrix": "Use `tf.math.confusion_matrix`, with `weights` before `dtype`.",
     "tf.math.in_top_k": "Use `tf.math.in_top_k(targets, predictions, k)`.",
@@ -853,7 +853,7 @@ OTHERS_IN_V1 = {
 
 
 def _is_other(name: str) -> bool:
-    elsewhere = (*OTHERS_IN_V1, "tf.compat", "tf.keras", "tf.python")
+    elsewhere = (*OTHERS_IN_V1, "tf.compat", "tf.python")
     return any(f"{name}.".startswith(f"{other}.") for other in elsewhere)
 
 

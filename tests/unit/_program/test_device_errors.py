@@ -105,7 +105,10 @@ class WithoutMemory:
 @pytest.fixture
 def trained():
     """A model after an epoch on two devices, whose next step finds no memory."""
-    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
+    return trained_by(rx.MirroredStrategy(["CPU:0", "CPU:1"]))
+
+
+def trained_by(strategy):
     with strategy.scope():
         model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(128, use_bias=False)])
         model.compile(keras.optimizers.SGD(0.1), "mse")
@@ -175,12 +178,7 @@ def test_a_step_of_a_custom_loop_says_the_part_of_its_batch(monkeypatch):
 
 def test_what_central_storage_lends_is_counted_once(monkeypatch):
     strategy = rx.CentralStorageStrategy(["CPU:1", "CPU:2"], "CPU:0")
-    with strategy.scope():
-        model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(128, use_bias=False)])
-        model.compile(keras.optimizers.SGD(0.1), "mse")
-    model.fit(ROWS, TARGETS, batch_size=64, verbose=0)
-    (program,) = model.train_function._programs.values()
-    program._steady = WithoutMemory(program._steady)
+    model = trained_by(strategy)
     store, lent = strategy.extended.distribution.store, []
     lend = type(store).lend
     monkeypatch.setattr(store, "lend", lambda values: lent.append(1) or lend(store, values))
