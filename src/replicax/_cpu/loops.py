@@ -1,11 +1,13 @@
-"""Loops on CPUs: sums of products move behind the loop; `bfloat16` results are stored as integers.
+"""Loops on CPUs: sums of products move behind the loop; `bfloat16` arrays are cut as integers.
 
 The gradient of a recurrent layer's weights is a sum of one product of matrices per round. One
-product of the rows of all rounds takes less time, and no round reads and writes the sum.
+product of the rows of all rounds takes less time, and no round reads and writes the sum. The same
+holds for the sum of rows that is the gradient of its bias.
 
-XLA:CPU has `bfloat16` only as a type of arrays in memory. It computes even `dynamic_update_slice`
-in 32 bits: each round of a `lax.scan` converts the results of all rounds to `float32` and back. For
-integers it writes the slice alone.
+XLA:CPU has `bfloat16` only as a type of arrays in memory. It computes even slices and their updates
+in 32 bits: each round of a `lax.scan` converts the results of all rounds to `float32` and back, and
+what all rounds read becomes `float32` before the loop. Of integers it reads and writes the slice
+alone.
 """
 
 from __future__ import annotations
@@ -23,6 +25,10 @@ from replicax._cpu.tuning import is_on
 
 _MOST_ROWS = 1024  # of a round; products of more rows are as fast one by one
 _NARROW, _BITS = jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.uint16)
+_LINEAR = frozenset(
+    ("broadcast_in_dim", "convert_element_type", "reduce_sum", "reshape", "squeeze", "transpose")
+)
+
 
 
 def install() -> None:
@@ -31,11 +37,12 @@ def install() -> None:
 
 
 class _Sum(NamedTuple):
-    """A carried array to which each round adds a product."""
+    """A carried array to which each round adds a product or a sum, or what is made of one."""
 
     place: int  # among the carried arrays
     addition: Any
-    product: Any
+    source: Any  # the product or the sum
+    chain: Sequence[Any]  # of linear operations between the two
 
 
 def sums_behind(equation: Any) -> Sequence[Any]:
@@ -52,13 +59,17 @@ def sums_behind(equation: Any) -> Sequence[Any]:
     inputs, outputs = body.jaxpr.invars, body.jaxpr.outvars
     stacks = dict(zip(inputs[first + count :], equation.invars[first + count :], strict=True))
     sums = _sums(body.jaxpr, range(first, first + count))
-    factors = [atom for one in sums for atom in one.product.invars if atom not in stacks]
+    of_products = [one for one in sums if one.source.primitive is lax.dot_general_p]
+    factors = [atom for one in of_products for atom in one.source.invars if atom not in stacks]
     new = {atom: _stacked(atom, length) for atom in factors}
     there = _bytes([*stacks.values(), *equation.outvars[count:]])
-    if not sums or _bytes(new.values()) > there:
+    if not of_products or _bytes(new.values()) > there:
         return [equation]
     stacks.update(new)
-    moved, gone = {one.place for one in sums}, {id(eq) for one in sums for eq in one[1:]}
+    # A sum of rows alone is not worth stacking them.
+    sums = [one for one in sums if all(atom in stacks for atom in one.source.invars)]
+    moved = {one.place for one in sums}
+    gone = {id(eq) for one in sums for eq in (one.addition, one.source, *one.chain)}
     kept_in = [i for i in range(len(inputs)) if i - first not in moved or i < first]
     kept_out = [i for i in range(len(outputs)) if i not in moved]
     jaxpr = body.jaxpr.replace(
@@ -77,20 +88,25 @@ def sums_behind(equation: Any) -> Sequence[Any]:
         },
     )
     behind = []
-    for place, addition, product in sums:
-        whole = Var(product.outvars[0].aval)
-        both = [stacks[atom] for atom in product.invars]
-        behind += [
-            product.replace(invars=both, outvars=[whole], params=_over_rounds(product.params)),
-            addition.replace(
-                invars=[equation.invars[first + place], whole], outvars=[equation.outvars[place]]
-            ),
-        ]
+    for one in sums:
+        before, after = equation.invars[first + one.place], equation.outvars[one.place]
+        behind += _behind(one, [stacks[atom] for atom in one.source.invars], before, after)
     return [loop, *behind]
 
 
+def _behind(one: _Sum, stacked: Sequence[Any], before: Any, after: Any) -> list[Any]:
+    """Equations for the sum over all rounds, from the stacked operands of its source."""
+    value = Var(one.source.outvars[0].aval)
+    params = _over_rounds(one.source)
+    equations = [one.source.replace(invars=stacked, outvars=[value], params=params)]
+    for operation in one.chain:
+        operand, value = value, Var(operation.outvars[0].aval)
+        equations.append(operation.replace(invars=[operand], outvars=[value]))
+    return [*equations, one.addition.replace(invars=[before, value], outvars=[after])]
+
+
 def _sums(jaxpr: Any, carried: range) -> list[_Sum]:
-    """The carried arrays that a round only adds a product of few rows to."""
+    """The carried arrays that a round only adds a product of few rows, or a sum, to."""
     uses = products.uses_in(jaxpr)
     made_by = {id(one.outvars[0]): one for one in jaxpr.eqns if len(one.outvars) == 1}
     found = []
@@ -101,24 +117,48 @@ def _sums(jaxpr: Any, carried: range) -> list[_Sum]:
         if addition is None or addition.primitive.name not in ("add_any", "add"):
             continue
         added = [atom for atom in addition.invars if atom is not before]
-        product = made_by.get(id(added[0])) if len(added) == 1 else None
-        alone = uses[id(before)] == uses[id(after)] == uses[id(added[0])] == 1
-        if product is not None and alone and _has_few_rows(product, jaxpr.constvars):
-            found.append(_Sum(place, addition, product))
+        if len(added) != 1 or not uses[id(before)] == uses[id(after)] == 1:
+            continue
+        operations = []
+        atom = added[0]
+        while uses[id(atom)] == 1 and (operation := made_by.get(id(atom))) is not None:
+            operations.append(operation)
+            if not _is_linear(operation):
+                break
+            atom = operation.invars[0]
+        while operations and not _sums_rows(operations[-1], jaxpr.constvars):
+            operations.pop()
+        if operations:
+            *chain, source = operations
+            found.append(_Sum(place, addition, source, chain[::-1]))
     return found
 
 
-def _has_few_rows(product: Any, constants: Sequence[Any]) -> bool:
-    if product.primitive is not lax.dot_general_p or not products.is_plain(product.params):
+def _is_linear(operation: Any) -> bool:
+    """Whether the sum of an operation's results is the operation's result for the sum."""
+    types = {one.aval.dtype for one in (*operation.invars, *operation.outvars)}
+    # In `float16` the sum over all rounds may overflow where those of the rounds do not.
+    exact = all(jnp.issubdtype(one, jnp.floating) and one != jnp.float16 for one in types)
+    return exact and operation.primitive.name in _LINEAR
+
+
+def _sums_rows(source: Any, constants: Sequence[Any]) -> bool:
+    if any(isinstance(one, Literal) or one in constants for one in source.invars):
         return False
-    (summed, _), batch = product.params["dimension_numbers"]
-    fixed = any(isinstance(one, Literal) or one in constants for one in product.invars)
-    rows = math.prod(product.invars[0].aval.shape[axis] for axis in summed)
-    return not fixed and not any(batch) and rows <= _MOST_ROWS
+    if source.primitive is lax.reduce_sum_p:
+        return True
+    if source.primitive is not lax.dot_general_p or not products.is_plain(source.params):
+        return False
+    (summed, _), batch = source.params["dimension_numbers"]
+    rows = math.prod(source.invars[0].aval.shape[axis] for axis in summed)
+    return not any(batch) and rows <= _MOST_ROWS
 
 
-def _over_rounds(params: Any) -> Any:
-    """The parameters of a product that sums over the rounds, too."""
+def _over_rounds(source: Any) -> dict[str, Any]:
+    """The parameters of a product or a sum that sums over the rounds, too."""
+    params = source.params
+    if source.primitive is lax.reduce_sum_p:
+        return {**params, "axes": (0, *(axis + 1 for axis in params["axes"]))}
     summed, batch = params["dimension_numbers"]
     both = tuple((0, *(axis + 1 for axis in axes)) for axes in summed)
     return {**params, "dimension_numbers": (both, batch)}
@@ -133,25 +173,35 @@ def _bytes(arrays: Iterable[Any]) -> int:
     return sum(one.aval.size * one.aval.dtype.itemsize for one in arrays)
 
 
-def storing_bits(equation: Any) -> Sequence[Any]:
-    """Replace a scan that stacks `bfloat16` results by a scan that stacks bits, and casts."""
+def moving_bits(equation: Any) -> Sequence[Any]:
+    """Replace a scan that reads or stacks `bfloat16` by a scan that moves bits, and casts."""
     if equation.primitive is not lax.scan_p or not is_on("loops"):
         return [equation]
     body = equation.params["jaxpr"]
+    given, read = list(equation.invars), list(body.jaxpr.invars)
+    casts_before, casts_at_start = [], []
+    for place, (array, atom) in enumerate(zip(given, read, strict=True)):
+        # What is carried or constant has one shape inside and outside.
+        if array.aval.dtype == _NARROW and array.aval.shape != atom.aval.shape:
+            given[place] = Var(array.aval.update(dtype=_BITS))
+            read[place] = Var(atom.aval.update(dtype=_BITS))
+            casts_before.append(_bitcast(array, given[place], equation))
+            casts_at_start.append(_bitcast(read[place], atom, equation))
     results, stored = list(equation.outvars), list(body.jaxpr.outvars)
     casts_inside, casts_behind = [], []
     for place, (result, atom) in enumerate(zip(results, stored, strict=True)):
-        # What is carried has one shape inside and outside.
         if result.aval.dtype == _NARROW and result.aval.shape != atom.aval.shape:
             results[place] = Var(result.aval.update(dtype=_BITS))
             stored[place] = Var(atom.aval.update(dtype=_BITS))
             casts_inside.append(_bitcast(atom, stored[place], equation))
             casts_behind.append(_bitcast(results[place], result, equation))
-    if not casts_behind:
+    if not casts_before and not casts_behind:
         return [equation]
-    inner = body.jaxpr.replace(eqns=[*body.jaxpr.eqns, *casts_inside], outvars=stored)
+    equations = [*casts_at_start, *body.jaxpr.eqns, *casts_inside]
+    inner = body.jaxpr.replace(eqns=equations, invars=read, outvars=stored)
     params = {**equation.params, "jaxpr": body.replace(jaxpr=inner)}
-    return [equation.replace(outvars=results, params=params), *casts_behind]
+    loop = equation.replace(invars=given, outvars=results, params=params)
+    return [*casts_before, loop, *casts_behind]
 
 
 def _bitcast(source: Any, target: Any, like: Any) -> Any:

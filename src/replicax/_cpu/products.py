@@ -1,4 +1,4 @@
-"""Matrix products on CPUs: swapped operands instead of a transpose; a kernel for many rows.
+"""Products and sums on CPUs: swapped operands instead of a transpose; a kernel for many rows.
 
 The gradient of a weight is both. JAX writes `transpose(dot(g, x))`, and XLA:CPU makes `dot(x, g)`
 of it, except if a weight has more than two axes: then it copies `g` transposed, once for each
@@ -10,6 +10,9 @@ rows, which is slow.
 `src/products.c` multiplies the arrays as they are.
 
 Products of `bfloat16` are convolutions of one tap, if the CPU multiplies pairs of such numbers.
+
+Sums of 16 bits are computed in 32. XLA:CPU rounds the sum after each number, which takes 10 to 50
+times as long and loses the sum of many rows. The gradient of a bias is such a sum.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
@@ -114,6 +118,14 @@ def install() -> None:
     """Register the kernels for products of our programs on CPUs."""
     names = [CONVOLUTION, ROW_PRODUCTS]
     lowering.choose_rule(lax.dot_general_p, "products", _choose, kernels=names)
+    for primitive in (lax.reduce_sum_p, lax.cumsum_p):
+        compute = lowering.in_32_bits(primitive.bind)
+        lowering.replace(primitive, "products", _is_narrow, compute)
+
+
+def _is_narrow(operand: Any, **params: Any) -> bool:
+    del params
+    return operand.dtype in (jnp.bfloat16, np.float16)
 
 
 def _choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:

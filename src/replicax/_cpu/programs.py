@@ -48,7 +48,7 @@ def _with_sums_behind(equations: Sequence[Any]) -> list[Any]:
 
 def _with_rules(equations: Sequence[Any]) -> list[Any]:
     own = map(_with_rule, convolutions.rounding_inside(equations))
-    return [one for equation in own for one in loops.storing_bits(equation)]
+    return [one for equation in own for one in loops.moving_bits(equation)]
 
 
 def _with_rule(equation: Any) -> Any:

@@ -108,6 +108,35 @@ def test_the_gradient_by_weights_is_summed_behind_the_loop(function, dtype):
         np.testing.assert_allclose(ours.astype("float32"), right, rtol=0, atol=atol)
 
 
+def mixed(weights, rows):
+    """The gradient by `float32` weights and a bias of a loop that computes in `bfloat16`."""
+
+    def loss(both, rows):
+        def round_(state, row):
+            weights, bias = (one.astype(rows.dtype) for one in both)
+            new = jnp.tanh(row @ weights + state + bias)
+            return new, new
+
+        start = jnp.zeros((ROWS, WIDTH), rows.dtype)
+        return jnp.sum(lax.scan(round_, start, rows)[1].astype("float32") ** 2)
+
+    both = weights.astype("float32"), jnp.ones((1, WIDTH), "float32")
+    return jax.grad(loss)(both, rows)
+
+
+@has_counts
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_casts_and_sums_of_rows_move_behind_the_loop(dtype):
+    weights, rows = arrays(dtype)
+    assert carried(mixed, weights, rows) == [1, 1]
+    found, _, _ = both(mixed, weights, rows)
+    exact = jax.tree.leaves(mixed(weights, rows.astype("float32")))
+    for ours, right in zip(found, exact, strict=True):
+        assert ours.dtype == "float32"
+        atol = float(abs(right).max()) * (2**-6 if dtype == "bfloat16" else 1e-6)
+        np.testing.assert_allclose(ours, right, rtol=0, atol=atol)
+
+
 def accumulated(weights, rows):
     """A loop whose factors are larger than what it stacks: each round keeps its product."""
 
@@ -161,9 +190,10 @@ def test_sums_begin_with_what_was_carried():
         np.testing.assert_allclose(ours, right, rtol=0, atol=1e-5)
 
 
-def test_rounds_write_their_slices_alone():
+def test_rounds_read_and_write_their_slices_alone():
     *_, text = both(recurrent, *arrays("bfloat16"))
     assert f"u16[{ROUNDS},{ROWS},{WIDTH}]" in text
+    assert f"f32[{ROUNDS},{ROWS},{WIDTH}]" not in text
     assert not [
         line
         for line in text.splitlines()

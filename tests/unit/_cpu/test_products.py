@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import replicax as rx
-from replicax._cpu import products
+from replicax._cpu import products, programs
 from replicax._cpu.products import with_products_turned
 
 from helpers import assert_trees_close, tuned
@@ -137,3 +137,23 @@ def test_programs_that_turn_them(computed, monkeypatch):
     w, x = numbers(4, 3), numbers(5, 4)
     assert_trees_close(np.asarray(computed(w, x)), gradient(w, x))
     assert "dot_general" in str(programs)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "total",
+    [
+        lambda x: jax.vjp(lambda bias: jnp.broadcast_to(bias, x.shape), x[0])[1](x)[0],
+        lambda x: lax.cumsum(x, 0)[-1],
+    ],
+    ids=["gradient of a bias", "cumsum"],
+)
+def test_sums_of_sixteen_bits_are_rounded_once(total, dtype):
+    rows = jnp.asarray(numbers(2000, 16) / 16 + 1, dtype)
+    with tuned():
+        found = jax.jit(programs.with_rules(total))(rows)
+    right = np.asarray(rows, "float64").sum(0).astype(dtype)
+    assert found.dtype == dtype
+    np.testing.assert_allclose(
+        found.astype("float32"), right.astype("float32"), rtol=float(jnp.finfo(dtype).eps)
+    )

@@ -212,6 +212,8 @@ ROWS = {
         ("replicax_dot_general",), over_rows, ((ANY, 64), (ANY, 64)), 1024,
         shows="@rx_row_products", kinds=(*FLOATS, "int32"),
     ),
+    "sum": Row(("replicax_reduce_sum",), lambda x: lax.reduce_sum(x, (0,)), ((ANY, 8),)),
+    "sums": Row(("replicax_cumsum",), lax.cumsum, ((ANY, 8),)),
     "slice": Row(("replicax_dynamic_update_slice",), write, ((8, ANY), (1, ANY))),
     "largest": Row(("replicax_reduce_window_max",), pooled, (IMAGES,), hides="reduce_window"),
     "average": Row(("replicax_reduce_window_sum",), averaged, (IMAGES,), hides="reduce_window"),
