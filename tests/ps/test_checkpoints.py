@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 
 import replicax as rx
+from replicax._ps.server import server as server_module
+from replicax.train import _files
 
 Fixed = rx.experimental.partitioners.FixedShardsPartitioner
 X = np.random.default_rng(0).normal(size=(24, 6)).astype("float32")
@@ -45,6 +48,59 @@ def fit(model, epochs=1, **more):
 
 def state(model):
     return [np.array(v.value) for v in [*model.variables, *model.optimizer.variables]]
+
+
+def table_on(started, servers):
+    """A table that is worth a file for each shard, with an optimizer's state of as many rows."""
+    keras.backend.clear_session()
+    with started(Fixed(servers), servers=servers).scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Embedding(1 << 16, 4)])
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    model.fit(X[:, :2] > 0, np.ones((24, 2, 4), "float32"), batch_size=8, verbose=0)
+    return model
+
+
+@pytest.mark.parametrize("case", ["seen", "unseen", "refused", "copied first"])
+def test_servers_write_their_shards_where_they_see_the_folder(case, started, tmp_path, monkeypatch):
+    model = table_on(started, 2)
+    if case == "unseen":
+        monkeypatch.setattr(server_module, "Path", lambda path: Path("/no/such/folder/there"))
+    if case == "refused":
+
+        @contextlib.contextmanager
+        def begun(path):
+            with open(path, "xb") as file:
+                file.write(b"a part")
+            raise OSError("No space left on device")
+            yield
+
+        monkeypatch.setattr(server_module.folder, "created", begun)
+        monkeypatch.setattr(_files.OnDisk, "create", _create)
+    checkpoint = rx.train.Checkpoint(model=model)
+    path = checkpoint.save(tmp_path / "ckpt", asynchronous=case == "copied first")
+    checkpoint.wait()
+    sizes = {file.name: file.stat().st_size for file in Path(path).glob("arrays*.bin")}
+    shards = [name for name, size in sizes.items() if size == 4 * 4 << 15]
+    assert len(shards) == (4 if case == "seen" else 0)  # of the table and its momentum
+    assert len(sizes) == 1 + len(shards)
+    saved = state(model)
+    for other in (table_on(started, 3), made_table()):
+        rx.train.Checkpoint(model=other).restore(path).assert_consumed()
+        for mine, theirs in zip(state(other), saved, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
+def made_table():
+    keras.backend.clear_session()
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Embedding(1 << 16, 4)])
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    return model
+
+
+@contextlib.contextmanager
+def _create(files, name):
+    with open(files.place / name, "xb") as file:
+        yield file
 
 
 def test_a_checkpoint_goes_to_another_number_of_servers_and_back(made, tmp_path):

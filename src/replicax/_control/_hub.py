@@ -23,6 +23,7 @@ from replicax._control._watchdog import (
     worker_lost,
 )
 from replicax._control._worker_table import Phase, WorkerState, WorkerTable, to_json
+from replicax._core.interrupts import uninterrupted
 from replicax._net import (
     BROKEN,
     STRANGERS,
@@ -361,9 +362,10 @@ class Hub:
         self._sends[0](answer)
 
     def _tell_all(self, message: Encoded, *, but: int | None = None) -> None:
-        for index, send in self._sends.items():
-            if index != but:
-                send(message)
+        with uninterrupted:  # once for all of them
+            for index, send in self._sends.items():
+                if index != but:
+                    send(message)
 
 
 @final

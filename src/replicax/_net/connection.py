@@ -348,10 +348,11 @@ class Outbox(Connection):
         """
         with uninterrupted, self._changed:
             assert self._session
-            for part in map(as_bytes, _sealed(message.pieces, self._session)):
-                rest = part if self._waiting else part[self._send_at_once(part) :]
-                if rest:
-                    self._waiting.append(rest)
+            pieces = message.pieces if message.body.sizes else [message.first]
+            for part in map(as_bytes, _sealed(pieces, self._session)):
+                sent = 0 if self._waiting else self._send_at_once(part)
+                if sent < len(part):
+                    self._waiting.append(part[sent:])
             if self._waiting:
                 self._changed.notify_all()
 

@@ -1,8 +1,9 @@
 """A checkpoint as a folder: files of arrays, and `checkpoint.json` that describes them.
 
 `arrays.bin` is what the chief writes, `arrays-3.bin` what worker 3 owns of arrays that no worker
-has whole. An array is one run of bytes, or boxes of it in several files. The folder may be on a
-disk, or by URL wherever fsspec leads (`_bucket.py`). What is read is checked by length and CRC-32.
+has whole, or a shard that a parameter server has written. An array is one run of bytes, or boxes of
+it in several files. The folder may be on a disk, or by URL wherever fsspec leads (`_bucket.py`).
+What is read is checked by length and CRC-32.
 """
 
 from __future__ import annotations
@@ -80,12 +81,8 @@ class OnDisk:
     def open(self, name: str) -> int:
         return os.open(self.place / name, os.O_RDONLY)
 
-    @contextlib.contextmanager
-    def create(self, name: str) -> Iterator[BinaryIO]:
-        with open(self.place / name, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())  # by who wrote it: on a shared disk nobody else has its pages
+    def create(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
+        return folder.created(self.place / name)
 
     def changed_at(self, name: str) -> float:
         return (self.place / name).stat().st_mtime
@@ -113,13 +110,23 @@ class Content:
 
 @dataclass(frozen=True)
 class Piece:
-    """What one process writes of an array: a box of it, whose bytes come as several arrays."""
+    """What one process writes of an array: a box of it, whose bytes come as several arrays.
+
+    If another process has it, `owner` lets that one write it to a file, and returns what
+    `folder.append` says; None if it cannot.
+    """
 
     name: str
     dtype: str
     whole: tuple[int, ...]  # the shape of the array
     box: Box
     chunks: Callable[[], Iterable[np.ndarray]]
+    owner: Callable[[str], dict[str, int] | None] | None = None
+
+    def written(self, file: str, part: Mapping[str, int]) -> dict[str, Any]:
+        """What `Draft.commit` takes, once it is in a file."""
+        where = {"file": file, "box": [list(axis) for axis in self.box], **part}
+        return {"name": self.name, "dtype": self.dtype, "shape": [*self.whole], "part": where}
 
 
 def whole_box(shape: Sequence[int]) -> Box:
@@ -218,18 +225,35 @@ def write_arrays(place: str, name: str, pieces: Iterable[Piece]) -> list[dict[st
     with files_at(place).create(name) as file:
         for piece in pieces:
             file.write(bytes(-file.tell() % _ALIGNMENT))
-            begin, checksum = file.tell(), 0
-            for chunk in piece.chunks():
-                # Plain bytes, because NumPy's own formats do not know bfloat16 and float8.
-                data = memoryview(np.ascontiguousarray(chunk).reshape(-1).view(np.uint8))  # pyright: ignore[reportArgumentType]
-                checksum = zlib.crc32(data, checksum)
-                file.write(data)
-            part = {"file": name, "box": [list(axis) for axis in piece.box], "offset": begin}
-            part |= {"size": file.tell() - begin, "crc32": checksum}
-            found.append(
-                {"name": piece.name, "dtype": piece.dtype, "shape": [*piece.whole], "part": part}
-            )
+            found.append(piece.written(name, folder.append(file, map(_bytes, piece.chunks()))))
     return found
+
+
+def _bytes(array: np.ndarray) -> memoryview:
+    """Plain bytes, because NumPy's own formats do not know bfloat16 and float8."""
+    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))  # pyright: ignore[reportArgumentType]
+
+
+def _written_by_owners(
+    place: str, pieces: Iterable[Piece]
+) -> tuple[list[Piece], list[dict[str, Any]]]:
+    """Let other processes write what they own, each to a file of its own.
+
+    Returns the pieces that are left, and what `write_arrays` returns for the others.
+    """
+    left: list[Piece] = []
+    found: list[dict[str, Any]] = []
+    for number, piece in enumerate(pieces, 1):
+        file = file_of(number)
+        path = os.path.join(place, file)
+        part = None if piece.owner is None or is_url(place) else piece.owner(path)
+        if part is not None:
+            found.append(piece.written(file, part))
+            continue
+        left.append(piece)
+        if os.path.exists(path):  # only a part of it was written
+            os.remove(path)
+    return left, found
 
 
 def write(path: str, body: dict[str, Any], pieces: Iterable[Piece]) -> None:
@@ -241,7 +265,8 @@ def write(path: str, body: dict[str, Any], pieces: Iterable[Piece]) -> None:
         draft = Draft(path)
         try:
             name = file_of(0, draft.label)
-            draft.commit(body, [write_arrays(draft.place, name, pieces)])
+            left, by_owners = _written_by_owners(draft.place, pieces)
+            draft.commit(body, [write_arrays(draft.place, name, left), by_owners])
         except BaseException:
             draft.discard()
             raise

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import UserList
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -21,8 +22,9 @@ from replicax._keras.attributes import names_below
 from replicax._keras.compressed import LeftOver, left_over_by
 from replicax._keras.module import Module
 from replicax.train._arrays import Arrays, box_of
-from replicax.train._files import Box, Piece, whole_box
+from replicax.train._files import Piece, whole_box
 
+_LARGE = 1 << 18  # elements of a variable whose shards are worth a file each
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 """What TensorFlow puts behind the name of a variable."""
 
@@ -189,13 +191,13 @@ class Source:
     path: str
     shape: tuple[int, ...]
     dtype: str
-    boxes: Sequence[tuple[Box, Callable[[], Iterable[np.ndarray]]]]
+    boxes: Sequence[tuple[Any, ...]]
     spread: Any = None  # the array, if no worker has all of it
     behind: Mapping[str, np.ndarray] = field(default_factory=dict)  # the rows of a dynamic table
 
     def pieces(self, name: str) -> list[Piece]:
         """What this worker owns of the value."""
-        return [Piece(name, self.dtype, self.shape, box, chunks) for box, chunks in self.boxes]
+        return [Piece(name, self.dtype, self.shape, *box) for box in self.boxes]
 
     def gathered(self) -> Source:
         """The same, whole on the chief; all workers take its only chunk, at the same time."""
@@ -214,8 +216,8 @@ def sources_of(part: Variables | LeftOvers) -> Iterator[Source]:
     for variable in part.variables:
         shape = tuple(variable.shape)
         if shards := _shards(variable):
-            box = whole_box(shape), partial(_read, shards)
-            yield Source(variable.path, shape, _stored_dtype(variable), [box])
+            boxes = _boxes_of(shards, shape)
+            yield Source(variable.path, shape, _stored_dtype(variable), boxes)
             continue
         value = _compat.read(variable)
         dtype = np.dtype(value.dtype).name
@@ -230,7 +232,20 @@ def sources_of(part: Variables | LeftOvers) -> Iterator[Source]:
 
 def _shards(variable: Any) -> Sequence[Any]:
     """The parts of a variable on parameter servers, to be copied one by one: it may be large."""
-    return getattr(variable, "variables", ())
+    shards = getattr(variable, "shards", ())
+    return shards if len(shards) > 1 else ()
+
+
+def _boxes_of(shards: Sequence[Any], shape: tuple[int, ...]) -> list[tuple[Any, ...]]:
+    """One box for all shards; if they are large, one for each, which its server may write."""
+    if sum(math.prod(shard.shape) for shard in shards) < _LARGE:
+        return [(whole_box(shape), partial(_read, shards))]
+    boxes: list[tuple[Any, ...]] = []
+    begin = 0
+    for shard in shards:
+        rows = (begin, begin := begin + shard.shape[0])
+        boxes.append(((rows, *whole_box(shape)[1:]), partial(_read, [shard]), shard.save))
+    return boxes
 
 
 def is_divided(value: Any) -> bool:

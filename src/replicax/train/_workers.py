@@ -120,7 +120,9 @@ def copied(pieces: Iterable[Piece]) -> list[Piece]:
     """Pieces in memory of their own, for steps that run before they are written."""
     return [
         # On the CPU, NumPy shares the array's memory, which a step may reuse.
-        replace(piece, chunks=partial(iter, [np.array(chunk) for chunk in piece.chunks()]))
+        replace(
+            piece, chunks=partial(iter, [np.array(chunk) for chunk in piece.chunks()]), owner=None
+        )
         for piece in pieces
     ]
 

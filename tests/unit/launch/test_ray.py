@@ -11,6 +11,8 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 from rays import ray_cluster
@@ -189,13 +191,63 @@ def where(word):
     return word, jax.process_index(), os.environ["CUDA_VISIBLE_DEVICES"]
 
 
-def test_a_function_runs_there_also_inside_a_task_of_ray(ray):
-    import ray as its
-
+def test_a_function_runs_there(ray):
     found = rx.launch.run(where, 2, args=["here"], ray=ray.address, gpus_per_worker=1)
     assert [one[:2] for one in found] == [("here", 0), ("here", 1)]
     assert {one[2] for one in found} == {"0", "1"}
     with pytest.raises(rx.errors.ClusterError):
         rx.launch.run(where, 9, args=["here"], ray="auto", timeout=1)
-    task = its.remote(lambda: rx.launch.run("math:sqrt", 2, args=[9.0], ray="auto"))
-    assert its.get(task.remote(), timeout=120) == [3.0, 3.0]
+
+
+class Trial:
+    """An actor whose program runs in a thread, as one of Ray Tune does."""
+
+    def run(self):
+        found: list = []
+        thread = Thread(
+            target=lambda: found.extend(rx.launch.run("math:sqrt", 2, args=[9.0], ray="auto"))
+        )
+        thread.start()
+        thread.join(100)
+        return found
+
+
+def test_workers_start_inside_a_trial_of_ray_tune(ray):
+    import ray as its
+
+    rx.launch.run("math:sqrt", 1, args=[9.0], ray=ray.address)  # connects this process, too
+    actor: Any = its.remote(Trial)
+    assert its.get(actor.remote().run.remote(), timeout=120) == [3.0, 3.0]
+
+
+# What `ray job submit` does: it sends the folder, and runs the command in it on the cluster.
+JOB = """
+import json, os, ray, subprocess, sys
+address = sys.argv[1]
+ray.init(address, runtime_env={"working_dir": "."})
+@ray.remote
+def job():
+    own = json.loads(ray.get_runtime_context().get_runtime_env_string())
+    job = {"RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"runtime_env": own})}
+    env = os.environ | job | {"RAY_ADDRESS": address}
+    return subprocess.run(COMMAND, env=env, timeout=100, text=True, capture_output=True)
+done = ray.get(job.remote(), timeout=120)
+print(done.returncode, done.stdout, done.stderr)
+"""
+
+
+def test_workers_of_a_ray_job_run_in_its_folder(folder):
+    command = [sys.executable, "-m", "replicax", "run", "--ray", "auto", "--env", f"DIR={folder}"]
+    text = JOB.replace("COMMAND", repr([*command, "--workers", "2", "train.py", "end"]))
+    # Two nodes of one machine would unpack the folder at one place.
+    with ray_cluster({"num_cpus": 3}) as alone:
+        said = subprocess.run(
+            [sys.executable, "-c", text, alone.address],
+            cwd=folder / "work",
+            text=True,
+            capture_output=True,
+            timeout=200,
+            check=False,
+        )
+    assert said.stdout.startswith("0 "), said
+    assert said.stdout.count("of 2 travels") == 2

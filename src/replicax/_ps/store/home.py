@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from replicax._net import RemoteError
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.hosts.cluster import SERVER, task_name
 from replicax._ps.store.partition import plan_index, rows_by_shard
@@ -43,6 +45,8 @@ class Shard:
     dtype: str
     read: Callable[[], np.ndarray]
     write: Callable[[np.ndarray], None]
+    # Writes the value to a file from where it is: its offset, size and CRC-32, None if it cannot.
+    save: Callable[[str], dict[str, int] | None] = lambda path: None
 
     def assign(self, value: Any) -> None:
         """Replace the value."""
@@ -105,6 +109,7 @@ class ServerHome:
                 self.dtype,
                 functools.partial(self._read_shard, place),
                 functools.partial(self._write_shard, place),
+                functools.partial(self._save_shard, place),
             )
             for place in self.places
         ]
@@ -183,6 +188,14 @@ class ServerHome:
         items = [[place.cell, self._slot, "set"]]
         self._client.call(place.server, "write", {"items": items}, [raw(new)])
         self._changed()
+
+    def _save_shard(self, place: Placed, path: str) -> dict[str, int] | None:
+        self._before()
+        head = {"cell": place.cell, "slot": self._slot, "path": os.path.abspath(path)}
+        try:
+            return self._client.call(place.server, "save", head).head["written"]
+        except RemoteError:  # it may not write there, or its disk is full
+            return None
 
     def _shard(self, place: Placed) -> np.ndarray:
         head = {"cells": [[place.cell, self._slot]]}

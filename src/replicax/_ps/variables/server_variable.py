@@ -82,6 +82,11 @@ class ServerVariable(KerasVariable):
         return shard.device
 
     @property
+    def shards(self) -> Sequence[Any]:
+        """The parts in which its value is on servers, also of an optimizer's state of shards."""
+        return self._home.shards()
+
+    @property
     def value(self) -> Any:
         scope = _compat.get_stateless_scope()
         if scope is not None:
@@ -137,7 +142,7 @@ class ShardedVariable(ServerVariable):
     @property
     def variables(self) -> Sequence[Any]:
         """The shards, in the order of their rows: each has a `device`, `shape` and `numpy()`."""
-        return self._home.shards()
+        return self.shards
 
     def __getitem__(self, index: Any) -> Any:
         if _compat.get_stateless_scope() is not None:
