@@ -94,7 +94,6 @@ def program_of_steps(
     layouts: Sequence[Sequence[Any]],
     *,
     logs: Any,
-    is_common: bool = False,
     **how: Any,
 ) -> Any:
     """Steps for all devices, as `jax.jit` has them."""
@@ -104,7 +103,7 @@ def program_of_steps(
         donate_argnums=(0,) if state.donates else (),
         out_shardings=(logs, flat[len(flat) - len(state.written) :], None),
         devices=next((layout.device_set for layout in flat), None),
-        calls=None if is_common else state.calls,
+        calls=state.calls,
     )
 
 

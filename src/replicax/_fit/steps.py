@@ -173,7 +173,6 @@ class Steps:
             self._kind,
             state,
             [[next(values).sharding for _ in group] for group in self._groups],
-            is_common=self._is_common,
             **self._how,
             # Each of several processes can read only arrays of which it holds the whole.
             logs=self._distribution.topology.replicated if self._is_common else None,

@@ -84,7 +84,7 @@ def build(
         out_shardings=None if layouts is None else (None, layouts, None),
         devices=topology.devices,
         compiler_options=compiler_options,
-        calls=state.calls if agree is None else None,
+        calls=state.calls,
     )
     identity = agree(captured) if agree else 0
     program = Program(
