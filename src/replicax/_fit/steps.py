@@ -165,7 +165,7 @@ class Steps:
         return Program(state, made, devices, is_common=common, watch=self._watch)
 
     def _traced(self, batches: Any, *, is_called: bool) -> tuple[Any, Any, Any]:
-        state = step_state(self._groups, self._kind, donates=True, calls_python=is_called)
+        state = step_state(self._groups, self._kind, calls_python=is_called)
         written, others = state.bound()
         values = iter(state.in_order(written, others))
         made = program_of_steps(

@@ -37,8 +37,8 @@ from replicax._keras.distribution import StoreDistribution, adopt, installed, ma
 from replicax._program.explain import raise_explained
 
 _log = logging.getLogger("replicax")
-# Keras leaves a model with one of these uncompiled for TensorFlow, whose XLA cannot turn images. JAX
-# compiles them; but not `RandomCrop`, which slices at places that only a run knows.
+# Keras leaves models with these uncompiled because of TensorFlow, whose XLA cannot turn images. JAX
+# compiles them, but not `RandomCrop`, which slices at places that only a run knows.
 _COMPILED_BY_JAX = (
     *(keras.layers.RandomPerspective, keras.layers.RandomRotation, keras.layers.RandomShear),
     *(keras.layers.RandomTranslation, keras.layers.RandomZoom),

@@ -357,7 +357,8 @@ class ProgramState:
     A program that `donates` takes over the memory of the values at the positions `written`, unless
     it `calls_python`, which may raise, and the variables must have their values then. So such a
     program is waited for in each call, and raises what Python has raised. A store that lends values
-    has them until it keeps new ones: a call that raises changes no variable.
+    has them until it keeps new ones: a call that raises changes no variable. For a plan, a `store`
+    stands for those that the variables have now.
     """
 
     def __init__(
@@ -367,13 +368,14 @@ class ProgramState:
         *,
         donates: bool,
         calls_python: bool = False,
+        store: Any = None,
     ) -> None:
         is_written = set(written)
         self._order = [i in is_written for i in range(len(variables))]
         self.written = [variables[i] for i in written]
         self.others = [v for i, v in enumerate(variables) if i not in is_written]
         self._keys = list(map(id, self.written))
-        owners = list(map(_compat.owner, [*self.written, *self.others]))
+        owners = [store or _compat.owner(v) for v in (*self.written, *self.others)]
         stores = [one for one in owners if one is not None and one.home is not None]
         self._store = stores[0] if stores else None
         self._is_lent = [one is not None and one is self._store for one in owners]
@@ -385,10 +387,11 @@ class ProgramState:
         self.donates = donates and free and len(self.written) > 0
 
     @classmethod
-    def of(cls, captured: Captured, *, donates: bool) -> ProgramState:
+    def of(cls, captured: Captured, *, donates: bool, store: Any = None) -> ProgramState:
         """The variables of a captured function."""
         calls = calls_python(captured.jaxpr)
-        return cls(captured.variables, captured.written, donates=donates, calls_python=calls)
+        how = {"donates": donates, "calls_python": calls, "store": store}
+        return cls(captured.variables, captured.written, **how)
 
     def in_order(self, written: Sequence[Any], others: Sequence[Any]) -> list[Any]:
         """Values of the variables, as the program takes them."""
