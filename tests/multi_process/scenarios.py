@@ -360,6 +360,57 @@ def batch_sizes(strategy):
     return [by_name, rx.find_batch_size(model, max_batch_size=1001)]
 
 
+class Calling(keras.layers.Layer):
+    """Asks Python, which raises on some workers when it is told to."""
+
+    raises = ()
+
+    def call(self, x):
+        kind = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return jax.pure_callback(self.answer, kind, jax.lax.stop_gradient(x))
+
+    def answer(self, x):
+        if worker() in self.raises:
+            raise LookupError(f"not today, says {worker()}")
+        return np.asarray(x)
+
+
+def python_raises(strategy):
+    """What each worker meets if Python that a step calls raises on one; and that both go on."""
+    with strategy.scope():
+        calling = Calling()
+        model = keras.Sequential([keras.Input((4,)), calling, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    x, y = np.ones((8, 4), "float32"), np.zeros((8, 1), "float32")
+
+    def step():
+        def loss():
+            return keras.ops.mean((model(x) - y) ** 2)
+
+        _, gradients = rx.value_and_grad(loss, model.trainable_variables)()
+        model.optimizer.apply(gradients, model.trainable_variables)
+
+    ways = {
+        "fit": (0, lambda: model.fit(x, y, batch_size=8, verbose=0)),  # the first device asks
+        "run": (1, lambda: strategy.run(step)),
+        "function": (1, rx.function(lambda: strategy.run(step))),
+    }
+    found = {}
+    for name, (culprit, way) in ways.items():
+        way()
+        before = weights(model)
+        calling.raises = (culprit,)
+        try:
+            way()
+        except (LookupError, rx.errors.WorkerLost) as error:
+            said = type(error).__name__, str(error), getattr(error, "workers", ())
+        calling.raises = ()
+        kept = all(map(np.array_equal, weights(model), before))
+        way()
+        found[name] = *said, kept, not np.array_equal(weights(model)[0], before[0])
+    return {"said": found, "weights": weights(model)}
+
+
 SCENARIOS = (
     batch_sizes,
     fit_dataset,
@@ -368,6 +419,7 @@ SCENARIOS = (
     custom_loop,
     compressed,
     collectives,
+    python_raises,
     variables,
     own_pipelines,
     watched,

@@ -119,6 +119,20 @@ def test_values_belong_to_the_replicas_of_a_worker(workers):
         assert f"{2 * (1 - worker)}: " not in of["repr"]
 
 
+@pytest.mark.parametrize(("way", "culprit"), [("fit", 0), ("run", 1), ("function", 1)])
+def test_python_that_raises_on_one_worker_ends_the_step_on_both(workers, way, culprit):
+    # Both have two devices, of which one would wait for the other for ever.
+    for worker, found in enumerate(workers):
+        kind, text, lost, *went_on = found["python_raises"]["said"][way]
+        assert (kind, lost) == (
+            ("LookupError", ()) if worker == culprit else ("WorkerLost", (culprit,))
+        )
+        assert f"not today, says {culprit}" in text
+        assert went_on == [True, True]  # the step changed nothing, and the next one did
+    first, second = (found["python_raises"]["weights"] for found in workers)
+    assert_trees_close(first, second, rtol=0, atol=0)
+
+
 def test_the_chief_names_the_slow_worker(workers):
     chief, slow = (found["watched"] for found in workers)
     assert chief["history"]["slowest_worker"] == [1]

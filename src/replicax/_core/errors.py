@@ -250,7 +250,8 @@ class WorkerLost(ClusterError, RuntimeError):
     """Raised when the workers of a cluster cannot go on because of one of them.
 
     It is printed by each of them as it ends, and not thrown: they may be anywhere, and nothing that
-    they have under way can be finished.
+    they have under way can be finished. Only if Python that a step calls has raised on another
+    worker it is thrown.
 
     Args:
         message: What happened: who, where it was, and who waits for it.

@@ -57,6 +57,7 @@ class _Around(NamedTuple):
     is_known: bool = False  # to read an element to learn what elements are like is an error
     kernels: frozenset[str] = frozenset()  # of processes that a program is exported for
     hearers: tuple[Callable[..., Any], ...] = ()  # who hears of each read of a variable
+    worker: int | None = None  # of parameter servers, for which data is made
 
 
 _around: ContextVar[_Around] = ContextVar("replicax_around", default=_Around())  # noqa: B039
@@ -105,7 +106,7 @@ def call_inside(fn: Callable[..., Any], *args: Any) -> Any:
     """Call a function of a pipeline."""
     now = _around.get()
     # Each element takes this way: neither a generator nor `_replace`, which take a microsecond.
-    token = _around.set(_Around(now[0], now[1], True, now[3], now[4], now[5]))
+    token = _around.set(_Around(now[0], now[1], True, now[3], now[4], now[5], now[6]))
     try:
         return fn(*args)
     finally:

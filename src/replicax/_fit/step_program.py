@@ -45,14 +45,14 @@ def step_variables(model: Any, kind: str) -> Sequence[Sequence[Any]]:
 
 
 def step_state(
-    groups: Sequence[Sequence[Any]], kind: str, *, donates: bool, calls_python: bool = False
+    groups: Sequence[Sequence[Any]], kind: str, *, calls_python: bool = False, store: Any = None
 ) -> ProgramState:
-    """The variables of a step."""
+    """The variables of a step; for `store` see `ProgramState`."""
     variables = [variable for group in groups for variable in group]
     written = range(len(groups[0]) if kind == "predict" else 0, len(variables))
     # Several threads may call `predict` at once.
-    donates = donates and kind != "predict"
-    return ProgramState(variables, written, donates=donates, calls_python=calls_python)
+    how = {"donates": kind != "predict", "calls_python": calls_python, "store": store}
+    return ProgramState(variables, written, **how)
 
 
 def steps(
@@ -94,7 +94,6 @@ def program_of_steps(
     layouts: Sequence[Sequence[Any]],
     *,
     logs: Any,
-    is_common: bool = False,
     **how: Any,
 ) -> Any:
     """Steps for all devices, as `jax.jit` has them."""
@@ -104,7 +103,7 @@ def program_of_steps(
         donate_argnums=(0,) if state.donates else (),
         out_shardings=(logs, flat[len(flat) - len(state.written) :], None),
         devices=next((layout.device_set for layout in flat), None),
-        calls=None if is_common else state.calls,
+        calls=state.calls,
     )
 
 

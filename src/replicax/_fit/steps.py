@@ -165,7 +165,7 @@ class Steps:
         return Program(state, made, devices, is_common=common, watch=self._watch)
 
     def _traced(self, batches: Any, *, is_called: bool) -> tuple[Any, Any, Any]:
-        state = step_state(self._groups, self._kind, donates=True, calls_python=is_called)
+        state = step_state(self._groups, self._kind, calls_python=is_called)
         written, others = state.bound()
         values = iter(state.in_order(written, others))
         made = program_of_steps(
@@ -173,7 +173,6 @@ class Steps:
             self._kind,
             state,
             [[next(values).sharding for _ in group] for group in self._groups],
-            is_common=self._is_common,
             **self._how,
             # Each of several processes can read only arrays of which it holds the whole.
             logs=self._distribution.topology.replicated if self._is_common else None,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import jax
+import keras
 
 from replicax._control import current
 from replicax._core import seams
@@ -36,6 +37,12 @@ from replicax._keras.distribution import StoreDistribution, adopt, installed, ma
 from replicax._program.explain import raise_explained
 
 _log = logging.getLogger("replicax")
+# Keras leaves models with these uncompiled because of TensorFlow, whose XLA cannot turn images. JAX
+# compiles them, but not `RandomCrop`, which slices at places that only a run knows.
+_COMPILED_BY_JAX = (
+    *(keras.layers.RandomPerspective, keras.layers.RandomRotation, keras.layers.RandomShear),
+    *(keras.layers.RandomTranslation, keras.layers.RandomZoom),
+)
 METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 
 
@@ -97,12 +104,23 @@ def _checked_compile(original: Callable[..., Any]) -> Callable[..., Any]:
                 f"Cannot compile a model of {whose} in the scope of {frame.strategy!r}. Make the "
                 "model inside the same `with strategy.scope():` block."
             )
-        if owner is None or owner.extended.distribution is _compat.distribution():
+        if owner is None:
+            return original(self, *args, **kwargs)
+        _let_jax_compile(self)
+        if owner.extended.distribution is _compat.distribution():
             return original(self, *args, **kwargs)
         with installed(owner.extended.distribution):
             return original(self, *args, **kwargs)
 
     return compile
+
+
+def _let_jax_compile(model: Any) -> set[str]:
+    """Let Keras compile a model, by its layers; the names of those that it never compiles."""
+    uncompiled = {layer for layer in _compat.layers_in(model) if not layer.supports_jit}
+    for layer in uncompiled:
+        layer.supports_jit = type(layer) in _COMPILED_BY_JAX
+    return {type(layer).__name__ for layer in uncompiled if not layer.supports_jit}
 
 
 def _in_own_distribution(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -181,6 +199,15 @@ def _say_that_keras_is_alone() -> None:
     )
 
 
+def _say_that_layers_are_not_compiled(names: set[str]) -> None:
+    """A line for models that are slow on several devices because of a layer."""
+    _log.warning(
+        "Keras does not compile this model because of %s, so each device computes the whole batch, "
+        "operation by operation. Move that into the data pipeline. See docs/fit.md.",
+        ", ".join(sorted(names)),
+    )
+
+
 def _own_function(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
     attribute = f"{kind}_function"
 
@@ -195,6 +222,10 @@ def _own_function(original: Callable[..., Any], kind: str) -> Callable[..., Any]
         engine = distribution.engine
         adopt(distribution.store, _variables(self, of_optimizer=engine.closures is None))
         if current is None or force:
+            uncompiled = _let_jax_compile(self)
+            is_slow = not (self.jit_compile or self.run_eagerly) and owner.num_replicas_in_sync > 1
+            if uncompiled and is_slow and kind == "train":
+                _say_that_layers_are_not_compiled(uncompiled)
             if engine.closures is not None:
                 current = engine.closures.make_steps(self, kind)
             else:

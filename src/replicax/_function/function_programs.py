@@ -23,7 +23,6 @@ from replicax._function.input_signature import PLAIN
 from replicax._program.capture import Captured, Static, capture
 from replicax._program.compiling import compile_for, compiled, devices_of, platform_of
 from replicax._program.feeding import (
-    BySignature,
     Elements,
     Feed,
     HostLoop,
@@ -34,7 +33,14 @@ from replicax._program.feeding import (
     next_of,
 )
 from replicax._program.identity import agree_on_program
-from replicax._program.program import Program, ProgramCache, ProgramState, Signature, rebuilt
+from replicax._program.program import (
+    BySignature,
+    Program,
+    ProgramCache,
+    ProgramState,
+    Signature,
+    rebuilt,
+)
 from replicax._program.table_gradients import evaluate_by_rows
 
 _EMPTY = Signature.of((), {})
@@ -200,7 +206,7 @@ class FunctionProgram:
             donate_argnums=(0,) if state.donates else (),
             out_shardings=(outputs, layouts, None),
             devices=devices,
-            calls=None if self.is_common else state.calls,
+            calls=state.calls,
         )
         self._program = Program(state, made, devices, is_common=self.is_common, identity=identity)
 

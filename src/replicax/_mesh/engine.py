@@ -34,7 +34,7 @@ from replicax._core.values import (
 )
 from replicax._keras import _compat
 from replicax._keras.compressed import CompressedSum
-from replicax._keras.distribution import StoreDistribution, adopt
+from replicax._keras.distribution import StoreDistribution
 from replicax._mesh.spmd import ReplicaProgram, build, stack_of
 from replicax._program.capture import current_recorder
 from replicax._program.identity import StateWatch, agree_on_program, agree_on_shared
@@ -196,7 +196,7 @@ class Engine:
             arrays,
             self.topology,
             self.reducer.combine,
-            adopt=functools.partial(adopt, self.store),
+            store=self.store,
             compiler_options=compiler_options,
             agree=agree if self.topology.num_processes > 1 else None,
             watch=self._watch,

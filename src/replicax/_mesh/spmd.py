@@ -15,6 +15,7 @@ from replicax._core.topology import AXIS, Topology
 from replicax._core.tracing import NeedsValues
 from replicax._core.values import PerReplica
 from replicax._keras import _compat
+from replicax._keras.distribution import adopt, spec_of
 from replicax._mesh.uneven import build_uneven
 from replicax._program.aggregation import analyse, settled
 from replicax._program.bucketing import with_sums_along
@@ -49,15 +50,15 @@ def build(
     topology: Topology,
     combine: Combine,
     *,
+    store: Any,
     donate: bool,
-    adopt: Callable[[Sequence[Any]], None],
-    layout: Callable[[Any], Any] = _compat.layout,
+    is_plan: bool = False,
     compiler_options: dict[str, Any] | None = None,
     sums: bool = False,
     agree: Callable[[Captured], int] | None = None,
     watch: StateWatch | None = None,
 ) -> ReplicaProgram:
-    """Trace, settle and compile a replica function.
+    """Trace, settle and compile a replica function; for a plan, wherever its variables are now.
 
     `VariableNotReduced` if replicas write different values to a variable without aggregation.
     """
@@ -67,9 +68,13 @@ def build(
         captured, varies, body, along = _build_spmd(fn, arrays, topology, combine, sums=sums)
     else:
         captured, varies, body = build_uneven(fn, arrays, topology, combine)
-    adopt(captured.variables)
-    state = ProgramState.of(captured, donates=donate)
-    layouts = _layouts([layout(variable) for variable in captured.variables], captured, topology)
+    if is_plan:  # they stay where they are; only their shapes count
+        found = [store.computed_in(spec_of(variable)) for variable in captured.variables]
+    else:
+        adopt(store, captured.variables)
+        found = list(map(_compat.layout, captured.variables))
+    layouts = _layouts(found, captured, topology)
+    state = ProgramState.of(captured, donates=donate, store=store if is_plan else None)
 
     def step(news: Sequence[Any], others: Sequence[Any], arrays: Sequence[Any]) -> Any:
         outputs, news, *token = body(state.in_order(news, others), arrays)
@@ -84,7 +89,7 @@ def build(
         out_shardings=None if layouts is None else (None, layouts, None),
         devices=topology.devices,
         compiler_options=compiler_options,
-        calls=state.calls if agree is None else None,
+        calls=state.calls,
     )
     identity = agree(captured) if agree else 0
     program = Program(

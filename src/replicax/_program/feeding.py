@@ -9,9 +9,9 @@ runs as plain Python from then on.
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict
 from collections.abc import Callable, Generator, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar, final
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, final
 
 import jax
 
@@ -22,8 +22,6 @@ from replicax._program.capture import TraceAgain
 
 if TYPE_CHECKING:
     import logging
-
-T = TypeVar("T")
 
 # A loop of so few rounds costs little when it is written out, and stays part of the program.
 MAX_UNROLLED = 16
@@ -85,35 +83,6 @@ class Feed(NamedTuple):
     def source(self, leaves: Sequence[Any]) -> Any:
         """The iterator of a call with these leaves."""
         return self.iterator if self.leaf is None else leaves[self.leaf].value
-
-
-@final
-class BySignature(Generic[T]):
-    """What is known of the calls of each signature, those used longest ago dropped first."""
-
-    def __init__(self, limit: int = 64) -> None:
-        self._limit = limit
-        self._known: OrderedDict[Hashable, tuple[T, Any]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def of(self, key: Hashable) -> T | None:
-        """What is known of the calls of a signature."""
-        if key not in self._known:
-            return None
-        self._known.move_to_end(key)
-        return self._known[key][0]
-
-    def note(self, key: Hashable, value: T, *, keep: Any) -> None:
-        """Remember this of the calls of a signature.
-
-        `keep` are the objects that `key` names by `id`: kept, so that no later object gets their
-        `id`.
-        """
-        self._known[key] = (value, keep)
-        if len(self._known) > self._limit:
-            self._known.popitem(last=False)
 
 
 @final
@@ -244,3 +213,43 @@ def an_end_is_an_error() -> Generator[None]:
             "A compiled function read past the end of its data set. Catch this error, count the "
             "steps, or `repeat()` the data set."
         ) from end
+
+
+def static_key(leaf: Any) -> Hashable:
+    if is_iterator(leaf):  # that of the next pass is another one, and all else is equal
+        return (type(leaf), id(leaf.dataset))
+    if isinstance(leaf, int | str | bytes | type(None)):
+        return (type(leaf), leaf)
+    if isinstance(leaf, float | complex):
+        return (type(leaf), repr(leaf))  # 0.0 and -0.0 are equal, but not the same number
+    if hasattr(type(leaf), "__tf_tracing_type__"):
+        return (type(leaf), leaf.__tf_tracing_type__(None))
+    # By identity: models, variables, functions. The cache keeps the leaf alive.
+    return (type(leaf), id(leaf))
+
+
+def structure_of(fn: Any, kept: list[Any], around: tuple[int, ...] = ()) -> Hashable:
+    """What a function is made of: equal for two that a `def` in a loop makes of the same things.
+
+    `fn` may also be what a function holds; `around` are the functions that hold it. `kept` gets
+    what the structure names by `id`.
+    """
+    if not isinstance(fn, FunctionType):
+        kept.append(fn)
+        return static_key(fn)
+    if id(fn) in around:
+        return ("itself", around.index(id(fn)))
+    around = (*around, id(fn))
+    held = [*(cell.cell_contents for cell in fn.__closure__ or () if _is_filled(cell))]
+    held += [*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values()]
+    kept.append(fn.__globals__)
+    parts = tuple(structure_of(value, kept, around) for value in held)
+    return (fn.__code__, id(fn.__globals__), tuple(fn.__kwdefaults__ or ()), parts)
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True

@@ -30,7 +30,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from replicax._control import current
 from replicax._control.agreement import agree
 from replicax._core.digests import checksum, uncounted
-from replicax._core.errors import WorkersDiffer
+from replicax._core.errors import WorkerLost, WorkersDiffer
 from replicax._core.placement import is_spread
 
 _SIMPLE = (int, float, complex, str, bytes, bool, type(None), np.dtype, np.generic)
@@ -101,6 +101,29 @@ def agree_on_shared(what: str, leaves: Sequence[Any]) -> None:
     mine = [leaf for leaf in leaves if not isinstance(leaf, Tracer) and not is_spread(leaf)]
     if mine and current().size > 1:
         agree(what, {"shared arrays": f"{', '.join(map(_aval, mine))}, {checksum(mine)}"})
+
+
+_RAISED = "errors of Python that a step calls"
+
+
+def together(compute: Callable[..., Any], *args: Any) -> Any:
+    """The results of a step that calls Python; all workers raise if that raises on one."""
+    channel = current()
+    channel.barrier("a step that calls Python")  # who is late shows here, not on the devices
+    try:
+        results = compute(*args)
+    except Exception as error:
+        channel.exchange(_RAISED, f"{type(error).__name__}: {error}")
+        raise
+    told = channel.exchange(_RAISED, "")
+    failed = [worker for worker, said in enumerate(told) if said]
+    if failed:
+        raise WorkerLost(
+            f"Python that this step calls has raised on worker {failed[0]}: {told[failed[0]]}. No "
+            "worker has changed a variable. Mend that function. See docs/errors.md#workerlost.",
+            tuple(failed),
+        )
+    return results
 
 
 def _first_difference(columns: Sequence[Sequence[int]]) -> int | None:

@@ -9,6 +9,7 @@ copied before.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import logging
@@ -20,7 +21,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 import jax
 from jax.core import Tracer
@@ -45,7 +46,8 @@ from replicax._program.explain import (
     tracer_for_variable,
     variable_in_jax,
 )
-from replicax._program.feeding import is_iterator
+from replicax._program.feeding import is_iterator, static_key, structure_of
+from replicax._program.identity import together
 from replicax._program.jaxpr import calls_python
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("replicax")
 
+T = TypeVar("T")
 MANY_TRACES = 8
 _TRACED = (PerReplica, Mirrored, *ARRAYS)
 
@@ -86,7 +89,7 @@ class Signature:
                 key.append(_array_key(value))
             else:
                 kinds.append(Static(leaf))
-                key.append(_static_key(leaf))
+                key.append(static_key(leaf))
         return cls(tuple(key), arrays, tuple(kinds), tree)
 
     @property
@@ -118,19 +121,6 @@ def _array_key(value: Any) -> Hashable:
     return (value.shape, value.dtype, getattr(value, "weak_type", False))
 
 
-def _static_key(leaf: Any) -> Hashable:
-    if is_iterator(leaf):  # that of the next pass is another one, and all else is equal
-        return (type(leaf), id(leaf.dataset))
-    if isinstance(leaf, int | str | bytes | type(None)):
-        return (type(leaf), leaf)
-    if isinstance(leaf, float | complex):
-        return (type(leaf), repr(leaf))  # 0.0 and -0.0 are equal, but not the same number
-    if hasattr(type(leaf), "__tf_tracing_type__"):
-        return (type(leaf), leaf.__tf_tracing_type__(None))
-    # By identity: models, variables, functions. The cache keeps the leaf alive.
-    return (type(leaf), id(leaf))
-
-
 def _callable_key(fn: Callable[..., Any]) -> Hashable:
     try:
         hash(fn)
@@ -139,40 +129,44 @@ def _callable_key(fn: Callable[..., Any]) -> Hashable:
     return fn
 
 
-def _structure(fn: Any, kept: list[Any], around: tuple[int, ...] = ()) -> Hashable:
-    """What a function is made of: equal for two that a `def` in a loop makes of the same things.
+@final
+class BySignature(Generic[T]):
+    """What is known of the calls of each signature, those used longest ago dropped first."""
 
-    `fn` may also be what a function holds; `around` are the functions that hold it. `kept` gets
-    what the structure names by `id`.
-    """
-    if not isinstance(fn, FunctionType):
-        kept.append(fn)
-        return _static_key(fn)
-    if id(fn) in around:
-        return ("itself", around.index(id(fn)))
-    around = (*around, id(fn))
-    held = [*(cell.cell_contents for cell in fn.__closure__ or () if _is_filled(cell))]
-    held += [*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values()]
-    kept.append(fn.__globals__)
-    parts = tuple(_structure(value, kept, around) for value in held)
-    return (fn.__code__, id(fn.__globals__), tuple(fn.__kwdefaults__ or ()), parts)
+    def __init__(self, limit: int = 64) -> None:
+        self._limit = limit
+        self._known: OrderedDict[Hashable, tuple[T, Any]] = OrderedDict()
 
+    def __len__(self) -> int:
+        return len(self._known)
 
-def _is_filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._known
+
+    def of(self, key: Hashable) -> T | None:
+        """What is known of the calls of a signature."""
+        if key not in self._known:
+            return None
+        self._known.move_to_end(key)
+        return self._known[key][0]
+
+    def note(self, key: Hashable, value: T, *, keep: Any) -> None:
+        """Remember this of the calls of a signature.
+
+        `keep` are the objects that `key` names by `id`: kept, so that no later object gets their
+        `id`.
+        """
+        self._known[key] = (value, keep)
+        if len(self._known) > self._limit:
+            self._known.popitem(last=False)
 
 
 @final
 class ProgramCache:
-    """Programs by function and signature, the least recently used dropped first."""
+    """Programs by function and signature."""
 
     def __init__(self, limit: int = 64) -> None:
-        self._limit = limit
-        self._programs: OrderedDict[Hashable, Any] = OrderedDict()
+        self._programs: BySignature[Any] = BySignature(limit)
         self._alike: dict[Hashable, Hashable] = {}
         self._traces: dict[Hashable, int] = {}
 
@@ -182,31 +176,24 @@ class ProgramCache:
     def get(
         self, fn: Callable[..., Any], key: Hashable, build: Callable[[], Any], *, keep: Any = None
     ) -> Any:
-        """The program of `fn` for `key`, built on first use.
-
-        `keep` are the objects that `key` names by `id`: kept as long as the program, so that no
-        later object gets their `id`.
-        """
+        """The program of `fn` for `key`, built on first use; for `keep` see `BySignature`."""
         full_key = (_callable_key(fn), key)
-        entry = self._programs.get(full_key)
+        program = self._programs.of(full_key)
         kept: list[Any] = []
         alike = None
-        if entry is None and is_host_loop() and isinstance(fn, FunctionType):
+        if program is None and is_host_loop() and isinstance(fn, FunctionType):
             # A step that each call of a host loop defines is a new function, but not another one.
-            alike = (_structure(fn, kept), key)
+            alike = (structure_of(fn, kept), key)
             full_key = self._alike.get(alike, full_key)
-            entry = self._programs.get(full_key)
-        if entry is None:
-            entry = self._programs[full_key] = (timed(COMPILE, build), fn, keep, kept)
+            program = self._programs.of(full_key)
+        if program is None:
+            program = timed(COMPILE, build)
+            self._programs.note(full_key, program, keep=(fn, keep, kept))
             if alike is not None:
                 self._alike[alike] = full_key
+            self._alike = {a: full for a, full in self._alike.items() if full in self._programs}
             self._count(fn)
-            if len(self._programs) > self._limit:
-                gone, _ = self._programs.popitem(last=False)
-                self._alike = {a: full for a, full in self._alike.items() if full != gone}
-        else:
-            self._programs.move_to_end(full_key)
-        return entry[0]
+        return program
 
     def _count(self, fn: Callable[..., Any]) -> None:
         # By code: a function that is defined anew in each round of a loop is one function here.
@@ -297,7 +284,9 @@ class Program:
         self.state, self.compiled = state, compiled
         self._queue, self._sharding = queue_of(devices), None
         self._is_common, self._identity, self._watch = is_common, identity, watch
-        self._calls = None if is_common else state.calls
+        # What calls a program that calls Python, which may raise.
+        calls = () if state.calls is None else (state.calls.carry_out,)
+        self._around = (together, *calls) if calls and is_common else calls
         self._steady = getattr(compiled, "program", compiled)
         self._is_new = True
 
@@ -316,21 +305,24 @@ class Program:
             if self._watch is not None:
                 self._watch.step(self.state.named)
             compiled = self.compiled if is_traced or self._is_new else self._steady
-            with uninterrupted:  # a signal between donation and write would lose the values
+            # A signal between donation and write would lose the values. A program that calls
+            # Python keeps them, and a worker may wait long for that of another.
+            with contextlib.nullcontext() if self._around else uninterrupted:
                 written, others = self.state.taken()
                 has_tracers = is_traced and is_transformed()
                 if has_tracers:  # then new values may be none, and the old ones stay
                     written = list(map(copied, written))
-                if events.clock is None and self._calls is None:
+                if events.clock is None and not self._around:
                     outputs, news, token = compiled(written, others, arrays)
                 else:
-                    call = [compiled] if self._calls is None else [self._calls.carry_out, compiled]
-                    outputs, news, token = timed(COMPUTE, *call, written, others, arrays)
+                    call = (*self._around, compiled, written, others, arrays)
+                    outputs, news, token = timed(COMPUTE, *call)
                 if has_tracers:
                     for variable, new in zip(self.state.written, news, strict=True):
                         if isinstance(new, Tracer):
                             raise tracer_for_variable(variable.path)
-                self.state.give(news)
+                with uninterrupted:
+                    self.state.give(news)
                 if token.sharding is not self._sharding:  # arrays of equal shapes may be elsewhere
                     self._sharding = token.sharding
                     self._queue = queue_of(token.sharding.device_set)
@@ -365,7 +357,8 @@ class ProgramState:
     A program that `donates` takes over the memory of the values at the positions `written`, unless
     it `calls_python`, which may raise, and the variables must have their values then. So such a
     program is waited for in each call, and raises what Python has raised. A store that lends values
-    has them until it keeps new ones: a call that raises changes no variable.
+    has them until it keeps new ones: a call that raises changes no variable. For a plan, a `store`
+    stands for those that the variables have now.
     """
 
     def __init__(
@@ -375,13 +368,14 @@ class ProgramState:
         *,
         donates: bool,
         calls_python: bool = False,
+        store: Any = None,
     ) -> None:
         is_written = set(written)
         self._order = [i in is_written for i in range(len(variables))]
         self.written = [variables[i] for i in written]
         self.others = [v for i, v in enumerate(variables) if i not in is_written]
         self._keys = list(map(id, self.written))
-        owners = list(map(_compat.owner, [*self.written, *self.others]))
+        owners = [store or _compat.owner(v) for v in (*self.written, *self.others)]
         stores = [one for one in owners if one is not None and one.home is not None]
         self._store = stores[0] if stores else None
         self._is_lent = [one is not None and one is self._store for one in owners]
@@ -393,10 +387,11 @@ class ProgramState:
         self.donates = donates and free and len(self.written) > 0
 
     @classmethod
-    def of(cls, captured: Captured, *, donates: bool) -> ProgramState:
+    def of(cls, captured: Captured, *, donates: bool, store: Any = None) -> ProgramState:
         """The variables of a captured function."""
         calls = calls_python(captured.jaxpr)
-        return cls(captured.variables, captured.written, donates=donates, calls_python=calls)
+        how = {"donates": donates, "calls_python": calls, "store": store}
+        return cls(captured.variables, captured.written, **how)
 
     def in_order(self, written: Sequence[Any], others: Sequence[Any]) -> list[Any]:
         """Values of the variables, as the program takes them."""

@@ -5,6 +5,7 @@ That they train as one device does is in conformance/test_fit.py.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -408,3 +409,52 @@ def test_a_model_of_no_scope_is_said_to_be_keras_own_once(caplog):
         model.fit(X, Y, verbose=0)
     net(MATRIX["mirrored_2"]()).fit(X, Y, verbose=0)
     assert [record.name for record in caplog.records] == ["replicax"]
+
+
+def pictures(strategy, layer, **how):
+    keras.utils.set_random_seed(1)
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        model = keras.Sequential([keras.Input((6, 6, 1)), layer()])
+        model.add(keras.layers.Flatten())
+        model.add(keras.layers.Dense(2))
+        model.compile("sgd", "mse", **how)
+    rows = np.random.default_rng(0).normal(size=(7, 6, 6, 1)).astype("float32")
+    losses = model.fit(rows, rows[:, :2, 0, 0], batch_size=4, epochs=2, verbose=0).history["loss"]
+    return model, losses
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: keras.layers.RandomRotation(0.2, seed=1),
+        lambda: keras.layers.RandomTranslation(0.2, 0.2, seed=1),
+        lambda: keras.layers.RandomZoom(0.2, seed=1),
+    ],
+)
+def test_layers_that_turn_images_are_compiled(caplog, layer):
+    plain, expected = pictures(None, layer)
+    assert not plain.jit_compile  # Keras would compile it, if not for TensorFlow
+    caplog.clear()
+    model, losses = pictures(MATRIX["mirrored_2"](), layer)
+    assert model.jit_compile
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    assert not caplog.records
+    assert not pictures(MATRIX["mirrored_2"](), layer, jit_compile=False)[0].jit_compile
+
+
+class Uncompiled(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.supports_jit = False
+
+    def call(self, x):
+        return x
+
+
+def test_a_layer_that_keeps_a_model_from_being_compiled_is_named_once(caplog):
+    model, _ = pictures(MATRIX["mirrored_2"](), Uncompiled)
+    model.fit(np.ones((3, 6, 6, 1)), np.ones((3, 2)), verbose=0)
+    assert ["Uncompiled" in text for text in caplog.messages] == [True]
+    caplog.clear()
+    pictures(MATRIX["one_device"](), Uncompiled)
+    assert not caplog.records

@@ -14,6 +14,7 @@ from replicax._core.reduce import sum_leaves
 from replicax._core.topology import Topology
 from replicax._mesh.engine import put_pieces
 from replicax._mesh.spmd import build, stack_of
+from replicax._mesh.store import DeviceStore, anywhere
 from replicax._program.program import rebuilt
 
 ONE, TWO = Topology.single("CPU:0"), Topology.local(["CPU:0", "CPU:1"])
@@ -27,7 +28,7 @@ def program(fn, arrays=(), topology=TWO, **options):
         list(arrays),
         topology,
         sum_leaves,
-        **{"donate": False, "adopt": lambda variables: None, **options},
+        **{"store": DeviceStore(anywhere(), topology), "donate": False, **options},
     )
 
 

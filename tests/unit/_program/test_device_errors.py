@@ -164,9 +164,8 @@ def test_a_step_of_a_custom_loop_says_the_part_of_its_batch(monkeypatch):
         return keras.ops.matmul(x, weights)
 
     strategy.run(step, args=(ROWS,))
-    (made,) = (
-        entry[0] for entry in strategy.extended.distribution.engine._programs._programs.values()
-    )
+    programs = strategy.extended.distribution.engine._programs._programs
+    ((made, _),) = programs._known.values()
     made.program._steady = WithoutMemory(made.program._steady)
     monkeypatch.setattr("jax.default_backend", lambda: "gpu")
     monkeypatch.setattr(explain, "free_memory", lambda devices: 16 * 1024)

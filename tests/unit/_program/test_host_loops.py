@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._program.feeding import BySignature
-from replicax._program.program import ProgramCache
+from replicax._program.program import BySignature, ProgramCache
 from replicax.data import Dataset
 from replicax.tf._flow.loops import map_fn, scan
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from replicax._core.digests import checksum, glance, uncounted
-from replicax._core.errors import WorkersDiffer
+from replicax._core.errors import WorkerLost, WorkersDiffer
 from replicax._program import identity
 from replicax._program.identity import agree_on_program, program_facts, versions
 
@@ -207,3 +207,18 @@ def test_slots_are_known_without_keras_counters():
 
     # The second layer and the second optimizer are counted: `adam_1/dense_1_kernel_momentum`.
     assert facts_of_slots() == facts_of_slots()
+
+
+def test_what_raises_on_one_worker_raises_on_all():
+    def step(index):
+        if index == 1:
+            raise LookupError("not today")
+        return index
+
+    first, second, third = as_workers(3, lambda index: identity.together(step, index))
+    assert isinstance(second, LookupError)
+    for told in (first, third):
+        assert isinstance(told, WorkerLost)
+        assert told.workers == (1,)
+        assert "LookupError: not today" in str(told)
+    assert as_workers(2, lambda index: identity.together(abs, index)) == [0, 1]

@@ -16,12 +16,13 @@ import jax
 import numpy as np
 
 from replicax._core.errors import OutOfRangeError, UsageError
+from replicax._core.tracing import around, with_around
 from replicax._input.context import InputContext
 from replicax._input.dataset import DistributedDataset
 from replicax._input.source import as_dataset
 from replicax._program.capture import current_recorder
 from replicax._ps.data.splits import Division, Splits, divisible, whole
-from replicax._ps.data.worker_data import made, on_worker, worker_here
+from replicax._ps.data.worker_data import made
 from replicax._ps.steps import WorkerDataAdapter
 from replicax.data._derive import Epochs
 from replicax.data._node import Feed
@@ -183,13 +184,13 @@ class PerWorkerDataset:
 
     @functools.cached_property
     def _made(self) -> Any:
-        with on_worker(0):
+        with with_around(worker=0):
             return made(self.make)
 
     @functools.cached_property
     def example(self) -> Any:
         """A batch made on the coordinator, for its shapes."""
-        with on_worker(0):
+        with with_around(worker=0):
             for batch in _first(self._made):
                 return batch if self.change is None else self.change(batch)
         raise OutOfRangeError("The data set has no batches. Check the function that makes it.")
@@ -327,7 +328,7 @@ class NotOnWorker(UsageError, RuntimeError):
 
 def _own_numbers() -> Iterator[Any]:
     while True:
-        yield np.int32(worker_here() or 0)
+        yield np.int32(around().worker or 0)
 
 
 # A closure is the same program on all workers, so it reads the worker's number as data.
@@ -364,7 +365,7 @@ def experimental_get_current_worker_index() -> Any:
     recorder = current_recorder()
     if recorder is not None:
         return recorder.next_batch(_NUMBERS)
-    index = worker_here()
+    index = around().worker
     if index is None:
         raise NotOnWorker(
             "Cannot ask for the worker's number in the coordinator's own program. Ask inside a "

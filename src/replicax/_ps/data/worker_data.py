@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -15,6 +13,7 @@ import jax
 import numpy as np
 
 from replicax._core.errors import ClosureInputError, OutOfRangeError, UsageError
+from replicax._core.tracing import with_around
 from replicax._keras.distribution import installed
 from replicax._ps.data.splits import Division, Place, divisible, read, whole
 from replicax.data._node import drawn_seeds, with_seeds
@@ -22,25 +21,9 @@ from replicax.data._node import drawn_seeds, with_seeds
 if TYPE_CHECKING:
     from replicax.data._node import Node
 
-_worker: ContextVar[int | None] = ContextVar("replicax_worker", default=None)
 _REMEMBERED = 64  # closures that have not ended and may run here again
 
 _OPEN = 3  # runs: one for each lane of a worker, and one just begun
-
-
-@contextlib.contextmanager
-def on_worker(index: int) -> Generator[None, None, None]:
-    """Declare, for a `with` block, the worker that its code is for."""
-    token = _worker.set(index)
-    try:
-        yield
-    finally:
-        _worker.reset(token)
-
-
-def worker_here() -> int | None:
-    """The number that `on_worker` gave; None outside."""
-    return _worker.get()
 
 
 class NeedsProgram(Exception):
@@ -122,7 +105,7 @@ class Readers:
         return leaves
 
     def _next(self, source: int, iterator: int, data: int, epoch: int, place: Any) -> list[Any]:
-        with on_worker(self._worker):
+        with with_around(worker=self._worker):
             reader = self._readers.get(iterator)
             if reader is None:
                 reader = self._readers[iterator] = self._made(data).begin(epoch)

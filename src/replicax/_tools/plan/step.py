@@ -79,14 +79,13 @@ def lower_train_step(model: Any, batch: Any, strategy: Strategy) -> Lowered:
         )
         divide = functools.partial(spread, distribution.topology)
 
-        def traced(*, donates: bool) -> Any:
-            state = step_state(groups, "train", donates=True)
-            state.donates = donates  # wherever the variables live now
+        def traced(*, is_called: bool) -> Any:
+            state = step_state(groups, "train", calls_python=is_called, store=store)
             program = program_of_steps(model, "train", state, layouts, spread=divide, logs=None)
             return program.trace(sum(values, []), [], [batch])
 
-        found = traced(donates=store.home is None or store.lends_copies)
-        lowered = (traced(donates=False) if calls_python(found.jaxpr) else found).lower()
+        found = traced(is_called=False)
+        lowered = (traced(is_called=True) if calls_python(found.jaxpr) else found).lower()
     trainable, others, optimizer, metrics = (bytes_per_device(group) for group in values)
     return Lowered(lowered, trainable + others, optimizer + metrics, bytes_per_device(batch))
 
@@ -107,21 +106,18 @@ def lower_replica_step(fn: Callable[..., Any], batch: Any, strategy: Strategy) -
         with entered(Frame(strategy, ReplicaContext(strategy, group))):
             return fn(*tree.unflatten(leaves))
 
-    def layout(variable: Any) -> Any:
-        return store.computed_in(spec_of(variable))
-
     with strategy.scope():
         program = build_replica_program(
             replica_fn,
             parts,
             topology,
             CrossDeviceOps().combine,
+            store=store,
             donate=True,
-            adopt=lambda variables: None,  # they stay where they are; only their shapes count
-            layout=layout,
+            is_plan=True,
         )
         captured = program.captured
-        state = [_shape(variable, layout(variable)) for variable in captured.variables]
+        state = [_shape(v, store.computed_in(spec_of(v))) for v in captured.variables]
         written = set(captured.written)
         news = [state[i] for i in captured.written]
         others = [one for i, one in enumerate(state) if i not in written]

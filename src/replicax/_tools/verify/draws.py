@@ -11,7 +11,6 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Generator, Sequence
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, final
 
 import jax
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from replicax._tools.verify.record import Run
 
 
-_rows: ContextVar[tuple[int, ...]] = ContextVar("rows_of_replicas", default=())
 _OF_SHAPE = ("normal", "uniform", "truncated_normal", "randint")
 
 
@@ -38,12 +36,13 @@ class Draws:
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._rows: tuple[int, ...] = ()  # of each replica, in the `run` that is under way
 
     @contextlib.contextmanager
     def aligned(self) -> Generator[None, None, None]:
         """Align draws in a `with` block."""
         with contextlib.ExitStack() as stack:
-            stack.enter_context(replaced(Engine, "run", _with_rows))
+            stack.enter_context(replaced(Engine, "run", self._with_rows))
             stack.enter_context(replaced(_compat.SeedGenerator, "next", self._noted))
             for name in _OF_SHAPE:
                 wrapper = functools.partial(self._draw, name, _of_shape)
@@ -51,6 +50,21 @@ class Draws:
             wrapper = functools.partial(self._draw, "dropout", _of_dropout)
             stack.enter_context(replaced(_compat.jax_random, "dropout", wrapper))
             yield
+
+    def _with_rows(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """`Engine.run`, during which the rows of each replica are known."""
+
+        def run(engine: Any, strategy: Any, fn: Any, args: Any, kwargs: Any, *rest: Any) -> Any:
+            leaves = jax.tree.leaves((args, kwargs), is_leaf=is_distributed)
+            divided = [leaf for leaf in leaves if isinstance(leaf, PerReplica)]
+            before = self._rows
+            self._rows = next((found for found in map(_sizes, divided) if found), ())
+            try:
+                return original(engine, strategy, fn, args, kwargs, *rest)
+            finally:
+                self._rows = before
+
+        return run
 
     def _noted(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def next_seed(generator: Any, *args: Any, **kwargs: Any) -> Any:
@@ -68,7 +82,7 @@ class Draws:
             given = signature.bind(*args, **kwargs)
             seed, replica = given.arguments.get("seed"), _replica()
             shape = _shape(given.arguments)
-            share = _share(shape, _rows.get()) if replica and shape else None
+            share = _share(shape, self._rows) if replica and shape else None
             if replica is None or share is None or not _is_plain(given.arguments):
                 return original(*args, **kwargs)
             if not isinstance(seed, _compat.SeedGenerator):
@@ -80,22 +94,6 @@ class Draws:
             return draw(original, given.arguments, share, replica.replica_id_in_sync_group)
 
         return drawn
-
-
-def _with_rows(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`Engine.run`, during which the rows of each replica are known."""
-
-    def run(self: Any, strategy: Any, fn: Any, args: Any, kwargs: Any, *rest: Any) -> Any:
-        leaves = jax.tree.leaves((args, kwargs), is_leaf=is_distributed)
-        divided = [leaf for leaf in leaves if isinstance(leaf, PerReplica)]
-        sizes = next((found for found in map(_sizes, divided) if found), ())
-        token = _rows.set(sizes)
-        try:
-            return original(self, strategy, fn, args, kwargs, *rest)
-        finally:
-            _rows.reset(token)
-
-    return run
 
 
 def _sizes(value: PerReplica) -> tuple[int, ...]:

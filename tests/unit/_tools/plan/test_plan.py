@@ -13,7 +13,13 @@ import pytest
 
 import replicax as rx
 from replicax._tools.plan import planning, targets
-from replicax._tools.plan.step import TooLarge, bytes_per_device, lower_train_step, rows_of
+from replicax._tools.plan.step import (
+    TooLarge,
+    bytes_per_device,
+    lower_replica_step,
+    lower_train_step,
+    rows_of,
+)
 from replicax._tools.plan.targets import Chip, gpu, strategy_for
 
 from helpers import run_python
@@ -327,3 +333,20 @@ def test_the_replicas_divide_the_batch_of_a_step():
     batch = np.zeros((30, 64), "float32"), np.zeros((30, 8), "float32")
     with pytest.raises(rx.errors.UsageError, match="Cannot divide an array"):
         rx.plan(step, batch, topologies=["cpu:4"])
+
+
+def test_a_custom_step_reuses_memory_as_the_planned_strategy_does():
+    mirrored = rx.MirroredStrategy(["CPU:0", "CPU:1"])
+    central = rx.CentralStorageStrategy(["CPU:0", "CPU:1"], "CPU:2")
+    for owner in (mirrored, central):
+        with owner.scope():
+            total = keras.Variable(np.zeros((64, 64), "float32"), aggregation="sum")
+
+        def step(x, total=total):
+            total.assign_add(x.sum() * total)
+
+        def reused(strategy, step=step):
+            lowered = lower_replica_step(step, (np.ones((4, 2), "float32"),), strategy)
+            return lowered.program.compile().memory_analysis().alias_size_in_bytes
+
+        assert (reused(mirrored), reused(central)) == (64 * 64 * 4, 0)
