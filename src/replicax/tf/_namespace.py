@@ -50,7 +50,7 @@ def children(namespace: str) -> list[str]:
 
 def make_all() -> None:
     """Put every namespace of the table where `import` and its parent find it."""
-    for name in NAMESPACES:
+    for name in sorted(NAMESPACES):  # a parent before its children
         parent, _, own = name.rpartition(".")
         if parent:
             made = sys.modules[f"replicax.{name}"] = Namespace(name)
@@ -99,7 +99,6 @@ def _in_either_order(found: Any, path: str) -> Any:
 
 
 def _hint(namespace: str, name: str) -> str:
-    """What to use for a name that a namespace lacks."""
     from replicax.tf._absent import instead  # reads a file
 
     if advice := instead(f"{namespace}.{name}"):
