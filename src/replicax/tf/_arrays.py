@@ -50,7 +50,7 @@ def shape(input: Any, out_type: Any = None, name: str | None = None) -> Any:
         (6, 1)
     """
     if is_symbolic(input):
-        from replicax.tf._sizes import shape_of
+        from replicax.tf._symbolic import shape_of
 
         return shape_of(input)
     sizes = input.shape if hasattr(input, "shape") else array(input)[1].shape

@@ -5,12 +5,14 @@ A box is (top, left, bottom, right), of numbers from 0 to 1 where an image is be
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.scipy.ndimage import map_coordinates
 
 from replicax._core.errors import UsageError
 from replicax.tf._calls import (
@@ -77,10 +79,8 @@ def non_max_suppression(
 
     In compiled code, where sizes are known, use `non_max_suppression_padded`.
     """
-    concrete(scores, "tf.image.non_max_suppression")
-    args = (boxes, scores, static_size(max_output_size), iou_threshold, score_threshold)
-    places, _, count = _chosen(*args)
-    return places[: int(count)]
+    limits = iou_threshold, score_threshold
+    return non_max_suppression_with_scores(boxes, scores, max_output_size, *limits)[0]
 
 
 def non_max_suppression_with_scores(
@@ -93,7 +93,7 @@ def non_max_suppression_with_scores(
     name: str | None = None,
 ) -> tuple[Any, Any]:
     """As `non_max_suppression`, with the scores, which a sigma lowers where boxes overlap."""
-    concrete(scores, "tf.image.non_max_suppression_with_scores")
+    concrete(scores, "tf.image.non_max_suppression")
     args = (boxes, scores, static_size(max_output_size), iou_threshold, score_threshold)
     places, found, count = _chosen(*args, soft_nms_sigma)
     return places[: int(count)], found[: int(count)]
@@ -200,16 +200,9 @@ def crop_and_resize(
     (rows, rows_there), (columns, columns_there) = along(0), along(1)
 
     def one(number: Any, rows: Any, columns: Any) -> Any:
-        def pick(y: Any, x: Any) -> Any:
-            return images[number][y.astype(int)[:, None], x.astype(int)]
-
-        if method == "nearest":
-            return pick(jnp.floor(rows + 0.5), jnp.floor(columns + 0.5))
-        (top, bottom), (left, right) = ((jnp.floor(a), jnp.ceil(a)) for a in (rows, columns))
-        down, across = (rows - top)[:, None, None], (columns - left)[:, None]
-        above = pick(top, left) * (1 - across) + pick(top, right) * across
-        below = pick(bottom, left) * (1 - across) + pick(bottom, right) * across
-        return above * (1 - down) + below * down
+        at, order = jnp.meshgrid(rows, columns, indexing="ij"), int(method != "nearest")
+        pick = functools.partial(map_coordinates, coordinates=at, order=order, mode="nearest")
+        return jax.vmap(pick, -1, -1)(images[number])
 
     found = jax.vmap(one)(jnp.asarray(box_indices), rows, columns)
     there = (rows_there[:, :, None] & columns_there[:, None])[..., None]

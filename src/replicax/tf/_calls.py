@@ -259,7 +259,6 @@ def _array(xp: Any, value: Any, beside: Any) -> Any:
 
 
 def _packed(xp: Any, values: Sequence[Any], beside: Any) -> Any:
-    """A nested list as one array."""
     if is_python(values):
         kept = of_python(values)
         numbers = beside is not None and beside.kind != "b" and kept.dtype.kind in "iufc"

@@ -18,7 +18,6 @@ _SPACE = {1: "W", 2: "HW", 3: "DHW"}
 
 
 def _channels_first(data_format: str | None, space: int) -> bool:
-    """Whether the channels stand before the space."""
     known = {f"N{_SPACE[space]}C": False, f"NC{_SPACE[space]}": True}
     if data_format is None:
         return False
@@ -185,15 +184,7 @@ def _transposed(name: str, space: int | None, layout: str | None) -> Callable[..
 
     text = """The gradient of a convolution for its input: images become larger.
 
-    Args:
-        input: The images, sequences or volumes.
-        filters: Of shape (height, width, channels of the result, channels of the input).
-        output_shape: The shape of the result.
-        strides: Steps.
-        padding: "SAME" or "VALID".
-        data_format: Where the channels stand, such as "NHWC" or "NCHW".
-        dilations: Distances of what a filter sees.
-        name: Of no consequence.
+    Filters have the shape (height, width, channels of the result, channels of the input).
     """
     return array_function(published(function, name, text))
 

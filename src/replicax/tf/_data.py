@@ -10,6 +10,8 @@ from replicax.data import Dataset
 # Takes and returns a data set, for `apply`.
 Transformation = Callable[[Any], Any]
 
+sample_from_datasets = Dataset.sample_from_datasets
+
 
 def Counter(start: int = 0, step: int = 1, dtype: Any = "int64") -> Any:
     """The numbers from `start` on, without end."""
@@ -34,9 +36,11 @@ def assert_cardinality(expected_cardinality: int) -> Transformation:
     return check
 
 
-def choose_from_datasets(datasets: Any, choice_dataset: Any, **kwargs: Any) -> Any:
-    """`tf.data.Dataset.choose_from_datasets`."""
-    return Dataset.choose_from_datasets(datasets, choice_dataset, **kwargs)
+def choose_from_datasets(
+    datasets: Any, choice_dataset: Any, stop_on_empty_dataset: bool = False
+) -> Any:
+    """`tf.data.Dataset.choose_from_datasets`, which by default passes over what has ended."""
+    return Dataset.choose_from_datasets(datasets, choice_dataset, stop_on_empty_dataset)
 
 
 def copy_to_device(target_device: Any, source_device: Any = None) -> Transformation:
@@ -97,13 +101,6 @@ def parallel_interleave(
 def prefetch_to_device(device: Any, buffer_size: int | None = None) -> Transformation:
     """`Dataset.prefetch`: `fit` and distributed data sets place batches, ahead of their step."""
     return lambda dataset: dataset.prefetch(-1 if buffer_size is None else buffer_size)
-
-
-def sample_from_datasets(
-    datasets: Any, weights: Any = None, seed: int | None = None, **kwargs: Any
-) -> Any:
-    """`tf.data.Dataset.sample_from_datasets`."""
-    return Dataset.sample_from_datasets(datasets, weights, seed, **kwargs)
 
 
 def save(dataset: Any, path: str, compression: Any = None) -> None:

@@ -219,7 +219,6 @@ def _of_one(found: Any, key: str, feature: Any) -> Any:
 
 
 def _of_column(column: Column, key: str, feature: Any) -> Any:
-    """A feature of a batch."""
     values, counts, _ = column
     if isinstance(feature, FixedLenFeature):
         return hosted(values.reshape(len(counts), *feature.shape))
@@ -229,7 +228,6 @@ def _of_column(column: Column, key: str, feature: Any) -> Any:
 
 
 def _values(found: Any, key: str, feature: Any, index: int) -> np.ndarray:
-    """The values that a record has of a feature."""
     if isinstance(feature, FixedLenFeature):
         return values_of(found, key, feature, index)
     name = getattr(feature, "value_key", None) or key
@@ -269,7 +267,6 @@ def _steps(lists: Any, key: str, feature: Any, index: int) -> list[np.ndarray]:
 
 
 def _stacked(rows: Sequence[np.ndarray], feature: Any) -> np.ndarray:
-    """The steps of a record as one array."""
     return joined(rows, feature).values.reshape(len(rows), *feature.shape)
 
 

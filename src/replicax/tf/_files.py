@@ -54,7 +54,6 @@ def _path_of(path: Any) -> str:
 
 
 def _place(path: Any) -> tuple[Any, str]:
-    """The file system of a path, and the path as a text."""
     text = _path_of(path)
     if "://" not in text:
         return _Here, text

@@ -232,7 +232,6 @@ def rot90(image: Any, k: int = 1, name: str | None = None) -> Any:
 
 
 def _is_computed(*offsets: Any) -> bool:
-    """Whether compiled code computes one of them."""
     return any(isinstance(one, Tracer) for one in offsets)
 
 
@@ -244,7 +243,6 @@ def _check_offsets(down: Any, along: Any, lowest: int, rightmost: int) -> None:
 
 
 def _images(image: Any) -> tuple[Any, Any]:
-    """An array of one or more images, and what computes with it."""
     found = array_of(image)
     if found.ndim not in (3, 4):
         raise UsageError(

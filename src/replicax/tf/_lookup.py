@@ -6,6 +6,7 @@ A table of texts is for pipelines. A static one of whole numbers is a sorted arr
 from __future__ import annotations
 
 import zlib
+from collections.abc import Collection
 from typing import Any, ClassVar, final
 
 import jax
@@ -85,41 +86,37 @@ class TextFileInitializer(KeyValueTensorInitializer):
 
 
 class _Table:
-    """Keys, each with a row of values, and the value of what is no key."""
+    """A value, or a row of them, for each key, and one for what is no key."""
 
     _changes = False
 
     def __init__(self, keys: np.ndarray, values: np.ndarray, default: Any) -> None:
-        self._rows = {key: row for row, key in enumerate(keys.tolist())}
-        self._values = values
-        self._default = _plain(default).astype(values.dtype)
+        self._held = dict(zip(keys.tolist(), values, strict=True))
+        self._default = np.broadcast_to(_plain(default).astype(values.dtype), values.shape[1:])
         self.key_dtype, self.value_dtype = as_dtype(keys.dtype), as_dtype(values.dtype)
 
     def size(self, name: str | None = None) -> Any:
         """How many keys there are."""
-        return hosted(np.int64(len(self._rows)))
+        return hosted(np.int64(len(self._held)))
 
     def lookup(self, keys: Any, name: str | None = None) -> Any:
         """The value of each key."""
         if isinstance(keys, jax.Array):
             return self._in_compiled_code(keys)
-        keys = _plain(keys)
-        rows = self._rows_of(keys)
-        filled = np.concatenate([self._values, np.broadcast_to(self._default, self._tail)])
-        return hosted(filled[np.where(rows < 0, len(self._values), rows)])
+        keys, other = _plain(keys), self._default[()]
+        found = self._stacked([self._held.get(key, other) for key in keys.ravel().tolist()])
+        return hosted(found.reshape(keys.shape + self._default.shape))
 
     __getitem__ = lookup
 
-    @property
-    def _tail(self) -> tuple[int, ...]:
-        return (1, *self._values.shape[1:])
-
-    def _rows_of(self, keys: np.ndarray) -> np.ndarray:
-        found = [self._rows.get(key, -1) for key in keys.ravel().tolist()]
-        return np.array(found, np.int64).reshape(keys.shape)
+    def _stacked(self, values: Collection[Any]) -> np.ndarray:
+        found = np.empty((len(values), *self._default.shape), self._default.dtype)
+        for row, value in enumerate(values):
+            found[row] = value
+        return found
 
     def _in_compiled_code(self, keys: Any) -> Any:
-        if isinstance(keys, Tracer) and (self._changes or self._values.dtype == object):
+        if isinstance(keys, Tracer) and (self._changes or self._default.dtype == object):
             raise UsageError(
                 f"Compiled code cannot look up in this {type(self).__name__} of "
                 f"{self.value_dtype.name}: it holds text, or changes. Look up in `dataset.map`, "
@@ -128,12 +125,12 @@ class _Table:
         if not isinstance(keys, Tracer):
             found = self.lookup(np.asarray(keys))
             return found if found.dtype == object else jnp.asarray(fitting(found))
-        known = np.array(list(self._rows), np.int64)
+        known = np.array(list(self._held), np.int64)
         if not len(known):
-            return jnp.broadcast_to(jnp.asarray(self._default), (*keys.shape, *self._tail[1:]))
+            return jnp.broadcast_to(self._default, (*keys.shape, *self._default.shape))
         order = np.argsort(known)
         ordered = jnp.asarray(fitting(known[order])).astype(keys.dtype)
-        values = jnp.asarray(fitting(self._values[list(self._rows.values())][order]))
+        values = jnp.asarray(fitting(self._stacked(self._held.values())[order]))
         places = jnp.clip(jnp.searchsorted(ordered, keys), 0, len(known) - 1)
         there = (ordered[places] == keys).reshape(*keys.shape, *[1] * (values.ndim - 1))
         return jnp.where(there, values[places], jnp.asarray(self._default, values.dtype))
@@ -161,10 +158,10 @@ class StaticHashTable(_Table):
         experimental_is_anonymous: bool = False,
     ) -> None:
         super().__init__(initializer.keys, initializer.values, default_value)
-        if len(self._rows) < len(initializer.keys):
+        if len(self._held) < len(initializer.keys):
             raise UsageError(
                 f"Keys of a table must differ, got {len(initializer.keys)} keys with "
-                f"{len(self._rows)} different ones. Remove the others."
+                f"{len(self._held)} different ones. Remove the others."
             )
 
 
@@ -190,19 +187,19 @@ class StaticVocabularyTable(_Table):
 
     def size(self, name: str | None = None) -> Any:
         """How many numbers there are."""
-        return hosted(np.int64(len(self._rows) + self._buckets))
+        return hosted(np.int64(len(self._held) + self._buckets))
 
     def lookup(self, keys: Any, name: str | None = None) -> Any:
         """The number of each word."""
         found = super().lookup(keys)
         if isinstance(keys, jax.Array):
-            return jnp.where(found < 0, len(self._rows) + keys % self._buckets, found)
+            return jnp.where(found < 0, len(self._held) + keys % self._buckets, found)
         keys = _plain(keys)
         others = [
             zlib.crc32(key) if isinstance(key, bytes) else int(key) for key in keys.ravel().tolist()
         ]
         other = np.array(others, np.int64).reshape(keys.shape) % self._buckets
-        return hosted(np.where(np.asarray(found) < 0, len(self._rows) + other, np.asarray(found)))
+        return hosted(np.where(np.asarray(found) < 0, len(self._held) + other, np.asarray(found)))
 
     __getitem__ = lookup
 
@@ -227,28 +224,18 @@ class MutableHashTable(_Table):
 
     def insert(self, keys: Any, values: Any, name: str | None = None) -> None:
         """Give each key a value."""
-        keys, values = _plain(keys), _plain(values).astype(self._values.dtype)
-        held = dict(zip(self._rows, self._values, strict=True))
-        rows = values.reshape(-1, *self._values.shape[1:])
-        held.update(zip(keys.ravel().tolist(), rows, strict=True))
-        self._keep(held)
+        values = _plain(values).astype(self._default.dtype).reshape(-1, *self._default.shape)
+        self._held.update(zip(_plain(keys).ravel().tolist(), values, strict=True))
 
     def remove(self, keys: Any, name: str | None = None) -> None:
         """Take keys out; those that are not there do nothing."""
-        gone = set(_plain(keys).ravel().tolist())
-        held = zip(self._rows, self._values, strict=True)
-        self._keep({key: value for key, value in held if key not in gone})
-
-    def _keep(self, held: dict[Any, Any]) -> None:
-        values = np.empty((len(held), *self._values.shape[1:]), self._values.dtype)
-        for row, value in enumerate(held.values()):
-            values[row] = value
-        self._rows, self._values = {key: row for row, key in enumerate(held)}, values
+        for key in _plain(keys).ravel().tolist():
+            self._held.pop(key, None)
 
     def export(self, name: str | None = None) -> tuple[Any, Any]:
         """All keys, and their values."""
-        keys = np.array(list(self._rows), numpy_dtype(self.key_dtype))
-        return hosted(keys), hosted(self._values)
+        keys = np.array(list(self._held), numpy_dtype(self.key_dtype))
+        return hosted(keys), hosted(self._stacked(self._held.values()))
 
 
 @final

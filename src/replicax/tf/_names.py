@@ -28,6 +28,14 @@ _DTYPES = _of(
     "float32", "float64", "half", "int16", "int32", "int64", "int8", "string", "uint16", "uint32",
     "uint64", "uint8",
 )
+_ARITHMETIC = _of(
+    "._elementwise",
+    "abs", "acos", "acosh", "add", "add_n", "asin", "asinh", "atan", "atan2", "atanh", "cos",
+    "cosh", "divide", "equal", "exp", "floor", "greater", "greater_equal", "less", "less_equal",
+    "logical_and", "logical_not", "logical_or", "maximum", "minimum", "multiply", "negative",
+    "not_equal", "pow", "round", "scalar_mul", "sigmoid", "sign", "sin", "sinh", "sqrt", "square",
+    "subtract", "tan", "tanh", "truediv",
+)
 _SHORT_NAMES = _of(
     "keras.losses",
     "bce=binary_crossentropy", "cosine_proximity=cosine_similarity", "KLD=kl_divergence",
@@ -108,14 +116,11 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "shape_n", "size", "split", "squeeze", "stack", "tile", "transpose", "unstack", "zeros",
             "zeros_like",
         ),
+        _ARITHMETIC,
         _of(
             "._elementwise",
-            "abs", "acos", "acosh", "add", "add_n", "asin", "asinh", "atan", "atan2", "atanh",
-            "cast", "clip_by_value", "complex", "cos", "cosh", "divide", "equal", "exp", "floor",
-            "greater", "greater_equal", "less", "less_equal", "logical_and", "logical_not",
-            "logical_or", "maximum", "minimum", "multiply", "negative", "not_equal", "pow",
-            "realdiv", "round", "saturate_cast", "scalar_mul", "sigmoid", "sign", "sin", "sinh",
-            "sqrt", "square", "subtract", "tan", "tanh", "truediv", "truncatediv", "truncatemod",
+            "bitcast", "cast", "clip_by_value", "complex", "realdiv", "saturate_cast",
+            "truncatediv", "truncatemod",
         ),
         _of(
             "._indexing",
@@ -133,19 +138,18 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "argmax", "argmin", "cumsum", "reduce_all", "reduce_any", "reduce_logsumexp",
             "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum",
         ),
-        _of("._elementwise", "bitcast"),
-        _of("._flow.branches", "case", "cond", "switch_case"),
-        _of("._flow.loops", "foldl", "foldr", "map_fn", "scan", "vectorized_map", "while_loop"),
+        _of(
+            "._flow.control_flow",
+            "case", "cond", "foldl", "foldr", "map_fn", "scan", "switch_case", "vectorized_map",
+            "while_loop",
+        ),
         _of("._flow.ranges", "range"),
         _of("._flow.tensor_array", "TensorArray"),
         _of("._ragged", "RaggedTensor", "RaggedTensorSpec"),
         _of("._sparse", "SparseTensor", "SparseTensorSpec"),
         {"__version__": "._services:VERSION"},
     ),
-    "tf.audio": (
-        "sounds; on the host, with NumPy",
-        _of("._files", "decode_wav", "encode_wav"),
-    ),
+    "tf.audio": ("sounds; on the host, with NumPy", _of("._files", "decode_wav", "encode_wav")),
     "tf.autograph": (
         "Python's control flow, converted for compiled code",
         _of("._autograph.calling", "set_verbosity", "to_code", "to_graph", "trace"),
@@ -290,10 +294,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "get_strategy", "has_strategy", "in_cross_replica_context",
         ),
     ),
-    "tf.distribute.cluster_resolver": (
-        "who is in the cluster, and who am I",
-        _RESOLVERS,
-    ),
+    "tf.distribute.cluster_resolver": ("who is in the cluster, and who am I", _RESOLVERS),
     "tf.distribute.coordinator": (
         "functions that run on the workers of a cluster",
         _of(
@@ -384,10 +385,13 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         _of(
             "._image_colors",
             "adjust_brightness", "adjust_contrast", "adjust_gamma", "adjust_hue",
-            "adjust_saturation", "convert_image_dtype", "grayscale_to_rgb", "hsv_to_rgb",
-            "per_image_standardization", "random_brightness", "random_contrast", "random_hue",
-            "random_saturation", "rgb_to_grayscale", "rgb_to_hsv", "stateless_random_brightness",
-            "stateless_random_contrast", "stateless_random_hue", "stateless_random_saturation",
+            "adjust_jpeg_quality", "adjust_saturation", "convert_image_dtype", "extract_patches",
+            "grayscale_to_rgb", "hsv_to_rgb", "image_gradients", "per_image_standardization",
+            "psnr", "random_brightness", "random_contrast", "random_hue", "random_jpeg_quality",
+            "random_saturation", "rgb_to_grayscale", "rgb_to_hsv", "rgb_to_yiq", "rgb_to_yuv",
+            "sobel_edges", "ssim", "ssim_multiscale", "stateless_random_brightness",
+            "stateless_random_contrast", "stateless_random_hue", "stateless_random_jpeg_quality",
+            "stateless_random_saturation", "total_variation", "yiq_to_rgb", "yuv_to_rgb",
         ),
         _of(
             "._files",
@@ -399,13 +403,6 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "combined_non_max_suppression", "crop_and_resize", "draw_bounding_boxes",
             "non_max_suppression", "non_max_suppression_padded", "non_max_suppression_with_scores",
             "sample_distorted_bounding_box", "stateless_sample_distorted_bounding_box",
-        ),
-        _of(
-            "._image_measures",
-            "adjust_jpeg_quality", "extract_patches", "image_gradients", "psnr",
-            "random_jpeg_quality", "rgb_to_yiq", "rgb_to_yuv", "sobel_edges", "ssim",
-            "ssim_multiscale", "stateless_random_jpeg_quality", "total_variation", "yiq_to_rgb",
-            "yuv_to_rgb",
         ),
     ),
     "tf.initializers": (
@@ -437,28 +434,23 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "walk",
         ),
     ),
-    "tf.keras": (
-        "Keras 3, and the older spellings that the guides use",
-        "keras",
-    ),
-    "tf.keras.activations": ("activation functions", "keras.activations"),
-    "tf.keras.applications": ("well-known models", "keras.applications"),
+    "tf.keras": ("Keras 3, and the older spellings that the guides use", "keras"),
     "tf.keras.backend": (
         "settings, and the functions of tensors that Keras 2 had",
         _of(
             "keras.ops",
             "abs", "all", "any", "binary_crossentropy", "cast", "categorical_crossentropy", "cos",
-            "dot", "equal", "exp", "greater", "greater_equal", "less", "less_equal", "log", "max",
-            "maximum", "mean", "min", "minimum", "not_equal", "prod", "reshape", "round", "sigmoid",
-            "sign", "sin", "softmax", "softplus", "softsign", "sparse_categorical_crossentropy",
-            "sqrt", "square", "squeeze", "stack", "std", "stop_gradient", "sum", "tanh",
-            "transpose", "var",
+            "dot", "elu", "equal", "exp", "greater", "greater_equal", "less", "less_equal", "log",
+            "max", "maximum", "mean", "min", "minimum", "not_equal", "prod", "reshape", "round",
+            "sigmoid", "sign", "sin", "softmax", "softplus", "softsign",
+            "sparse_categorical_crossentropy", "sqrt", "square", "squeeze", "stack", "std",
+            "stop_gradient", "sum", "tanh", "transpose", "var",
         ),
         _of(
             "._keras2.backend",
             "arange", "argmax", "argmin", "batch_dot", "batch_flatten", "batch_get_value",
             "batch_set_value", "bias_add", "cast_to_floatx", "clip", "concatenate", "constant",
-            "conv2d", "count_params", "cumprod", "cumsum", "dropout", "dtype", "elu", "eval",
+            "conv2d", "count_params", "cumprod", "cumsum", "dropout", "dtype", "eval",
             "expand_dims", "eye", "flatten", "foldl", "foldr", "gather", "get_value",
             "hard_sigmoid", "in_top_k", "int_shape", "l2_normalize", "map_fn",
             "moving_average_update", "ndim", "one_hot", "ones", "ones_like", "permute_dimensions",
@@ -473,15 +465,8 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
     ),
     "tf.keras.callbacks": ("callbacks; where Keras' one needs TensorFlow, ours", *_CALLBACKS),
     "tf.keras.callbacks.experimental": ("the same as `tf.keras.callbacks`", *_CALLBACKS),
-    "tf.keras.config": ("floatx, epsilon and the backend's settings", "keras.config"),
-    "tf.keras.constraints": ("constraints of weights", "keras.constraints"),
-    "tf.keras.datasets": ("small data sets, downloaded by Keras", "keras.datasets"),
-    "tf.keras.distribution": ("Keras' own layouts", "keras.distribution"),
-    "tf.keras.dtype_policies": ("types that layers compute with", "keras.dtype_policies"),
     # Schedules once lived here, as `CosineDecay`; the rest is gone.
     "tf.keras.experimental": ("the first place of schedules", "keras.optimizers.schedules"),
-    "tf.keras.export": ("models for serving", "keras.export"),
-    "tf.keras.initializers": ("how weights begin", "keras.initializers"),
     "tf.keras.layers": (
         "layers; those for text, which Keras has for TensorFlow only, are Replicax'",
         *_LAYERS,
@@ -497,18 +482,14 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
     ),
     "tf.keras.losses": ("losses, with the older `Reduction`", *_LOSSES),
     "tf.keras.metrics": ("metrics", *_METRICS),
-    "tf.keras.mixed_precision": ("computing in 16 bits", "keras.mixed_precision"),
     "tf.keras.mixed_precision.experimental": (
         "the first names of what is there",
         {"set_policy": "keras.mixed_precision:set_global_policy"},
         "keras.mixed_precision",
     ),
     "tf.keras.models": ("models, and how they are saved", _SAVING, "keras.models"),
-    "tf.keras.ops": ("Keras' functions of tensors", "keras.ops"),
-    "tf.keras.optimizers": ("optimizers and schedules", "keras.optimizers"),
     "tf.keras.optimizers.experimental": ("Keras' optimizers of today", "keras.optimizers"),
     "tf.keras.optimizers.legacy": ("Keras' optimizers of today", "keras.optimizers"),
-    "tf.keras.optimizers.schedules": ("learning rates by the step", "keras.optimizers.schedules"),
     "tf.keras.preprocessing": (
         "data sets of folders, and the older helpers for images and texts",
         _DATA_SETS,
@@ -535,11 +516,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         ),
         "keras.preprocessing",
     ),
-    "tf.keras.quantizers": ("quantization", "keras.quantizers"),
-    "tf.keras.random": ("random numbers", "keras.random"),
-    "tf.keras.regularizers": ("regularizers", "keras.regularizers"),
     "tf.keras.saving": ("saving and loading", _SAVING, "keras.saving"),
-    "tf.keras.tree": ("nests", "keras.tree"),
     "tf.keras.utils": ("helpers; data sets of folders are Replicax'", _DATA_SETS, "keras.utils"),
     "tf.keras.utils.experimental": (
         "`DatasetCreator`",
@@ -547,7 +524,6 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         _DATA_SETS,
         "keras.utils",
     ),
-    "tf.keras.wrappers": ("models for scikit-learn", "keras.wrappers"),
     "tf.linalg": (
         "matrices and vectors; here are only their names",
         _of("._arrays", "eye"),
@@ -576,31 +552,23 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
     "tf.math": (
         "functions of numbers",
         _of("._nn", "in_top_k", "log_softmax", "softmax", "softplus", "softsign", "top_k"),
+        _ARITHMETIC,
         _of(
             "._elementwise",
-            "abs", "acos", "acosh", "add", "add_n", "asin", "asinh", "atan", "atan2", "atanh",
-            "ceil", "conj", "cos", "cosh", "digamma", "divide", "divide_no_nan", "equal", "erf",
-            "erfc", "erfinv", "exp", "expm1", "floor", "floordiv", "floormod", "greater",
-            "greater_equal", "imag", "is_finite", "is_inf", "is_nan", "less", "less_equal",
-            "lgamma", "log", "log1p", "log_sigmoid", "logical_and", "logical_not", "logical_or",
-            "logical_xor", "maximum", "minimum", "mod", "multiply", "multiply_no_nan", "negative",
-            "not_equal", "pow", "real", "reciprocal", "reciprocal_no_nan", "rint", "round", "rsqrt",
-            "scalar_mul", "sigmoid", "sign", "sin", "sinh", "sqrt", "square", "squared_difference",
-            "subtract", "tan", "tanh", "truediv", "xdivy", "xlog1py", "xlogy",
+            "ceil", "conj", "digamma", "divide_no_nan", "erf", "erfc", "erfinv", "expm1",
+            "floordiv", "floormod", "imag", "is_finite", "is_inf", "is_nan", "lgamma", "log",
+            "log1p", "log_sigmoid", "logical_xor", "mod", "multiply_no_nan", "real", "reciprocal",
+            "reciprocal_no_nan", "rint", "rsqrt", "squared_difference", "xdivy", "xlog1py", "xlogy",
         ),
         _of(
             "._reductions",
-            "argmax", "argmin", "count_nonzero", "cumprod", "cumsum", "cumulative_logsumexp",
-            "reduce_all", "reduce_any", "reduce_euclidean_norm", "reduce_logsumexp", "reduce_max",
-            "reduce_mean", "reduce_min", "reduce_prod", "reduce_std", "reduce_sum",
-            "reduce_variance", "zero_fraction",
-        ),
-        _of(
-            "._segments",
-            "bincount", "confusion_matrix", "segment_max", "segment_mean", "segment_min",
-            "segment_prod", "segment_sum", "unsorted_segment_max", "unsorted_segment_mean",
-            "unsorted_segment_min", "unsorted_segment_prod", "unsorted_segment_sqrt_n",
-            "unsorted_segment_sum",
+            "argmax", "argmin", "bincount", "confusion_matrix", "count_nonzero", "cumprod",
+            "cumsum", "cumulative_logsumexp", "reduce_all", "reduce_any", "reduce_euclidean_norm",
+            "reduce_logsumexp", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod",
+            "reduce_std", "reduce_sum", "reduce_variance", "segment_max", "segment_mean",
+            "segment_min", "segment_prod", "segment_sum", "unsorted_segment_max",
+            "unsorted_segment_mean", "unsorted_segment_min", "unsorted_segment_prod",
+            "unsorted_segment_sqrt_n", "unsorted_segment_sum", "zero_fraction",
         ),
         _of("._linalg", "l2_normalize"),
     ),
@@ -625,16 +593,15 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         _of("._elementwise", "sigmoid", "tanh"),
         _of(
             "._nn",
-            "batch_normalization", "crelu", "ctc_loss", "dropout", "elu", "embedding_lookup",
-            "embedding_lookup_sparse", "gelu", "in_top_k", "l2_loss", "leaky_relu",
-            "local_response_normalization", "log_poisson_loss", "log_softmax", "moments",
-            "normalize_moments", "relu", "relu6", "safe_embedding_lookup_sparse", "selu",
-            "sigmoid_cross_entropy_with_logits", "silu", "softmax",
-            "softmax_cross_entropy_with_logits", "softplus", "softsign",
+            "batch_normalization", "crelu", "ctc_beam_search_decoder", "ctc_greedy_decoder",
+            "ctc_loss", "dropout", "elu", "embedding_lookup", "embedding_lookup_sparse", "gelu",
+            "in_top_k", "l2_loss", "leaky_relu", "local_response_normalization", "log_poisson_loss",
+            "log_softmax", "moments", "normalize_moments", "relu", "relu6",
+            "safe_embedding_lookup_sparse", "selu", "sigmoid_cross_entropy_with_logits", "silu",
+            "softmax", "softmax_cross_entropy_with_logits", "softplus", "softsign",
             "sparse_softmax_cross_entropy_with_logits", "sufficient_statistics", "swish", "top_k",
             "weighted_cross_entropy_with_logits", "weighted_moments",
         ),
-        _of("._ctc", "ctc_beam_search_decoder", "ctc_greedy_decoder"),
         _of("._reductions", "zero_fraction"),
         _of("._linalg", "l2_normalize"),
         _of("replicax._core.nn", "compute_average_loss", "scale_regularization_loss"),
@@ -798,6 +765,15 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
     ),
 }
 
+NAMESPACES |= {
+    f"tf.keras.{name}": (f"the same as `keras.{name}`", f"keras.{name}")
+    for name in (
+        "activations", "applications", "config", "constraints", "datasets", "distribution",
+        "dtype_policies", "export", "initializers", "mixed_precision", "ops", "optimizers",
+        "optimizers.schedules", "quantizers", "random", "regularizers", "tree", "wrappers",
+    )
+}
+
 # Modules below a namespace that shows Keras' own module; here so that `import` finds them, too.
 SUBMODULES_OF_KERAS = {
     **{
@@ -849,6 +825,20 @@ OTHERS_IN_V1 = {
     "tf.strings.split": "Use `tf.strings.split`, whose result is ragged.",
     "tf.summary": "Use `tf.summary` with `tf.summary.create_file_writer(folder)`.",
     "tf.where": "Use `tf.where`, which broadcasts the condition as NumPy does.",
+}
+
+# Functions whose arguments are in another order in `tf.compat.v1`, and how many come first in both.
+FIRST_IN_V1 = {
+    "tf.argmax": 2, "tf.argmin": 2, "tf.boolean_mask": 2, "tf.convert_to_tensor": 2,
+    "tf.distribute.experimental.TPUStrategy": 1, "tf.gather": 3, "tf.gather_nd": 2,
+    "tf.image.draw_bounding_boxes": 2, "tf.image.sample_distorted_bounding_box": 3,
+    "tf.io.decode_csv": 4, "tf.io.decode_raw": 3, "tf.math.argmax": 2, "tf.math.argmin": 2,
+    "tf.nn.conv1d": 4, "tf.nn.conv2d": 4, "tf.nn.conv2d_transpose": 6, "tf.nn.conv3d_transpose": 6,
+    "tf.nn.crelu": 1, "tf.nn.depth_to_space": 2, "tf.nn.depthwise_conv2d": 4, "tf.nn.moments": 3,
+    "tf.nn.safe_embedding_lookup_sparse": 5, "tf.nn.separable_conv2d": 5,
+    "tf.nn.space_to_depth": 2, "tf.nn.weighted_moments": 3, "tf.pad": 3, "tf.shape": 1,
+    "tf.size": 1, "tf.sparse.concat": 2, "tf.sparse.reduce_max": 3, "tf.sparse.reduce_sum": 3,
+    "tf.strings.length": 1, "tf.strings.substr": 3, "tf.transpose": 2, "tf.while_loop": 7,
 }
 
 

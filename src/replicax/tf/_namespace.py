@@ -10,9 +10,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from replicax._core.errors import did_you_mean
+from replicax._core.errors import UsageError, did_you_mean
 from replicax._core.seams import put_in_if_keras_is_there
-from replicax.tf._names import NAMESPACES, SUBMODULES_OF_KERAS
+from replicax.tf._names import FIRST_IN_V1, NAMESPACES, SUBMODULES_OF_KERAS
 
 
 class Namespace(ModuleType):
@@ -50,7 +50,7 @@ def children(namespace: str) -> list[str]:
 
 def make_all() -> None:
     """Put every namespace of the table where `import` and its parent find it."""
-    for name in NAMESPACES:
+    for name in sorted(NAMESPACES):  # a parent before its children
         parent, _, own = name.rpartition(".")
         if parent:
             made = sys.modules[f"replicax.{name}"] = Namespace(name)
@@ -74,13 +74,31 @@ def _find(namespace: str, name: str) -> Any:
                 continue
             found = getattr(module, name)
         _give_methods()
-        return found
+        return _in_either_order(found, f"{namespace}.{name}")
     hint = _hint(namespace, name)
     raise AttributeError(f"replicax.tf has no `{namespace}.{name}`.{hint} See docs/tf.md.")
 
 
+def _in_either_order(found: Any, path: str) -> Any:
+    """A name of version 1, which takes by position only what comes first in both versions."""
+    _, v1, name = path.partition("tf.compat.v1.")
+    if not v1 or f"tf.{name}" not in FIRST_IN_V1:
+        return found
+    count = FIRST_IN_V1[f"tf.{name}"]
+
+    @functools.wraps(found)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > count:
+            raise UsageError(
+                f"`{path}` takes {count} arguments by position, got {len(args)}: the order of the "
+                f"others is another one in version 1. Pass them by name, as to `tf.{name}`."
+            )
+        return found(*args, **kwargs)
+
+    return call
+
+
 def _hint(namespace: str, name: str) -> str:
-    """What to use for a name that a namespace lacks."""
     from replicax.tf._absent import instead  # reads a file
 
     if advice := instead(f"{namespace}.{name}"):

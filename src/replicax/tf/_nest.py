@@ -45,7 +45,6 @@ def _keys(structure: Mapping[Any, Any]) -> list[Any]:
 
 
 def _like(structure: Any, parts: list[Any]) -> Any:
-    """A nest of these parts, of the type of the given one."""
     if isinstance(structure, Mapping):
         found = dict(zip(_keys(structure), parts, strict=True))
         ordered = {key: found[key] for key in structure}

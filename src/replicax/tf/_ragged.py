@@ -444,6 +444,5 @@ def _whole(index: Any) -> int:
 
 
 def _plain(key: slice) -> slice:
-    """A slice of numbers."""
     ends = (key.start, key.stop, key.step)
     return slice(*(None if end is None else _whole(end) for end in ends))

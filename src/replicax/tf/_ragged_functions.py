@@ -123,7 +123,6 @@ def _reduced(name: str, fill: Callable[[Any], Any], of_none: Callable[[Any], Any
 
 
 def _counts(rows: RaggedTensor, gone: list[int], keepdims: bool) -> np.ndarray:
-    """How many elements there are of what is reduced."""
     ones = RaggedTensor(np.ones(rows.values.shape, np.int64), rows.row_splits)
     return np.sum(ones.to_tensor(), axis=tuple(gone), keepdims=keepdims)
 

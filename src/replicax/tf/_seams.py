@@ -20,7 +20,7 @@ from replicax._program.compiling import compiled
 from replicax._program.jaxpr import calls_python
 from replicax._program.table_gradients import with_rows
 from replicax.tf._keras2 import around, own_steps, uncalled
-from replicax.tf._sizes import trying_sizes
+from replicax.tf._symbolic import trying_sizes
 
 
 def install() -> None:

@@ -173,7 +173,6 @@ class SparseTensor(CompositeTensor):
         return self.with_values(self.values / self._at_places(other))
 
     def _at_places(self, other: Any) -> Any:
-        """The elements of an array that belong to those that are held."""
         xp, whole = array(other)
         if not whole.ndim:
             return other

@@ -38,7 +38,6 @@ def _ordered(indices: Any, values: Any, shape: Any) -> SparseTensor:
 
 
 def _columns(tensor: SparseTensor, xp: Any) -> list[Any]:
-    """The places along each axis."""
     return [*xp.asarray(tensor.indices).T]
 
 

@@ -232,7 +232,6 @@ def reduce_join(
 
 
 def _joined_rows(rows: RaggedTensor, axis: Any, keepdims: bool, separator: str) -> Any:
-    """The texts of each row joined."""
     if axis not in (1, -1) or rows.values.ndim > 1:
         raise rows.refused("joined along other axes than its rows")
     texts = [_joined(np.asarray(row, object), separator) for row in rows]

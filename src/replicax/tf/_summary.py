@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class _State:
-    """Where summaries go."""
-
     writer: SummaryWriter | None = None
     step: Any = None
     record: Any = True

@@ -88,7 +88,6 @@ class TestCase(absltest.TestCase):
 
 
 def _pairs(a: Any, b: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The arrays of two nests."""
     left, right = _array(a), _array(b)
     if left is not None and right is not None:
         yield left, right

@@ -189,12 +189,7 @@ def _dataset(rows: _Rows, batch_size: int | None, shuffle: bool) -> Dataset | An
 
 @final
 class _Rows:
-    """The rows of a data source; of supervised ones, what is asked for of each.
-
-    Args:
-        source: Has `len` and `[]`.
-        keys: The names in a row, in tuples and dicts; None for the row itself.
-    """
+    """The rows of a data source; of supervised ones the values of these keys, tuples or dicts."""
 
     def __init__(self, source: Any, keys: Any) -> None:
         self._source, self._keys = source, keys

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax.tf._flow.branches import cond
+from replicax.tf._flow.control_flow import cond
 
 from helpers import batch_of, few_strategies, local
 

@@ -13,7 +13,7 @@ import pytest
 import replicax as rx
 from replicax._program.program import BySignature, ProgramCache
 from replicax.data import Dataset
-from replicax.tf._flow.loops import map_fn, scan
+from replicax.tf._flow.control_flow import map_fn, scan
 
 from helpers import few_strategies
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from operator import attrgetter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from replicax import tf
-from replicax.tf._names import OTHERS_IN_V1
+from replicax.tf._names import FIRST_IN_V1, OTHERS_IN_V1
 from replicax.tf.compat import v2
 from replicax.tf.compat.v1 import ConfigProto
 
@@ -74,6 +76,36 @@ def test_a_name_that_means_something_else_in_version_1_says_what_to_use(name):
         for part in parts:
             found = getattr(found, part)
     assert OTHERS_IN_V1[name] in str(raised.value)
+
+
+IMAGE = np.arange(4.0).reshape(1, 2, 2, 1)
+# As version 1 computes them, with arguments by position as far as both versions order them alike.
+IN_V1 = {
+    "argmax": (([[1, 5], [7, 2]], 0), {}, [1, 0]),
+    "boolean_mask": (([[1, 2], [3, 4]], [True, False]), {"axis": 1}, [[1], [3]]),
+    "expand_dims": (([1, 2], 1, "name"), {}, [[1], [2]]),
+    "gather": (([[1, 2], [3, 4]], [1], None), {"axis": 1}, [[2], [4]]),
+    "math.bincount": (([0, 2, 2], None, 4), {}, [1, 0, 2, 0]),
+    "nn.conv2d": ((IMAGE, np.ones((2, 2, 1, 1)), [1, 1, 1, 1], "VALID"), {}, [[[[6]]]]),
+    "nn.max_pool": ((IMAGE, [1, 2, 2, 1], [1, 1, 1, 1], "VALID"), {}, [[[[3]]]]),
+    "pad": (([1], [[1, 0]], "CONSTANT"), {"constant_values": 7}, [7, 1]),
+    "reduce_sum": (([[1, 2], [3, 4]], 1, True, "name"), {}, [[3], [7]]),
+    "strings.length": ((["é"],), {"unit": "UTF8_CHAR"}, [1]),
+    "transpose": (([[1, 2]], [1, 0]), {}, [[1], [2]]),
+}
+
+
+@pytest.mark.parametrize("name", IN_V1)
+def test_what_names_of_version_1_compute(name):
+    args, named, expected = IN_V1[name]
+    assert attrgetter(name)(tf.compat.v1)(*args, **named).tolist() == expected
+
+
+@pytest.mark.parametrize("name", FIRST_IN_V1)
+def test_arguments_in_another_order_than_in_version_1_are_refused(name):
+    own, count = name.removeprefix("tf."), FIRST_IN_V1[name]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"v1.{own}` takes {count} arguments"):
+        attrgetter(own)(tf.compat.v1)(*range(count), "name")
 
 
 def test_names_of_its_own(tmp_path):

@@ -21,8 +21,6 @@ from replicax.tf._autograph.staged import FLAGS
 
 @final
 class _Source(api.PyToPy):
-    """Rewrites the syntax tree of a function."""
-
     def transform_function(self, fn: Any, user_context: Any) -> Any:
         return transpiler.GenericTranspiler.transform_function(self, fn, user_context)
 
@@ -114,7 +112,6 @@ def converted(fn: Any) -> Callable[..., Any]:
 
 
 def _factory(fn: Any) -> types.CodeType:
-    """The code of a function of our operators that makes the rewritten one."""
     node, name = tree_of(fn)
     closure = "".join(f"    {free} = None\n" for free in fn.__code__.co_freevars)
     text = f"def outer():\n{closure}    def inner(ag__):\n        return {name}\n    return inner\n"

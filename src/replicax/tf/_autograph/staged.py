@@ -203,7 +203,6 @@ def _taken(state: Sequence[Any], plans: Sequence[_Plan]) -> list[Any]:
 
 
 def _rebuilt(arrays: Sequence[Any], plans: Sequence[_Plan]) -> tuple[Any, ...]:
-    """A state, of its arrays and of what stays outside the program."""
     rest = iter(arrays)
     leaves = [[p.value if isinstance(p, _Same) else next(rest) for p in q.leaves] for q in plans]
     return tuple(plan.tree.unflatten(each) for plan, each in zip(plans, leaves, strict=True))
@@ -240,7 +239,6 @@ def _is_looked_at() -> bool:
 
 
 def _guessed(touched: Touched, plans: Sequence[_Plan]) -> tuple[Any, ...]:
-    """Any values of the right types."""
     touched.assign(touched.values()[0])
     typed = [leaf for plan in plans for leaf in plan.leaves if not isinstance(leaf, _Same)]
     return _rebuilt([jnp.zeros(leaf.shape, leaf.dtype) for leaf in typed], plans)
@@ -255,14 +253,9 @@ class State(NamedTuple):
 
 
 def branch(cond: Any, branches: Any, state: State, count: int, *, fills: bool = False) -> None:
-    """`if` on an array: the first of two branches if it is true.
+    """`if` on an array; the first `count` variables of the state are read afterwards.
 
-    Args:
-        cond: The array.
-        branches: Functions without arguments.
-        state: What they assign.
-        count: How many variables, from the first, are read afterwards.
-        fills: Whether a variable is zero where a branch leaves it without a value.
+    Where a branch leaves one of them without a value it is zero, if `fills` says so.
     """
     start = state.get()
 
@@ -308,14 +301,9 @@ def loop(
     rounds: Any = None,
     most: int | None = None,
 ) -> None:
-    """A loop of the program.
+    """A loop of the program: of so many rounds, an array or None, while `test` of the next holds.
 
-    Args:
-        test: Whether there is a next round, by its number; None if only `rounds` says so.
-        body: A round, by its number.
-        state: What they assign.
-        rounds: How many there are; an array, or None for any number.
-        most: How many there are at most, whatever `rounds` and `test` say.
+    There are at most `most`, whatever these say.
     """
     start, first = state.get(), 0
     if isinstance(rounds, int) and rounds == 0:

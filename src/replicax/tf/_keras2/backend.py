@@ -14,6 +14,7 @@ from keras import ops
 
 from replicax._core.host_calls import is_compiling
 from replicax._keras import _compat
+from replicax.tf._calls import published
 
 
 def get_value(x: Any) -> Any:
@@ -54,44 +55,9 @@ def update(x: Any, new_x: Any) -> Any:
     return x
 
 
-def update_add(x: Any, increment: Any) -> Any:
-    """Add to a variable, and return the variable."""
-    return update(x, x + increment)
-
-
-def update_sub(x: Any, decrement: Any) -> Any:
-    """Subtract from a variable, and return the variable."""
-    return update(x, x - decrement)
-
-
 def moving_average_update(x: Any, value: Any, momentum: float) -> Any:
     """Move a variable towards a value: `x · momentum + value · (1 − momentum)`."""
     return update(x, x * momentum + value * (1 - momentum))
-
-
-def count_params(x: Any) -> int:
-    """How many numbers a variable holds."""
-    return math.prod(x.shape)
-
-
-def int_shape(x: Any) -> tuple[int | None, ...]:
-    """The shape of a tensor."""
-    return tuple(x.shape)
-
-
-def ndim(x: Any) -> int:
-    """How many axes a tensor has."""
-    return len(x.shape)
-
-
-def dtype(x: Any) -> str:
-    """The name of a tensor's type."""
-    return keras.backend.standardize_dtype(x.dtype)
-
-
-def cast_to_floatx(x: Any) -> Any:
-    """A tensor in the type of weights; of a NumPy array, an array."""
-    return ops.cast(x, keras.config.floatx())
 
 
 def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Any:
@@ -126,70 +92,10 @@ def _filled(make: Callable[..., Any], shape: Any, dtype: Any, name: str | None) 
     return value if is_traced else variable(value, value.dtype, name)
 
 
-def zeros_like(x: Any, dtype: Any = None, name: str | None = None) -> Any:
-    """Zeros in the shape of a tensor."""
-    return ops.zeros_like(x, dtype)
-
-
-def ones_like(x: Any, dtype: Any = None, name: str | None = None) -> Any:
-    """Ones in the shape of a tensor."""
-    return ops.ones_like(x, dtype)
-
-
-def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = "int32") -> Any:
-    """Numbers from one to another, integers by default."""
-    return ops.arange(start, stop, step, dtype)
-
-
-def argmax(x: Any, axis: int = -1) -> Any:
-    """Where the largest elements are along an axis."""
-    return ops.argmax(x, axis)
-
-
-def argmin(x: Any, axis: int = -1) -> Any:
-    """Where the smallest elements are along an axis."""
-    return ops.argmin(x, axis)
-
-
-def concatenate(tensors: Sequence[Any], axis: int = -1) -> Any:
-    """Tensors one behind the other."""
-    return ops.concatenate(tensors, axis)
-
-
-def expand_dims(x: Any, axis: int = -1) -> Any:
-    """A tensor with an axis of one element more."""
-    return ops.expand_dims(x, axis)
-
-
 def clip(x: Any, min_value: Any, max_value: Any) -> Any:
     """Elements in a range; None is no bound."""
     low = -math.inf if min_value is None else min_value
     return ops.clip(x, low, math.inf if max_value is None else max_value)
-
-
-def cumsum(x: Any, axis: int = 0) -> Any:
-    """Sums so far along an axis."""
-    return ops.cumsum(x, axis)
-
-
-def cumprod(x: Any, axis: int = 0) -> Any:
-    """Products so far along an axis."""
-    return ops.cumprod(x, axis)
-
-
-def pow(x: Any, a: Any) -> Any:
-    """Elements to a power."""
-    return ops.power(x, a)
-
-
-def flatten(x: Any) -> Any:
-    """A tensor as one axis."""
-    return ops.reshape(x, (-1,))
-
-
-def batch_flatten(x: Any) -> Any:
-    """A tensor as two axes: all but the first become one."""
-    return ops.reshape(x, (-1, math.prod(x.shape[1:])))
 
 
 def batch_dot(x: Any, y: Any, axes: Any = None) -> Any:
@@ -204,39 +110,9 @@ def batch_dot(x: Any, y: Any, axes: Any = None) -> Any:
     return _compat.batch_dot(x, y, axes)
 
 
-def permute_dimensions(x: Any, pattern: Sequence[int]) -> Any:
-    """A tensor with its axes in another order."""
-    return ops.transpose(x, pattern)
-
-
-def repeat(x: Any, n: int) -> Any:
-    """Rows as `n` steps each: a batch of two axes becomes one of three."""
-    return ops.repeat(ops.expand_dims(x, 1), n, 1)
-
-
-def repeat_elements(x: Any, rep: int, axis: int) -> Any:
-    """Each element along an axis `rep` times."""
-    return ops.repeat(x, rep, axis)
-
-
-def reverse(x: Any, axes: Any) -> Any:
-    """A tensor turned round along an axis, or several."""
-    return ops.flip(x, axes)
-
-
 def tile(x: Any, n: Any) -> Any:
     """A tensor several times along each axis."""
     return ops.tile(x, [n] * ndim(x) if isinstance(n, int) else n)
-
-
-def gather(reference: Any, indices: Any) -> Any:
-    """The rows that indices name."""
-    return ops.take(reference, indices, axis=0)
-
-
-def one_hot(indices: Any, num_classes: int) -> Any:
-    """Rows with a one at each index."""
-    return ops.one_hot(indices, num_classes)
 
 
 def switch(condition: Any, then_expression: Any, else_expression: Any) -> Any:
@@ -255,29 +131,14 @@ def switch(condition: Any, then_expression: Any, else_expression: Any) -> Any:
     return ops.where(ops.cast(condition, "bool"), then, otherwise)
 
 
-def l2_normalize(x: Any, axis: Any = None) -> Any:
-    """A tensor divided by its length."""
-    return _tf().math.l2_normalize(x, axis)
-
-
 def relu(x: Any, alpha: Any = 0.0, max_value: Any = None, threshold: Any = 0.0) -> Any:
     """The positive part, with a slope, a bound and a threshold."""
     return keras.activations.relu(x, alpha, max_value, threshold)
 
 
-def elu(x: Any, alpha: float = 1.0) -> Any:
-    """The positive part, and `alpha · (exp(x) − 1)` below."""
-    return ops.elu(x, alpha)
-
-
 def hard_sigmoid(x: Any) -> Any:
     """`0.2 · x + 0.5`, between 0 and 1: another slope than Keras 3's."""
     return ops.clip(0.2 * x + 0.5, 0.0, 1.0)
-
-
-def in_top_k(predictions: Any, targets: Any, k: int) -> Any:
-    """Whether each target is among the `k` largest of its row."""
-    return ops.in_top_k(targets, predictions, k)
 
 
 def bias_add(x: Any, bias: Any, data_format: str | None = None) -> Any:
@@ -289,11 +150,6 @@ def bias_add(x: Any, bias: Any, data_format: str | None = None) -> Any:
 def dropout(x: Any, level: Any, noise_shape: Any = None, seed: Any = None) -> Any:
     """A part `level` of the elements as zeros, and the others larger."""
     return _tf().nn.dropout(x, rate=level, noise_shape=noise_shape, seed=seed)
-
-
-def temporal_padding(x: Any, padding: tuple[int, int] = (1, 1)) -> Any:
-    """Zeros before and after the steps."""
-    return ops.pad(x, ((0, 0), padding, (0, 0)))
 
 
 def spatial_2d_padding(
@@ -315,21 +171,6 @@ def conv2d(
 ) -> Any:
     """A convolution of pictures."""
     return ops.conv(x, kernel, strides, padding, data_format, dilation_rate)
-
-
-def map_fn(fn: Any, elems: Any, name: str | None = None, dtype: Any = None) -> Any:
-    """`tf.map_fn`."""
-    return _tf().map_fn(fn, elems, dtype)
-
-
-def foldl(fn: Any, elems: Any, initializer: Any = None, name: str | None = None) -> Any:
-    """`tf.foldl`."""
-    return _tf().foldl(fn, elems, initializer)
-
-
-def foldr(fn: Any, elems: Any, initializer: Any = None, name: str | None = None) -> Any:
-    """`tf.foldr`."""
-    return _tf().foldr(fn, elems, initializer)
 
 
 def random_normal(
@@ -386,6 +227,52 @@ def random_uniform_variable(
 def _drawn(name: str, shape: Any, first: Any, second: Any, dtype: Any, seed: Any) -> Any:
     draw = getattr(_tf().random, name)
     return draw(shape, first, second, dtype or keras.config.floatx(), seed)
+
+
+def _plain(name: str, compute: Callable[..., Any]) -> Callable[..., Any]:
+    """A function with the arguments and defaults of Keras 2, computed by `keras.ops` or `tf`."""
+    return published(compute, name, f"`{name}` as in Keras 2.")
+
+
+arange = _plain(
+    "arange", lambda start, stop=None, step=1, dtype="int32": ops.arange(start, stop, step, dtype)
+)
+argmax = _plain("argmax", lambda x, axis=-1: ops.argmax(x, axis))
+argmin = _plain("argmin", lambda x, axis=-1: ops.argmin(x, axis))
+batch_flatten = _plain("batch_flatten", lambda x: ops.reshape(x, (-1, math.prod(x.shape[1:]))))
+cast_to_floatx = _plain("cast_to_floatx", lambda x: ops.cast(x, keras.config.floatx()))
+concatenate = _plain("concatenate", lambda tensors, axis=-1: ops.concatenate(tensors, axis))
+count_params = _plain("count_params", lambda x: math.prod(x.shape))
+cumprod = _plain("cumprod", lambda x, axis=0: ops.cumprod(x, axis))
+cumsum = _plain("cumsum", lambda x, axis=0: ops.cumsum(x, axis))
+dtype = _plain("dtype", lambda x: keras.backend.standardize_dtype(x.dtype))
+expand_dims = _plain("expand_dims", lambda x, axis=-1: ops.expand_dims(x, axis))
+flatten = _plain("flatten", lambda x: ops.reshape(x, (-1,)))
+foldl = _plain(
+    "foldl", lambda fn, elems, initializer=None, name=None: _tf().foldl(fn, elems, initializer)
+)
+foldr = _plain(
+    "foldr", lambda fn, elems, initializer=None, name=None: _tf().foldr(fn, elems, initializer)
+)
+gather = _plain("gather", lambda reference, indices: ops.take(reference, indices, axis=0))
+in_top_k = _plain("in_top_k", lambda predictions, targets, k: ops.in_top_k(targets, predictions, k))
+int_shape = _plain("int_shape", lambda x: tuple(x.shape))
+l2_normalize = _plain("l2_normalize", lambda x, axis=None: _tf().math.l2_normalize(x, axis))
+map_fn = _plain("map_fn", lambda fn, elems, name=None, dtype=None: _tf().map_fn(fn, elems, dtype))
+ndim = _plain("ndim", lambda x: len(x.shape))
+one_hot = _plain("one_hot", lambda indices, num_classes: ops.one_hot(indices, num_classes))
+ones_like = _plain("ones_like", lambda x, dtype=None, name=None: ops.ones_like(x, dtype))
+permute_dimensions = _plain("permute_dimensions", lambda x, pattern: ops.transpose(x, pattern))
+pow = _plain("pow", lambda x, a: ops.power(x, a))
+repeat = _plain("repeat", lambda x, n: ops.repeat(ops.expand_dims(x, 1), n, 1))
+repeat_elements = _plain("repeat_elements", lambda x, rep, axis: ops.repeat(x, rep, axis))
+reverse = _plain("reverse", lambda x, axes: ops.flip(x, axes))
+temporal_padding = _plain(
+    "temporal_padding", lambda x, padding=(1, 1): ops.pad(x, ((0, 0), padding, (0, 0)))
+)
+update_add = _plain("update_add", lambda x, increment: update(x, x + increment))
+update_sub = _plain("update_sub", lambda x, decrement: update(x, x - decrement))
+zeros_like = _plain("zeros_like", lambda x, dtype=None, name=None: ops.zeros_like(x, dtype))
 
 
 def _tf() -> Any:

@@ -57,16 +57,17 @@ def install() -> None:
     _is_installed = True
     optimizer: Any = _compat.BaseOptimizer
     for kind in (keras.metrics.Metric, keras.layers.RNN, keras.layers.Bidirectional):
-        _add(kind, "reset_states", _reset_states)
+        _add(kind, "reset_states", lambda self: self.reset_state())
     _add(keras.Model, "reset_states", _reset_layers)
     _add(optimizer, "lr", _OlderLearningRate())
     _add(optimizer, "minimize", _minimize)
-    _add(optimizer, "get_weights", _get_weights)
+    _add(optimizer, "get_weights", lambda self: [np.asarray(v.value) for v in self.variables])
     _add(optimizer, "set_weights", _set_weights)
     _add(optimizer, "weights", property(lambda self: self.variables))
     _add(optimizer, "get_slot", _get_slot)
     _add(optimizer, "get_slot_names", _get_slot_names)
-    _add(_compat.LossScaleOptimizer, "get_scaled_loss", _scaled_loss)
+    # Gradients are scaled back when they are applied.
+    _add(_compat.LossScaleOptimizer, "get_scaled_loss", lambda self, loss: self.scale_loss(loss))
     _add(_compat.LossScaleOptimizer, "get_unscaled_gradients", _unscaled_gradients)
     around(optimizer, "apply_gradients", _summed_already)
     around(optimizer, "__init__", _older_optimizer)
@@ -105,7 +106,6 @@ def _owner(kind: str, method: str) -> Any:
 
 
 def _add(owner: Any, name: str, what: Any) -> None:
-    """Add what Keras does not have."""
     if not hasattr(owner, name):
         setattr(owner, name, what)
 
@@ -129,11 +129,6 @@ def _another(metric: Any) -> Any:
     """A metric of the same kind, with a state of its own."""
     is_object = isinstance(metric, keras.metrics.Metric)
     return type(metric).from_config(metric.get_config()) if is_object else metric
-
-
-def _reset_states(self: Any) -> None:
-    """The older name of `reset_state`."""
-    self.reset_state()
 
 
 def _reset_layers(self: Any) -> None:
@@ -183,13 +178,7 @@ def _minimize(
     return self.apply_gradients(list(zip(gradients, variables, strict=True)))
 
 
-def _get_weights(self: Any) -> list[np.ndarray]:
-    """The values of the optimizer's variables."""
-    return [np.asarray(variable.value) for variable in self.variables]
-
-
 def _set_weights(self: Any, weights: Sequence[Any]) -> None:
-    """Give the optimizer's variables values, as `get_weights` gave them."""
     for variable, value in zip(self.variables, weights, strict=True):
         variable.assign(value)
 
@@ -230,11 +219,6 @@ _SLOTS = {
     "RMSprop": {"rms": "_velocity", "momentum": "_momentum", "mg": "_average_gradient"},
     "SGD": {"momentum": "_momentum"},
 }
-
-
-def _scaled_loss(self: Any, loss: Any) -> Any:
-    """The older name of `scale_loss`; gradients are scaled back when they are applied."""
-    return self.scale_loss(loss)
 
 
 def _unscaled_gradients(self: Any, gradients: Sequence[Any]) -> list[Any]:
@@ -432,7 +416,6 @@ def _of_whole(method: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
 
 
 def _whole_property(found: property) -> property:
-    """A property that is a list of whole variables."""
     return property(functools.partial(_of_whole, found.__get__))
 
 

@@ -107,7 +107,6 @@ def _refuse_uncalled_in_fit(objects: Iterable[Any]) -> None:
 
 
 def _own(kind: type) -> list[type]:
-    """The classes of users that a class is made of."""
     return [k for k in kind.__mro__ if k.__module__.partition(".")[0] not in _LIBRARIES]
 
 
