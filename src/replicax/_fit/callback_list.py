@@ -88,6 +88,7 @@ class StrategyCallbackList(_compat.CallbackList):
     def on_train_begin(self, logs: Any = None) -> None:
         """Begin, if all files can be written."""
         refuse_unwritable(self.callbacks, self._channel)
+        _compat.tell_in_order(self)
         self._hearers = {}
         super().on_train_begin(logs)
 
@@ -105,6 +106,7 @@ class StrategyCallbackList(_compat.CallbackList):
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Leave validation out of the time of an epoch."""
+        _compat.tell_in_order(self)
         self._hearers = {}
         pace = self.pace
         # An `evaluate` that a callback calls has a list of its own.
@@ -114,6 +116,7 @@ class StrategyCallbackList(_compat.CallbackList):
 
     def on_predict_begin(self, logs: Any = None) -> None:
         """Begin `predict`."""
+        _compat.tell_in_order(self)
         self._hearers = {}
         super().on_predict_begin(logs)
 

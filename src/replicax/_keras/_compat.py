@@ -14,6 +14,7 @@ import shutil
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -430,6 +431,12 @@ def _calls_at_end(model: Any) -> list[Callable[[], None]]:
 def model_of(callback: Any) -> Any:
     """The model of a callback, or None; unlike `.model` it writes no state back."""
     return getattr(callback, "_model", None)  # a list that was made without one has none
+
+
+def tell_in_order(callbacks: CallbackList) -> None:
+    """Let a list tell of batches by one thread: by Keras' several, a later batch may come first."""
+    if callbacks._executor is None:
+        callbacks._executor = ThreadPoolExecutor(1)
 
 
 def add_to_bar(bar: Any, said: Callable[[], str], unshown: Collection[str]) -> None:
