@@ -124,11 +124,6 @@ def gibibytes(count: int | None) -> str:
     return "unknown" if count is None else f"{count / 2**30:.1f} GiB"
 
 
-def kibibytes(count: int) -> str:
-    """A number of bytes in KiB, or in MiB from 1 MiB on."""
-    return f"{count / 2**10:,.1f} KiB" if count < 2**20 else f"{count / 2**20:,.1f} MiB"
-
-
 def placement(devices: tuple[str, ...]) -> str:
     """Where variables live, in a few words."""
     return name_range(devices) + (" each" if len(devices) > 1 else "")

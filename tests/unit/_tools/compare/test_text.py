@@ -9,11 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-import replicax as rx
 from replicax._tools.compare import text as of_comparison
 from replicax.report import save
-
-from helpers import uninstall
 
 
 def test_the_table_of_the_text(sample):
@@ -113,9 +110,6 @@ def test_one_accelerator_shows_no_scaling(sample, platform, count, is_said):
     assert of_comparison.to_text(comparison).count("needs a second accelerator") == is_said
 
 
-PICTURES = ("page", "plots")
-
-
 def test_five_files_are_written_into_a_new_folder(tmp_path, sample):
     save(sample(difference=0.5), tmp_path / "a" / "b")
     files = save(sample(difference=0.25), tmp_path / "a" / "b")
@@ -130,16 +124,3 @@ def test_five_files_are_written_into_a_new_folder(tmp_path, sample):
     assert all(file.read_bytes().startswith(b"\x89PNG\r\n") for file in pictures)
     data = json.loads((tmp_path / "a" / "b" / "compare.json").read_text())
     assert data["measurements"][1]["weight_difference"] == 0.25  # older files are replaced
-
-
-def test_pictures_need_matplotlib(tmp_path, sample, monkeypatch):
-    uninstall(monkeypatch, "matplotlib", *(f"replicax._tools.compare.{m}" for m in PICTURES))
-    with pytest.raises(rx.errors.UsageError, match=r"pip install 'replicax\[report\]'"):
-        save(sample(), tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_file_in_place_of_the_folder_is_refused(tmp_path, sample):
-    (tmp_path / "report").write_text("mine")
-    with pytest.raises(rx.errors.UsageError, match="File exists.*--output"):
-        save(sample(), tmp_path / "report")
