@@ -58,6 +58,7 @@ def _adopt(callback: Any, model: Any) -> None:
         callback.__class__ = _with_ours(type(callback))
     if isinstance(callback, StrategyCallbackList):
         callback.pace = None if _compat.strategy_of(model) is None else pace_of(model)
+        _compat.tell_in_order(callback)
         # First what wants to see the state before other callbacks change it.
         callback.callbacks.sort(key=lambda one: not getattr(one, "comes_first", False))
         for one in callback.callbacks:
@@ -88,8 +89,6 @@ class StrategyCallbackList(_compat.CallbackList):
     def on_train_begin(self, logs: Any = None) -> None:
         """Begin, if all files can be written."""
         refuse_unwritable(self.callbacks, self._channel)
-        _compat.tell_in_order(self)
-        self._hearers = {}
         super().on_train_begin(logs)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -106,7 +105,6 @@ class StrategyCallbackList(_compat.CallbackList):
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Leave validation out of the time of an epoch."""
-        _compat.tell_in_order(self)
         self._hearers = {}
         pace = self.pace
         # An `evaluate` that a callback calls has a list of its own.
@@ -116,7 +114,6 @@ class StrategyCallbackList(_compat.CallbackList):
 
     def on_predict_begin(self, logs: Any = None) -> None:
         """Begin `predict`."""
-        _compat.tell_in_order(self)
         self._hearers = {}
         super().on_predict_begin(logs)
 

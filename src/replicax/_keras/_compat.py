@@ -413,19 +413,15 @@ def begin_at(model: Any, epoch: int | None) -> None:
 
 def at_end_of_fit(model: Any, call: Callable[[], None]) -> None:
     """Have a function called when the model's `fit` ends, by an error, too."""
-    object.__setattr__(model, "_replicax_at_end", [*_calls_at_end(model), call])
+    object.__setattr__(model, "_replicax_at_end", [*getattr(model, "_replicax_at_end", ()), call])
 
 
 def end_of_fit(model: Any) -> None:
     """Call all that was to be called."""
-    calls = _calls_at_end(model)
+    calls = getattr(model, "_replicax_at_end", ())
     object.__setattr__(model, "_replicax_at_end", [])
     for call in calls:
         call()
-
-
-def _calls_at_end(model: Any) -> list[Callable[[], None]]:
-    return getattr(model, "_replicax_at_end", [])
 
 
 def model_of(callback: Any) -> Any:
@@ -435,8 +431,7 @@ def model_of(callback: Any) -> Any:
 
 def tell_in_order(callbacks: CallbackList) -> None:
     """Let a list tell of batches by one thread: by Keras' several, a later batch may come first."""
-    if callbacks._executor is None:
-        callbacks._executor = ThreadPoolExecutor(1)
+    callbacks._executor = callbacks._executor or ThreadPoolExecutor(1)
 
 
 def add_to_bar(bar: Any, said: Callable[[], str], unshown: Collection[str]) -> None:
@@ -545,11 +540,6 @@ def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
         wrapped = wrapper(original)
         wrapped._replicax_original = original
         setattr(owner, name, wrapped)
-
-
-def unpack(batch: Any) -> Any:
-    """Inputs, targets and weights of a batch."""
-    return data_adapter_utils.unpack_x_y_sample_weight(batch)
 
 
 def training_argument(model: Any, training: bool) -> dict[str, bool]:
