@@ -23,6 +23,7 @@ from replicax._tools.compare.text import (
     rows,
     title,
     verdict,
+    virtual_devices,
     with_spread,
 )
 from replicax._tools.text import html_table
@@ -124,20 +125,8 @@ def _badge(comparison: Comparison, measurement: Measurement) -> str:
 
 def _of_speed(comparison: Comparison) -> str:
     """What the numbers of speed mean on this machine."""
-    if comparison.machine.shares_cores and len(comparison.machine.devices) > 1:
-        text = (
-            "Speed: training examples per second, relative to one device. The "
-            f"{len(comparison.machine.devices)} devices here are one CPU, made to look like "
-            "several; one device already uses all of its "
-            f"{counted(comparison.machine.cores, 'core')}. So 1 is the most that can be expected, "
-            "and what is missing is what the strategy costs. On accelerators the most would be "
-            "the number of replicas."
-        )
-    else:
-        text = (
-            "Speed: training examples per second, relative to one device. The most that can be "
-            "expected is the number of replicas."
-        )
+    most = virtual_devices(comparison) or "the most to expect is the number of replicas"
+    text = f"Speed: training examples per second, relative to one device; {most}."
     return f'<p class="note">{escape(text)}</p>'
 
 
@@ -213,41 +202,15 @@ def _scaling(comparison: Comparison) -> str:
 
 
 def _verification(comparison: Comparison) -> str:
-    table = html_table(
-        ("strategy", "verdict", "found in", "largest difference"),
-        [
-            (m.strategy, _judged(comparison, m), _place_of_difference(m), difference(m))
-            for m in comparison.measurements
-        ],
-        caption="After the whole training, from the same weights, on the same batches",
-        left=3,
+    text = (
+        "After the whole training, from the same weights, on the same batches. Rounding leaves "
+        f"1e-6 to 1e-5, a wrong reduction 1e-2 and more; the limit is {WEIGHT_LIMIT:.0e}."
     )
-    limit = f"{WEIGHT_LIMIT:.0e}"
     return (
-        '<div class="pair">'
-        + _plot(
-            plots.svg(plots.differences, comparison),
-            f"Rounding leaves 1e-6 to 1e-5; a wrong reduction leaves 1e-2 and more. The limit is "
-            f"{limit}.",
-        )
-        + f'<div class="card">{table}</div></div>'
+        f'<div class="pair">{_plot(plots.svg(plots.differences, comparison), text)}</div>'
         '<p class="note"><code>replicax verify train.py</code> does this with a program of yours: '
         "step by step, with every gradient, and with the likely cause.</p>"
     )
-
-
-def _place_of_difference(measurement: Measurement) -> str:
-    return measurement.differing_weight if measurement.weight_difference else "–"
-
-
-def _judged(comparison: Comparison, measurement: Measurement) -> str:
-    if measurement.weight_difference is None:
-        return "asynchronous: by accuracy"
-    if measurement.strategy == BASELINE:
-        return "the reference"
-    if measurement.strategy in comparison.on_cpu_alone:
-        return "on the CPU: not judged"
-    return "✗ differs" if measurement in comparison.deviating else "✓ the same"
 
 
 def _environment(comparison: Comparison) -> str:
