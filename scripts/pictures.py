@@ -48,12 +48,7 @@ class Terminal:
 
 PICTURES: dict[str, Page | Terminal] = {
     "compare.png": Page(COMPARE, 1200, 760),
-    "compare_accuracy.png": Page(COMPARE, 1200, 720, "accuracy"),
-    "compare_throughput.png": Page(COMPARE, 1200, 680, "throughput"),
-    "compare_verification.png": Page(COMPARE, 1200, 560, "verification"),
-    "compare_placement.png": Page(COMPARE, 1200, 1420, "placement"),
     "doctor.svg": Terminal("doctor"),
-    "profile.svg": Terminal(f"profile {TRAIN} --replicas 2"),
     "verify.svg": Terminal(f"verify {TRAIN} --replicas 4"),
 }
 

@@ -51,19 +51,6 @@ def test_the_policy_decides_how_the_last_batch_is_cut(strategy):
     ]  # 35
 
 
-@two_replicas
-def test_epochs_differ_as_the_shuffle_says(strategy):
-    def two_epochs(**chosen):
-        dataset = Dataset.range(16).shuffle(16, seed=1, **chosen).batch(8)
-        distributed = strategy.experimental_distribute_dataset(dataset)
-        return epoch(strategy, distributed), epoch(strategy, distributed)
-
-    first, second = two_epochs()
-    assert first != second  # 53
-    first, second = two_epochs(reshuffle_each_iteration=False)
-    assert first == second  # 53
-
-
 def test_a_data_set_of_single_rows_is_refused(mirrored):
     dataset = mirrored.experimental_distribute_dataset(Dataset.range(4))
     with pytest.raises(rx.errors.UnbatchedInput, match="`batch`"):
@@ -144,20 +131,6 @@ def test_an_order_without_a_seed_goes_on_elsewhere():
     again.set_state(first.get_state())
     assert drained(strategies[1], again) == drained(strategies[0], first)
     assert drained(strategies[1], datasets[1]) == drained(strategies[0], datasets[0])
-
-
-def test_a_position_of_another_pipeline_is_refused(mirrored):
-    state = iter(mirrored.experimental_distribute_dataset(shuffled())).get_state()
-    other = iter(mirrored.experimental_distribute_dataset(Dataset.range(9).batch(3)))
-    with pytest.raises(rx.errors.UsageError, match="Build the pipeline as it was"):
-        other.set_state(state)
-
-
-def test_what_is_no_position_is_refused(mirrored):
-    iterator = iter(mirrored.experimental_distribute_dataset(shuffled()))
-    for wrong in ({}, {"epoch": 1}, [3], []):
-        with pytest.raises(rx.errors.UsageError, match="`state`"):
-            iterator.set_state(wrong)
 
 
 def test_a_position_of_pipelines_per_replica_is_for_as_many_replicas():

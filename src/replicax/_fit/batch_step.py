@@ -44,7 +44,7 @@ def default_step(model: Any, kind: str) -> Callable[[Any], Any]:
 
 def _train_step(model: Any) -> Callable[[Any], Any]:
     def step(batch: Any) -> Any:
-        x, y, weights = _compat.unpack(batch)
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
 
         def loss_of() -> Any:
             predicted = model(x, **_compat.training_argument(model, True))
@@ -61,7 +61,7 @@ def _train_step(model: Any) -> Callable[[Any], Any]:
 
 def _test_step(model: Any) -> Callable[[Any], Any]:
     def step(batch: Any) -> Any:
-        x, y, weights = _compat.unpack(batch)
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
         predicted = model(x, **_compat.training_argument(model, False))
         loss = _compat.compute_loss(model, x, y, predicted, weights, training=False)
         return _compat.update_metrics(model, loss, x, y, predicted, weights)
@@ -71,7 +71,7 @@ def _test_step(model: Any) -> Callable[[Any], Any]:
 
 def _predict_step(model: Any) -> Callable[[Any], Any]:
     def step(batch: Any) -> Any:
-        x, _, _ = _compat.unpack(batch)
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
         return model(x, **_compat.training_argument(model, False))
 
     return step

@@ -58,6 +58,7 @@ def _adopt(callback: Any, model: Any) -> None:
         callback.__class__ = _with_ours(type(callback))
     if isinstance(callback, StrategyCallbackList):
         callback.pace = None if _compat.strategy_of(model) is None else pace_of(model)
+        _compat.tell_in_order(callback)
         # First what wants to see the state before other callbacks change it.
         callback.callbacks.sort(key=lambda one: not getattr(one, "comes_first", False))
         for one in callback.callbacks:
@@ -88,7 +89,6 @@ class StrategyCallbackList(_compat.CallbackList):
     def on_train_begin(self, logs: Any = None) -> None:
         """Begin, if all files can be written."""
         refuse_unwritable(self.callbacks, self._channel)
-        self._hearers = {}
         super().on_train_begin(logs)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:

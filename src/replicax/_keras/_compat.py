@@ -14,6 +14,7 @@ import shutil
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -412,24 +413,25 @@ def begin_at(model: Any, epoch: int | None) -> None:
 
 def at_end_of_fit(model: Any, call: Callable[[], None]) -> None:
     """Have a function called when the model's `fit` ends, by an error, too."""
-    object.__setattr__(model, "_replicax_at_end", [*_calls_at_end(model), call])
+    object.__setattr__(model, "_replicax_at_end", [*getattr(model, "_replicax_at_end", ()), call])
 
 
 def end_of_fit(model: Any) -> None:
     """Call all that was to be called."""
-    calls = _calls_at_end(model)
+    calls = getattr(model, "_replicax_at_end", ())
     object.__setattr__(model, "_replicax_at_end", [])
     for call in calls:
         call()
 
 
-def _calls_at_end(model: Any) -> list[Callable[[], None]]:
-    return getattr(model, "_replicax_at_end", [])
-
-
 def model_of(callback: Any) -> Any:
     """The model of a callback, or None; unlike `.model` it writes no state back."""
     return getattr(callback, "_model", None)  # a list that was made without one has none
+
+
+def tell_in_order(callbacks: CallbackList) -> None:
+    """Let a list tell of batches by one thread: by Keras' several, a later batch may come first."""
+    callbacks._executor = callbacks._executor or ThreadPoolExecutor(1)
 
 
 def add_to_bar(bar: Any, said: Callable[[], str], unshown: Collection[str]) -> None:
@@ -538,11 +540,6 @@ def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
         wrapped = wrapper(original)
         wrapped._replicax_original = original
         setattr(owner, name, wrapped)
-
-
-def unpack(batch: Any) -> Any:
-    """Inputs, targets and weights of a batch."""
-    return data_adapter_utils.unpack_x_y_sample_weight(batch)
 
 
 def training_argument(model: Any, training: bool) -> dict[str, bool]:

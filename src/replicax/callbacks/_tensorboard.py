@@ -78,25 +78,22 @@ def _add(graph: Any, name: str, kind: str, inputs: list[str], outputs: list[Any]
 class TensorBoard(keras.callbacks.Callback):
     """Write losses, metrics, weights and profiles where `tensorboard --logdir` finds them.
 
-    Arguments, files and names are the same as in Keras' callback: `train/` and `validation/` below
-    `log_dir`, `epoch_loss`, `epoch_accuracy`, … per epoch, `batch_loss`, … per batch. With several
+    Files and names are the same as in Keras' callback: `train/` and `validation/` below `log_dir`,
+    `epoch_loss`, `epoch_accuracy`, … per epoch, `batch_loss`, … per batch. With several
     workers, the chief writes.
 
     Args:
         log_dir: The folder to write to; use a new folder for each run.
         histogram_freq: The number of epochs between two histograms of the weights; 0 for none.
         write_graph: Whether to write the layers of a sequential or functional model as a graph.
-        write_images: Whether to write the weights also as images, scaled from the lowest to the
-            highest value.
+        write_images: Accepted for Keras programs: no images of weights are written.
         write_steps_per_second: Whether to write the number of steps per second.
         update_freq: `"epoch"`, or the number of batches between two writes of batch scalars, or
             `"batch"` for 1. Writing the scalars of a batch waits for its step.
         profile_batch: The batch to profile, counted from 1, or the first and the last one, as a
             pair or as `"10,20"`; 0 for none. TensorBoard shows it with the package `xprof`.
-        embeddings_freq: The number of epochs between two writes of the tables of `Embedding` layers
-            for the projector; 0 for none.
-        embeddings_metadata: The file with labels for the rows of a table; a dict for several
-            layers, by their names.
+        embeddings_freq: Accepted for Keras programs: nothing is written for the projector.
+        embeddings_metadata: As `embeddings_freq`.
 
     Raises:
         UsageError: If the `tensorboard` package is missing, or an argument is not valid.
@@ -131,11 +128,8 @@ class TensorBoard(keras.callbacks.Callback):
         self.log_dir = Path(log_dir)
         self.histogram_freq = histogram_freq
         self.write_graph = write_graph
-        self.write_images = write_images
         self.write_steps_per_second = write_steps_per_second
         self.update_freq = update_freq
-        self.embeddings_freq = embeddings_freq
-        self.embeddings_metadata = embeddings_metadata
         self._first_profiled, self._last_profiled = _profiled(profile_batch)
         self._profile, self._step = contextlib.ExitStack(), contextlib.ExitStack()
         self._files: dict[str, event_files.EventFile] = {}
@@ -152,8 +146,6 @@ class TensorBoard(keras.callbacks.Callback):
         graph = graph_of(model) if self.write_graph else None
         if graph is not None:
             self._file("train").add_graph(graph)
-        if self.embeddings_freq:
-            self._configure_projector()
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         number = self._seen_batches + 1
@@ -198,10 +190,6 @@ class TensorBoard(keras.callbacks.Callback):
         self._write("validation", "epoch_", validation, epoch)
         if self.histogram_freq and epoch % self.histogram_freq == 0:
             self._write_weights(epoch)
-        if self.embeddings_freq and epoch % self.embeddings_freq == 0:
-            for layer in self._tables():
-                path = self.log_dir / _table_file(layer)
-                np.savetxt(path, _value(layer.embeddings), fmt="%.7g", delimiter="\t")
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         if self._writes:
@@ -241,34 +229,7 @@ class TensorBoard(keras.callbacks.Callback):
             name, value = variable.path.replace(":", "_"), _value(variable)
             counted = event_files.histogram(value, event_files.BUCKETS, np)
             file.add(f"{name}/histogram", "histograms", counted.astype(np.float64), epoch)
-            images = _images(value) if self.write_images else None
-            if images is not None:
-                batch = event_files.images_of(event_files.pixels(images, 3, np))
-                file.add(f"{name}/image", "images", batch, epoch)
         file.flush()
-
-    def _tables(self) -> list[Any]:
-        model = _compat.model_of(self)
-        return [one for one in _compat.layers_in(model) if isinstance(one, keras.layers.Embedding)]
-
-    def _configure_projector(self) -> None:
-        """Write the projector's configuration: the files of the tables and of their labels."""
-        config = event_files.part("plugins.projector").ProjectorConfig()
-        given = self.embeddings_metadata or {}
-        names = {layer.name for layer in self._tables()}
-        if isinstance(given, dict) and not given.keys() <= names:
-            raise UsageError.of(
-                "embeddings_metadata",
-                f"a dict whose keys are `Embedding` layers of {sorted(names)}",
-                sorted(given.keys() - names),
-            )
-        for layer in self._tables():
-            path = given if isinstance(given, str) else given.get(layer.name, "")
-            config.embeddings.add(
-                tensor_name=layer.name, tensor_path=_table_file(layer), metadata_path=path
-            )
-        self.log_dir.mkdir(parents=True, exist_ok=True)
-        (self.log_dir / "projector_config.pbtxt").write_text(str(config), encoding="utf-8")
 
 
 def _profiled(given: Any) -> tuple[int, int]:
@@ -294,27 +255,3 @@ def _rate(since: tuple[float, int], steps: int) -> float:
 
 def _value(variable: Any) -> np.ndarray:
     return to_host(_compat.read(variable)).astype(np.float32)
-
-
-def _table_file(layer: Any) -> str:
-    return f"keras_embedding.{layer.name.replace('/', '_')}.tsv"
-
-
-def _images(weight: np.ndarray) -> np.ndarray | None:
-    """A weight as images from black to white: rows of a matrix, filters of a convolution."""
-    squeezed = weight.squeeze()
-    if squeezed.ndim not in (1, 2, 3, 4) or not squeezed.size:
-        return None
-    if squeezed.ndim == 1:
-        images = squeezed.reshape(1, -1, 1, 1)
-    elif squeezed.ndim == 2:
-        images = (squeezed.T if squeezed.shape[0] > squeezed.shape[1] else squeezed)[
-            None, :, :, None
-        ]
-    elif squeezed.ndim == 3:
-        images = np.moveaxis(squeezed, -1, 0)[..., None]
-    else:
-        images = squeezed
-    low, high = images.min(), images.max()
-    shaded = (images - low) / (high - low) if high > low else np.zeros_like(images)
-    return shaded if shaded.shape[-1] in (1, 3, 4) else None

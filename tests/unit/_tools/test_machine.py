@@ -51,14 +51,6 @@ def test_an_accelerator_tells_its_own_memory_or_does_not(monkeypatch, told, memo
     assert machine.inspect_machine().devices == (machine.Device("GPU:1", "Abacus", "gpu", memory),)
 
 
-def test_a_system_may_not_tell_its_memory(monkeypatch):
-    def unknown(name):
-        raise ValueError(name)
-
-    monkeypatch.setattr("os.sysconf", unknown)
-    assert machine.inspect_machine().memory_bytes is None
-
-
 def test_a_package_may_not_be_installed(monkeypatch):
     def missing(package):
         raise machine.metadata.PackageNotFoundError(package)
@@ -78,12 +70,6 @@ def test_cores_of_other_programs(monkeypatch, there, ours, expected):
     monkeypatch.setattr(machine, "cores", lambda: ours)
     monkeypatch.setattr(machine.os, "cpu_count", lambda: there)
     assert machine.OtherPrograms().cores() == expected
-
-
-def test_this_process_is_none_of_the_others():
-    others = machine.OtherPrograms()
-    sum(range(3_000_000))
-    assert 0 <= others.cores() < 1000
 
 
 def test_a_note_where_much_is_taken(monkeypatch):

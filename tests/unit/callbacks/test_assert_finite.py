@@ -77,18 +77,6 @@ def test_the_loss_is_looked_at_every_so_often(every, batch):
     assert count.batches == batch + 1
 
 
-def test_rarer_than_the_batches_of_an_epoch_it_never_looks():
-    callbacks = [rx.callbacks.AssertFinite(every=4)]
-    net().fit(X, np.full_like(Y, np.nan), batch_size=4, verbose=0, callbacks=callbacks)
-
-
-def test_the_model_can_be_looked_into_afterwards():
-    model = net()
-    with pytest.raises(rx.errors.NonFinite, match="finite"):
-        model.fit(X, Y, batch_size=4, verbose=0, callbacks=[Poison(0), rx.callbacks.AssertFinite()])
-    assert all(np.isnan(w).all() for w in model.get_weights()[2:3])
-
-
 @pytest.mark.parametrize("every", [0, -1])
 def test_the_number_of_batches_must_be_positive(every):
     with pytest.raises(rx.errors.UsageError, match="`every`"):

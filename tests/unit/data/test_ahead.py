@@ -9,7 +9,6 @@ import threading
 import time
 import weakref
 
-import numpy as np
 import pytest
 
 import replicax as rx
@@ -66,12 +65,6 @@ def test_nothing_is_read_before_the_first_element_is_asked_for():
     assert (source.taken, threads()) == (0, [])
 
 
-def test_a_buffer_of_none_is_no_thread():
-    iterator = iter(Dataset.range(3).prefetch(0))
-    next(iterator)
-    assert (numbers(iterator), threads()) == ([1, 2], [])
-
-
 def test_the_thread_ends_with_the_elements():
     iterator = iter(Dataset.range(3).prefetch(2))
     numbers(iterator)
@@ -83,15 +76,6 @@ def test_the_thread_ends_when_the_iterator_is_dropped():
     iterator = iter(Dataset.range(10**9).prefetch(2))
     next(iterator)
     assert threads()
-    del iterator
-    gc.collect()
-    wait_until(lambda: not threads())
-
-
-def test_a_thread_within_a_thread_ends_too():
-    iterator = iter(Dataset.range(10**9).prefetch(2).map(lambda x: x, 2).prefetch(2))
-    next(iterator)
-    assert len(threads()) == 2
     del iterator
     gc.collect()
     wait_until(lambda: not threads())
@@ -113,12 +97,6 @@ def test_an_error_comes_after_the_elements_before_it_and_ends_the_thread():
         next(iterator)
     wait_until(lambda: not threads())
     assert next(iterator, None) is None
-
-
-def test_an_error_of_a_function_names_the_element():
-    ds = Dataset.range(9).map(lambda x: 1 // (3 - int(x))).prefetch(2)
-    with pytest.raises(rx.errors.MapFailed, match="ZeroDivisionError.* for element 3"):
-        numbers(ds)
 
 
 @pytest.mark.parametrize(
@@ -143,14 +121,6 @@ def test_the_thread_sees_the_context_of_the_reader():
     variable = contextvars.ContextVar("variable", default=0)
     variable.set(7)
     assert numbers(Dataset.range(2).map(lambda x: variable.get() + x).prefetch(1)) == [7, 8]
-
-
-def test_slow_elements_are_made_while_the_reader_works():
-    made = threading.Event()
-    ds = Dataset.range(3).map(lambda x: (x == 2 and made.set()) or x).prefetch(2)
-    iterator = iter(ds)
-    next(iterator)
-    assert made.wait(60), "elements 1 and 2 are made without being asked for"
 
 
 def test_what_is_closed_has_ended():
@@ -211,13 +181,6 @@ def test_all_who_wait_hear_that_there_is_no_more(how):
     assert sorted(heard, key=str) == sorted(ended, key=str)
 
 
-def test_what_is_closed_before_it_began_has_ended():
-    ahead = Ahead(lambda: 1, lambda: None, 2)
-    ahead.close()
-    with pytest.raises(StopIteration):
-        next(ahead)
-
-
 def test_interruptions_of_the_reader_leave_the_thread_alone():
     # What the thread raises is handed over, whatever it is.
     def raises():
@@ -254,17 +217,6 @@ def test_a_program_can_end_while_it_reads_ahead():
         """
     )
     assert out.split() == ["0", "0", "0", "0", "in", "time"]
-
-
-def test_elements_are_not_shared_between_reader_and_thread():
-    def generator():
-        buffer = np.zeros(1, int)
-        for n in range(20):
-            buffer[0] = n
-            yield buffer
-
-    ds = Dataset.from_generator(generator).prefetch(5)
-    assert [x.tolist() for x in ds] == [[n] for n in range(20)]
 
 
 @pytest.mark.parametrize("portion", [1, 3, 50])

@@ -36,13 +36,6 @@ def test_after_a_complete_pass_nothing_is_made_again():
     assert function.calls == 4
 
 
-def test_all_turns_of_a_repeat_but_the_first_come_from_the_cache():
-    function = Counted()
-    ds = Dataset.range(4).map(function).cache().repeat(3).batch(5)
-    assert [len(b) for b in ds] == [5, 5, 2]
-    assert function.calls == 4
-
-
 def test_an_incomplete_pass_keeps_nothing():
     function = Counted()
     ds = Dataset.range(4).map(function).cache()
@@ -80,29 +73,6 @@ def test_a_shuffle_before_it_is_kept_too(source):
     assert numbers(source(20).shuffle(20, seed=1).cache().skip(5)) == first[5:]
 
 
-def test_a_shuffle_after_it_goes_on():
-    ds = Dataset.range(20).map(lambda x: x).cache().shuffle(20, seed=1)
-    assert numbers(ds) != numbers(ds)
-
-
-def test_a_position_in_a_later_epoch_is_one_in_what_the_first_kept():
-    def make():
-        return Dataset.range(9).map(lambda x: x).shuffle(9, seed=1).cache()
-
-    ds = make()
-    numbers(ds)
-    iterator = iter(ds)
-    taken = [int(next(iterator)) for _ in range(4)]
-    state = iterator.get_state()
-    rest = numbers(iterator)
-
-    again = make()
-    iterator = iter(again)
-    iterator.set_state(state)
-    assert numbers(iterator) == rest
-    assert numbers(again) == taken + rest
-
-
 def test_rows_in_memory_are_not_kept_again():
     ds = Dataset.from_tensor_slices((np.zeros((6, 2)), np.arange(6))).cache()
     assert ds.node.table is not None
@@ -135,15 +105,6 @@ def test_a_function_cannot_change_what_is_kept():
         with pytest.raises(rx.errors.MapFailed, match="in_place.*read-only"):
             list(ds.map(in_place))
         assert [b.tolist() for b in ds.batch(3).map(in_place)] == [[[1], [1], [1]]]
-
-
-def test_elements_of_all_kinds_are_kept():
-    rows = [("a", b"\0", None, {"x": [1, 2]}), ("b", b"", None, {"x": [3, 4]})]
-    ds = Dataset.from_generator(lambda: iter(rows)).cache()
-    for _ in range(2):
-        assert [(a, b, c, d["x"].tolist()) for a, b, c, d in ds] == [
-            (*row[:3], row[3]["x"]) for row in rows
-        ]
 
 
 def test_what_is_empty_is_kept_as_that():

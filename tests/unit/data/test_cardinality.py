@@ -132,14 +132,6 @@ def test_sources_say_how_many_rows_they_have():
     assert generated.repeat().cardinality() == INFINITE
 
 
-@pytest.mark.parametrize("window", [(1, 1, 1), (3, 2, 1), (2, 5, 1), (3, 1, 2), (2, 3, 3)])
-@pytest.mark.parametrize("whole", [False, True])
-def test_windows_are_as_many_as_said(window, whole):
-    for total in range(8):
-        ds = Dataset.range(total).window(*window, whole)
-        assert len(ds) == len(list(ds))
-
-
 @pytest.mark.parametrize(
     ("ds", "shape"),
     [

@@ -30,12 +30,6 @@ def test_an_iterator_has_the_names_of_tf_data():
     assert iterator.element_spec == rx.data.ArraySpec((), np.int64)
 
 
-def test_transformations_leave_a_data_set_as_it_is():
-    ds = Dataset.range(4)
-    ds.batch(2), ds.map(lambda x: -x), ds.shuffle(4), ds.skip(3)
-    assert numbers(ds) == [0, 1, 2, 3]
-
-
 @pytest.mark.parametrize(
     ("ds", "what"),
     [(Dataset.range(2).repeat(), "infinite"), (Dataset.range(2).filter(bool), "unknown")],
@@ -60,8 +54,3 @@ def test_elements_as_arrays_of_numpy():
     first, second = ds.as_numpy_iterator()
     assert type(second["x"]) is np.ndarray
     assert (second["x"].tolist(), second["y"]) == ([1], (1, "a", None))
-
-
-def test_numbers_and_lists_of_nothing():
-    assert numbers(Dataset.range(0)) == []
-    assert list(Dataset.range(0).batch(2).as_numpy_iterator()) == []

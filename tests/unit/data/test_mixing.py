@@ -5,7 +5,6 @@ Where the comment says so, the values were recorded from tf.data 2.21.
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 
 import jax
@@ -13,8 +12,6 @@ import numpy as np
 import pytest
 
 import replicax as rx
-
-from helpers import begun_threads, wait_until
 
 Dataset = rx.data.Dataset
 UsageError = rx.errors.UsageError
@@ -103,14 +100,6 @@ def test_data_sets_take_turns(function, cycle, block, expected, ahead):
         assert numbers(Dataset.range(5).flat_map(function)) == expected
 
 
-def test_turns_of_several_rounds():  # as tf.data
-    def three(x):
-        return Dataset.from_tensors(x).repeat(3)
-
-    turns = Dataset.range(1, 6).interleave(three, cycle_length=2, block_length=2)
-    assert numbers(turns) == [1, 1, 2, 2, 1, 2, 3, 3, 4, 4, 3, 4, 5, 5, 5]
-
-
 def test_no_more_data_sets_are_open_than_take_turns():
     opened = []
 
@@ -133,21 +122,6 @@ def test_data_sets_of_one_function_are_shuffled_differently():
     ds = Dataset.range(4).flat_map(lambda x: Dataset.range(20).shuffle(20, seed=1).batch(20))
     orders = {tuple(batch.tolist()) for batch in ds}
     assert len(orders) == 4
-
-
-def test_no_thread_is_left_of_data_sets_read_ahead():
-    ds = Dataset.range(4).interleave(lambda x: Dataset.range(50), num_parallel_calls=2)
-    iterator = iter(ds)
-    next(iterator)
-    assert begun_threads("replicax-ahead")
-    del iterator
-    gc.collect()
-    wait_until(lambda: not begun_threads("replicax-ahead"))
-
-
-def test_an_error_of_a_function_that_makes_data_sets_names_the_element():
-    with pytest.raises(rx.errors.MapFailed, match="ZeroDivisionError.* for element 2"):
-        list(Dataset.range(5).flat_map(lambda x: Dataset.range(1 // (2 - int(x)) * 0)))
 
 
 # sample_from_datasets

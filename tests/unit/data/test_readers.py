@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import pathlib
 import pickle
 
@@ -41,10 +40,6 @@ def check_resumes_everywhere(dataset):
         again = iter(dataset)
         again.set_state(state)
         np.testing.assert_equal(list(again), whole[taken:])
-
-
-def test_files_are_read_one_after_the_other(paths):
-    assert list(TextLineDataset(paths)) == ALL
 
 
 @pytest.mark.parametrize("as_path", [str, pathlib.Path, np.str_, str.encode])
@@ -114,18 +109,6 @@ def test_workers_divide_the_files(paths, parallel, as_dataset):
     assert [sorted(part) for part in parts] == [["a1", "a2", "a3", "c1"], ["d1", "d2"]]
 
 
-def test_text_is_str_in_a_batch_too(paths):
-    (batch,) = TextLineDataset(paths[0]).batch(3)
-    assert batch.tolist() == LINES[0]
-    assert batch.dtype == object
-
-
-def test_compressed_lines(tmp_path):
-    path = tmp_path / "a.gz"
-    path.write_bytes(gzip.compress(b"x\ny\n"))
-    assert list(TextLineDataset(path, "GZIP")) == ["x", "y"]
-
-
 def test_records(tmp_path):
     paths = [tmp_path / name for name in "ab"]
     for path in paths:
@@ -166,10 +149,3 @@ def test_rows_of_parquet_files(tmp_path):
     (batch,) = dataset.batch(4)
     assert batch["l"].shape == (4, 2)
     assert list(ParquetDataset(tmp_path / "0.parquet", ["x"])) == [{"x": 0}, {"x": 5}]
-
-
-def test_a_missing_file_is_named_when_it_is_read(tmp_path):
-    dataset = TextLineDataset(str(tmp_path / "missing"))
-    with pytest.raises(rx.errors.UsageError, match="missing") as error:
-        list(dataset)
-    assert "missing" in str(error.value)

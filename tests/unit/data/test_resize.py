@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from replicax.data._pixels import METHODS, resize, taps
+from replicax.data._pixels import METHODS, resize
 
 IMAGE = np.array([[0, 50, 100, 30], [150, 200, 250, 9], [77, 3, 255, 128]], np.uint8)
 # tf.image.resize of TensorFlow 2.21 of IMAGE to (2, 5).
@@ -33,26 +33,7 @@ def test_the_result_is_tensorflows(method):
     assert found.dtype == np.float32
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_channels_do_not_mix(method):
-    channels = [IMAGE, IMAGE[::-1], 255 - IMAGE]
-    together = resize(np.stack(channels, axis=2), (5, 3), method)
-    for number, channel in enumerate(channels):
-        alone = resize(channel[..., None], (5, 3), method)
-        np.testing.assert_allclose(together[..., number], alone[..., 0], atol=1e-4)
-
-
 @pytest.mark.parametrize("method", sorted(set(METHODS) - {"gaussian", "mitchellcubic"}))
 def test_the_same_size_is_the_same_image(method):
     # Not so of the two that are left out: they blur.
     np.testing.assert_allclose(resize(IMAGE[..., None], (3, 4), method)[..., 0], IMAGE, atol=1e-4)
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(("old", "new"), [(1, 1), (1, 7), (7, 1), (10, 3), (3, 10), (640, 256)])
-def test_the_weights_of_a_place_add_up_to_one(method, old, new):
-    places, weights = taps(old, new, method)
-    assert places.min() >= 0
-    assert places.max() < old
-    assert places.shape == weights.shape
-    np.testing.assert_allclose(weights.sum(axis=0), np.ones(new), rtol=1e-5)

@@ -281,15 +281,6 @@ def test_seeds_that_nobody_gave_in_a_function_follow_from_one_in_the_position():
     assert epoch(dataset) == epoch(other) != epoch(dataset)
 
 
-def test_a_position_may_be_set_on_an_iterator_that_was_used():
-    iterator = iter(Dataset.range(5))
-    next(iterator)
-    state = iterator.get_state()
-    assert epoch(iterator) == [1, 2, 3, 4]
-    iterator.set_state(state)
-    assert epoch(iterator) == [1, 2, 3, 4]
-
-
 def test_elements_of_any_kind_are_kept_in_a_position():
     rows = (
         {"text": ["a", "b", "c", "d"], "raw": [b"\0", b"1", b"2\0", b"3"]},

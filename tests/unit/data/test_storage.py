@@ -292,15 +292,6 @@ def counted(tmp_path):
     return source.shuffle(5).cache(tmp_path / "deep" / "cache"), calls
 
 
-def test_the_first_complete_pass_is_kept(counted, tmp_path):
-    dataset, calls = counted
-    first = numbers(dataset)
-    assert sorted(first) == [0, 1, 2, 3, 4]
-    assert numbers(dataset) == first
-    assert len(calls) == 5
-    assert os.listdir(tmp_path / "deep") == ["cache"]
-
-
 def test_a_later_program_reads_what_is_there(counted, tmp_path):
     kept = numbers(counted[0])
     later = Dataset.from_tensor_slices(["other"]).cache(tmp_path / "deep" / "cache")
@@ -336,18 +327,6 @@ def test_two_passes_may_fill_one_cache_at_once(counted, tmp_path):
     assert all(x == y for x, y in both)
     assert os.listdir(tmp_path / "deep") == ["cache"]
     assert numbers(dataset) == [x for x, _ in both]
-
-
-def test_a_position_in_the_first_pass_means_the_same_in_a_later_one(counted):
-    dataset, _ = counted
-    iterator = iter(dataset)
-    for _ in range(2):
-        next(iterator)
-    state = iterator.get_state()
-    kept = numbers(dataset)
-    again = iter(dataset)
-    again.set_state(state)
-    assert numbers(again) == kept[2:]
 
 
 def test_a_pass_from_a_position_fills_the_cache_as_a_whole(counted):

@@ -46,18 +46,6 @@ def test_characters_are_tokens():
     assert layer("ab").tolist() == [2, 3, 0, 0]
 
 
-def test_frequent_words_count_less():
-    layer = TextVectorization(output_mode="tf_idf")
-    layer.adapt(["foo bar", "bar baz bar", "baz bada boom"])
-    expected = [[0.82703334, 1.3862944, 0.0, 0.91629076, 0.0, 0.0]]
-    np.testing.assert_allclose(layer(["foo bar bar qux"]), expected, rtol=1e-6)
-
-
-def test_words_are_counted():
-    layer = TextVectorization(output_mode="count", vocabulary=["foo", "bar"])
-    assert layer(["foo bar bar qux", ""]).tolist() == [[1, 1, 2], [0, 0, 0]]
-
-
 def test_whole_texts_may_be_tokens():
     layer = TextVectorization(vocabulary=["foo", "bar"], split=None, standardize="lower")
     assert layer(["FOO", "x"]).tolist() == [2, 1]

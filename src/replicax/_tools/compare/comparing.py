@@ -18,7 +18,6 @@ from replicax._tools.compare.result import (
     SCALED,
     Comparison,
     Measurement,
-    Place,
     ScalePoint,
     weight_difference,
 )
@@ -31,9 +30,7 @@ from replicax._tools.compare.training import (
     Way,
     check,
     exact_products,
-    held_by,
     new_model,
-    pieces_of,
     plan_round,
     time_round,
     train,
@@ -46,7 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import jax
-    import keras
 
     from replicax._tools.compare.training import Training, Trial
 
@@ -216,8 +212,9 @@ def _measurement(
     difference, differing = weight_difference(training.weights, reference, paths)
     return Measurement(
         strategy=training.name,
-        replicas=sum(place.computes for place in training.places),
-        places=training.places,
+        replicas=len(training.compute_devices),
+        compute_devices=training.compute_devices,
+        variable_devices=training.variable_devices,
         first_step_seconds=training.first_step_seconds,
         epochs=training.epochs,
         weight_difference=None if training.name in ASYNCHRONOUS else difference,
@@ -235,8 +232,7 @@ def _in_workers(
 ) -> tuple[Training, tuple[float, ...]]:
     """Train under `MultiWorkerMirroredStrategy` on this machine, one device for each worker.
 
-    Returns the first worker's measurements with the places of all, and the seconds of each timed
-    round.
+    Returns the first worker's measurements, and the seconds of each timed round.
     """
     results = rx.launch.run(
         f"{__name__}:work",
@@ -246,25 +242,18 @@ def _in_workers(
         env=_ENVIRONMENT,
     )
     training, seconds = results[0]
-    found = (place for each, _ in results for place in each.places)
-    return replace(training, places=tuple(found)), seconds
+    names = tuple(f"worker {number}" for number in range(len(results)))
+    return replace(training, compute_devices=names, variable_devices=names), seconds
 
 
 def work(
     settings: Settings, initial: Sequence[np.ndarray], round_: Round
 ) -> tuple[Training, tuple[float, ...]]:
     """The work of each worker."""
-    way = Way(MULTI_WORKER, rx.MultiWorkerMirroredStrategy, _places_here)
+    way = Way(MULTI_WORKER, rx.MultiWorkerMirroredStrategy)
     with exact_products(), contextlib.ExitStack() as ends:
         task = Task(settings, load_data(settings), initial)
         trial = train(way, task, Listener(), ends)
         rounds = [Round(round_.rows, 1), *[round_] * settings.repeats]
         _warm_up, *seconds = (time_round(trial, each, task) for each in rounds)
     return trial.training, tuple(seconds)
-
-
-def _places_here(strategy: rx.Strategy, model: keras.Model, rows: int) -> tuple[Place, ...]:
-    """The only device of this worker, under the worker's name."""
-    number = strategy.cluster_resolver.task_id
-    (held,), (piece,) = held_by(model).values(), pieces_of(strategy, rows)
-    return (Place(f"worker {number}", *held, computes=True, rows=piece),)

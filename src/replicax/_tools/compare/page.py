@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from replicax._tools.compare import plots
 from replicax._tools.compare.result import WEIGHT_LIMIT
-from replicax._tools.compare.settings import BASELINE, MULTI_WORKER, PARAMETER_SERVER
+from replicax._tools.compare.settings import BASELINE, MULTI_WORKER
 from replicax._tools.compare.text import (
     HEADERS,
     WORDS,
@@ -19,20 +19,17 @@ from replicax._tools.compare.text import (
     caption,
     counted,
     difference,
-    kibibytes,
     machine_rows,
     rows,
     title,
     verdict,
+    virtual_devices,
     with_spread,
 )
-from replicax._tools.machine import name_range
 from replicax._tools.text import html_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from replicax._tools.compare.result import Comparison, Interval, Measurement, Place
+    from replicax._tools.compare.result import Comparison, Interval, Measurement
 
 
 _DATA = {
@@ -51,7 +48,6 @@ def to_html(comparison: Comparison) -> str:
         "throughput": ("Throughput", _throughput(comparison)),
         "scaling": ("Scaling", _scaling(comparison)),
         "verification": ("Verification", _verification(comparison)),
-        "placement": ("Where things are", _placement(comparison)),
         "environment": ("Environment", _environment(comparison)),
         "again": ("Run it again", _again(comparison)),
     }
@@ -129,20 +125,8 @@ def _badge(comparison: Comparison, measurement: Measurement) -> str:
 
 def _of_speed(comparison: Comparison) -> str:
     """What the numbers of speed mean on this machine."""
-    if comparison.machine.shares_cores and len(comparison.machine.devices) > 1:
-        text = (
-            "Speed: training examples per second, relative to one device. The "
-            f"{len(comparison.machine.devices)} devices here are one CPU, made to look like "
-            "several; one device already uses all of its "
-            f"{counted(comparison.machine.cores, 'core')}. So 1 is the most that can be expected, "
-            "and what is missing is what the strategy costs. On accelerators the most would be "
-            "the number of replicas."
-        )
-    else:
-        text = (
-            "Speed: training examples per second, relative to one device. The most that can be "
-            "expected is the number of replicas."
-        )
+    most = virtual_devices(comparison) or "the most to expect is the number of replicas"
+    text = f"Speed: training examples per second, relative to one device; {most}."
     return f'<p class="note">{escape(text)}</p>'
 
 
@@ -218,54 +202,14 @@ def _scaling(comparison: Comparison) -> str:
 
 
 def _verification(comparison: Comparison) -> str:
-    table = html_table(
-        ("strategy", "verdict", "found in", "largest difference"),
-        [
-            (m.strategy, _judged(comparison, m), _place_of_difference(m), difference(m))
-            for m in comparison.measurements
-        ],
-        caption="After the whole training, from the same weights, on the same batches",
-        left=3,
+    text = (
+        "After the whole training, from the same weights, on the same batches. Rounding leaves "
+        f"1e-6 to 1e-5, a wrong reduction 1e-2 and more; the limit is {WEIGHT_LIMIT:.0e}."
     )
-    limit = f"{WEIGHT_LIMIT:.0e}"
     return (
-        '<div class="pair">'
-        + _plot(
-            plots.svg(plots.differences, comparison),
-            f"Rounding leaves 1e-6 to 1e-5; a wrong reduction leaves 1e-2 and more. The limit is "
-            f"{limit}.",
-        )
-        + f'<div class="card">{table}</div></div>'
+        f'<div class="pair">{_plot(plots.svg(plots.differences, comparison), text)}</div>'
         '<p class="note"><code>replicax verify train.py</code> does this with a program of yours: '
         "step by step, with every gradient, and with the likely cause.</p>"
-    )
-
-
-def _place_of_difference(measurement: Measurement) -> str:
-    return measurement.differing_weight if measurement.weight_difference else "–"
-
-
-def _judged(comparison: Comparison, measurement: Measurement) -> str:
-    if measurement.weight_difference is None:
-        return "asynchronous: by accuracy"
-    if measurement.strategy == BASELINE:
-        return "the reference"
-    if measurement.strategy in comparison.on_cpu_alone:
-        return "on the CPU: not judged"
-    return "✗ differs" if measurement in comparison.deviating else "✓ the same"
-
-
-def _placement(comparison: Comparison) -> str:
-    drawings = "\n".join(
-        f'<figure class="card drawing" style="--c:{_colour(position)}">'
-        f"<h3>{escape(m.strategy)}</h3>{draw(comparison, m)}</figure>"
-        for position, m in enumerate(comparison.measurements)
-    )
-    return (
-        '<p class="note">Variables, with those of the optimizer, were looked up on their devices '
-        "after training; rows were found with a batch that has their numbers in it. What is "
-        "exchanged is counted from the trainable variables, as float32.</p>\n"
-        f'<div class="drawings">\n{drawings}\n</div>'
     )
 
 
@@ -301,82 +245,3 @@ def _legend(comparison: Comparison) -> str:
 
 def _colour(position: int) -> str:
     return f"var(--s{position % 6})"
-
-
-_MOST_SHOWN = 8  # replicas shown; those after the first are alike
-
-_ALL_REDUCE = "all-reduce: the gradients of all replicas become one sum, {size} in each step"
-_COMBINING = {
-    "mirrored": f"{_ALL_REDUCE}; every copy gets the same update",
-    "central_storage": f"{_ALL_REDUCE}; every replica updates alike, and one device keeps it",
-    MULTI_WORKER: f"{_ALL_REDUCE}, between processes; every copy gets the same update",
-    PARAMETER_SERVER: "workers fetch variables and send gradients, {size} in each step; servers "
-    "apply them as they come, and nobody waits",
-}
-
-
-def draw(comparison: Comparison, measurement: Measurement) -> str:
-    """The boxes of one strategy: pieces of a batch, devices, exchange, servers."""
-    computing = [place for place in measurement.places if place.computes]
-    others = [place for place in measurement.places if not place.computes]
-    size = kibibytes(4 * comparison.parameters)
-    combining = _COMBINING.get(measurement.strategy, "")
-    exchanged = (
-        f'<p class="combine">{escape(combining.format(size=size))}</p>'
-        if combining and len(measurement.places) > 1
-        else '<p class="combine nothing">one replica: nothing to combine</p>'
-    )
-    servers = f'<ul class="places of-servers">{"".join(map(_server, others))}</ul>'
-    return (
-        f"<p>{escape(in_words(comparison, measurement))}</p>"
-        f'<ul class="places">{_replicas(computing)}</ul>{exchanged}{servers if others else ""}'
-    )
-
-
-def in_words(comparison: Comparison, measurement: Measurement) -> str:
-    """The same as a sentence or two."""
-    holding = [place for place in measurement.places if place.variables]
-    where = name_range(place.name for place in holding)
-    copies = "a copy on each of" if len(holding) > 1 else "one copy, on"
-    if measurement.strategy == PARAMETER_SERVER and len(holding) > 1:
-        copies = "divided among"
-    rows = comparison.settings.batch_size
-    if all(place.rows is None for place in measurement.places):
-        share = f"Whole batches of {rows} rows go to whichever worker is free."
-    elif measurement.replicas == 1:
-        share = f"One replica takes each batch of {rows} rows."
-    else:
-        share = f"Each batch of {rows} rows is cut into {measurement.replicas} pieces."
-    return f"{share} Variables: {copies} {where}."
-
-
-def _replicas(places: Sequence[Place]) -> str:
-    items = [_replica(number, place) for number, place in enumerate(places)]
-    if len(items) > _MOST_SHOWN:
-        hidden = len(items) - _MOST_SHOWN
-        more = f'<li><div class="device none">and {counted(hidden, "replica")} more</div></li>'
-        items[_MOST_SHOWN - 1 : -1] = [more]
-    return "".join(items)
-
-
-def _replica(number: int, place: Place) -> str:
-    if place.rows is None:
-        piece = '<div class="piece waits">a batch, when free</div>'
-    else:
-        first, behind = place.rows
-        piece = f'<div class="piece">rows {first}–{behind - 1}</div>'
-    return (
-        f'<li>{piece}<div class="device"><b>{escape(place.name)}</b>'
-        f'<span class="part">replica {number}</span>{_variables(place)}</div></li>'
-    )
-
-
-def _server(place: Place) -> str:
-    return f'<li><div class="device"><b>{escape(place.name)}</b>{_variables(place)}</div></li>'
-
-
-def _variables(place: Place) -> str:
-    if not place.variables:
-        return '<span class="part none">keeps no variables</span>'
-    text = f"{counted(place.variables, 'variable')}, {kibibytes(place.variable_bytes)}"
-    return f'<span class="part variables">{text}</span>'

@@ -1,7 +1,6 @@
-"""The plots of a comparison, drawn by matplotlib: for the page, and as separate pictures.
+"""The plots of a comparison's page, drawn by matplotlib as SVG.
 
-On the page they are SVG, dark or light: colours are drawn as marks, which become variables of the
-page's style sheet. Pictures have the style sheet's light colours."""
+They are dark or light: colours are drawn as marks, which become variables of the style sheet."""
 
 from __future__ import annotations
 
@@ -12,7 +11,6 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.rcsetup import cycler
@@ -23,7 +21,6 @@ from replicax._tools.compare.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from matplotlib.axes import Axes
 
@@ -34,10 +31,6 @@ _WIDTH = 5.4  # inches of 72 points; the page scales plots to its width
 # The colours of the page's style sheet: of words, of axes, of the grid, and of six strategies.
 _NAMES = ("--ink", "--muted", "--grid", *(f"--s{number}" for number in range(6)))
 _MARKS = tuple(f"#0000e{number}" for number in range(len(_NAMES)))
-_LIGHT = (
-    *("#1d232b", "#5d6875", "#e8eaed"),
-    *("#3b9ad6", "#d55e00", "#009e73", "#6a3fb0", "#c2548f", "#b07d00"),
-)
 # Equal curves lie on top of each other: wide ones below, thin ones above.
 _WIDTHS = (11.0, 7.0, 3.8, 1.4)
 _OF_WORKERS = {"linewidth": 1.8, "linestyle": (0, (4, 2)), "marker": "o", "markersize": 4}
@@ -49,7 +42,7 @@ def accuracy_by_epoch(comparison: Comparison) -> Figure:
     figure, axes = _figure("Accuracy on test data after each epoch, one curve per strategy")
     for position, measurement in enumerate(comparison.measurements):
         epochs = range(1, len(measurement.epochs) + 1)
-        axes.plot(epochs, _accuracies(measurement), label=measurement.strategy, **_curve(position))
+        axes.plot(epochs, _accuracies(measurement), **_curve(position))
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _percent(axes)
@@ -188,7 +181,7 @@ def _percent(axes: Axes, label: str = "accuracy on test data") -> None:
 def svg(draw: Callable[[Comparison], Figure], comparison: Comparison) -> str:
     """A plot as an HTML element, without a size or address, with unique ids."""
     stream = io.StringIO()
-    with mpl.rc_context(_style(_MARKS)):
+    with mpl.rc_context(_style()):
         figure = draw(comparison)
         FigureCanvasSVG(figure)
         figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
@@ -206,20 +199,8 @@ def svg(draw: Callable[[Comparison], Figure], comparison: Comparison) -> str:
     )
 
 
-def save(draw: Callable[[Comparison], Figure], comparison: Comparison, file: Path) -> None:
-    """Write a plot as a picture that explains itself."""
-    with mpl.rc_context(_style(_LIGHT)):
-        figure = draw(comparison)
-        FigureCanvasAgg(figure)
-        axes = figure.axes[0]
-        axes.set_title(str(figure.get_label()), fontsize=10)
-        if axes.get_legend_handles_labels()[1]:
-            axes.legend(frameon=False)
-        figure.savefig(file, dpi=160)
-
-
-def _style(colours: Sequence[str]) -> dict[Any, Any]:
-    ink, muted, grid, *strategies = colours
+def _style() -> dict[Any, Any]:
+    ink, muted, grid, *strategies = _MARKS
     return {
         "svg.fonttype": "none",
         "svg.hashsalt": "replicax",  # equal data give equal files

@@ -43,22 +43,6 @@ class Epoch:
 
 @final
 @dataclass(frozen=True)
-class Place:
-    """A device, or a process, and what a strategy has put there.
-
-    `rows` are those of a full batch that its replica gets, from the first to behind the last; None
-    where none are set aside for it, as when workers take whole batches in turn.
-    """
-
-    name: str  # such as `CPU:0`, `worker 1 CPU:0` or `server 0`
-    variables: int  # of the model and its optimizer that it holds
-    variable_bytes: int
-    computes: bool  # whether a replica computes there
-    rows: tuple[int, int] | None = None
-
-
-@final
-@dataclass(frozen=True)
 class Interval:
     """The median of several measurements, with the lowest and the highest."""
 
@@ -85,7 +69,8 @@ class Measurement:
     Args:
         strategy: Its name in `Settings.strategies`.
         replicas: How many replicas compute.
-        places: Where its variables are, as found after training, and where it computes.
+        compute_devices: The devices or processes of its replicas.
+        variable_devices: The devices or processes that hold variables, as found after training.
         first_step_seconds: From creating the strategy to the end of the first training step.
         epochs: Losses and accuracies, epoch by epoch.
         weight_difference: See `weight_difference`. None if the strategy is asynchronous: no two of
@@ -96,22 +81,13 @@ class Measurement:
 
     strategy: str
     replicas: int
-    places: tuple[Place, ...]
+    compute_devices: tuple[str, ...]
+    variable_devices: tuple[str, ...]
     first_step_seconds: float
     epochs: tuple[Epoch, ...]
     weight_difference: float | None
     differing_weight: str
     round_seconds: tuple[float, ...]
-
-    @property
-    def compute_devices(self) -> tuple[str, ...]:
-        """The devices of the replicas."""
-        return tuple(place.name for place in self.places if place.computes)
-
-    @property
-    def variable_devices(self) -> tuple[str, ...]:
-        """The devices that hold variables."""
-        return tuple(place.name for place in self.places if place.variables)
 
 
 @final

@@ -1,4 +1,4 @@
-"""A comparison as text, Markdown, JSON and a folder of files."""
+"""A comparison as text, JSON and a folder of files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from replicax._core.errors import needs
 from replicax._tools.compare.result import WEIGHT_LIMIT, Comparison, Interval
 from replicax._tools.compare.settings import BASELINE, MULTI_WORKER
 from replicax._tools.machine import busy_machine, name_range
-from replicax._tools.text import aligned, as_json, counted, markdown_table, wrapped
+from replicax._tools.text import aligned, as_json, counted, wrapped
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -38,22 +38,6 @@ def to_text(comparison: Comparison) -> str:
     """The table with its caption, for a terminal."""
     table = aligned(HEADERS, rows(comparison), left=WORDS)
     return "\n\n".join([title(comparison), table, "\n".join(map(wrapped, caption(comparison)))])
-
-
-def to_markdown(comparison: Comparison) -> str:
-    """The report with both plots, which must lie beside it."""
-    parts = [
-        "# Strategies compared",
-        f"{title(comparison)}. {verdict(comparison)}",
-        markdown_table(HEADERS, rows(comparison), left=WORDS),
-        "\n".join(f"- {line}" for line in caption(comparison)),
-        "![Accuracy after each epoch under each strategy](accuracy.png)",
-        "![Examples per second under each strategy](throughput.png)",
-        "## Where and with what",
-        markdown_table(("", ""), machine_rows(comparison.machine), left=2),
-        "Every raw number is in [compare.json](compare.json).",
-    ]
-    return "\n\n".join(parts) + "\n"
 
 
 def to_json(comparison: Comparison) -> str:
@@ -122,11 +106,6 @@ def machine_rows(machine: Machine) -> list[tuple[str, str]]:
 def gibibytes(count: int | None) -> str:
     """A number of bytes in GiB."""
     return "unknown" if count is None else f"{count / 2**30:.1f} GiB"
-
-
-def kibibytes(count: int) -> str:
-    """A number of bytes in KiB, or in MiB from 1 MiB on."""
-    return f"{count / 2**10:,.1f} KiB" if count < 2**20 else f"{count / 2**20:,.1f} MiB"
 
 
 def placement(devices: tuple[str, ...]) -> str:
@@ -251,27 +230,22 @@ PAGE = "report.html"
 
 
 def save(comparison: Comparison, folder: str | Path) -> tuple[Path, ...]:
-    """Write report.html, compare.md, compare.json, accuracy.png and throughput.png.
+    """Write report.html and compare.json.
 
     The folder is made if it is not there; files of these names are replaced.
     """
-    page, plots = drawing()
-    place = make_folder(folder)
-    html, markdown, raw = place / PAGE, place / "compare.md", place / "compare.json"
-    accuracy, throughput = place / "accuracy.png", place / "throughput.png"
+    page, place = drawing(), make_folder(folder)
+    html, raw = place / PAGE, place / "compare.json"
     html.write_text(page.to_html(comparison), encoding="utf-8")
-    markdown.write_text(to_markdown(comparison), encoding="utf-8")
     raw.write_text(to_json(comparison), encoding="utf-8")
-    plots.save(plots.accuracy_by_epoch, comparison, accuracy)
-    plots.save(plots.throughput, comparison, throughput)
-    return html, markdown, raw, accuracy, throughput
+    return html, raw
 
 
-def drawing() -> tuple[ModuleType, ModuleType]:
-    """The modules that make the page and the pictures."""
+def drawing() -> ModuleType:
+    """The module that makes the page."""
     with needs("Drawing a comparison", extra="report"):
-        from replicax._tools.compare import page, plots
-    return page, plots
+        from replicax._tools.compare import page
+    return page
 
 
 def make_folder(folder: str | Path) -> Path:

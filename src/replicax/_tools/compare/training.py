@@ -1,12 +1,11 @@
 """One strategy in training: first for its results, then in timed rounds for its speed.
 
-The places of its variables and batches are found by looking, not by its name."""
+The devices of its variables are found by looking, not by its name."""
 
 from __future__ import annotations
 
 import importlib.util
 import time
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -15,10 +14,10 @@ import keras
 import numpy as np
 
 import replicax as rx
-from replicax._tools.compare.result import Epoch, Place
+from replicax._tools.compare.devices import compute_devices, variable_devices
+from replicax._tools.compare.result import Epoch
 from replicax._tools.compare.settings import BASELINE, LOCAL, OF_WORKERS, PARAMETER_SERVER
 from replicax._tools.compare.subjects import build_model, new_optimizer
-from replicax._tools.machine import device_name
 from replicax._tools.strategies import make
 
 if TYPE_CHECKING:
@@ -53,7 +52,8 @@ class Training:
     """The measurements of one training, which can be sent between processes."""
 
     name: str
-    places: tuple[Place, ...]
+    compute_devices: tuple[str, ...]
+    variable_devices: tuple[str, ...]
     weights: tuple[np.ndarray, ...]
     epochs: tuple[Epoch, ...]
     first_step_seconds: float
@@ -125,9 +125,11 @@ def train(way: Way, task: Task, listener: Listener, ends: contextlib.ExitStack) 
         verbose=QUIET,
         callbacks=[watch],
     )
+    computing, holding = way.devices(strategy, model)
     training = Training(
         name=way.name,
-        places=way.find_places(strategy, model, settings.batch_size),
+        compute_devices=computing,
+        variable_devices=holding,
         weights=tuple(np.array(weight) for weight in model.get_weights()),
         epochs=_epochs(history.history, watch.epoch_seconds),
         first_step_seconds=watch.first_step_seconds,
@@ -235,83 +237,28 @@ class _Stopwatch(keras.callbacks.Callback):
         self.ended = time.perf_counter()
 
 
-_EVERY_SERVER = "every server"
+_Devices = tuple[tuple[str, ...], tuple[str, ...]]
 
 
-def places(strategy: rx.Strategy, model: keras.Model, rows: int) -> tuple[Place, ...]:
-    """The devices of a strategy here, with their variables and their rows of a full batch.
-
-    The model was trained under it, so that its optimizer has its variables.
-    """
-    held = held_by(model)
-    computing = dict(zip(strategy.extended.worker_devices, pieces_of(strategy, rows), strict=True))
-    return tuple(
-        Place(name, *held.get(name, (0, 0)), computes=name in computing, rows=computing.get(name))
-        for name in dict.fromkeys([*computing, *held])
-    )
-
-
-def places_of_servers(model: keras.Model, workers: int) -> tuple[Place, ...]:
-    """Parameter servers, with the variables they hold, and workers, which take batches in turn."""
-    held = held_by(model)
-    count, size = held.pop(_EVERY_SERVER, (0, 0))
-    return (
-        *(
-            Place(name, held[name][0] + count, held[name][1] + size, computes=False)
-            for name in sorted(held)
-        ),
-        *(Place(f"worker {number}", 0, 0, computes=True) for number in range(workers)),
-    )
-
-
-def pieces_of(strategy: rx.Strategy, rows: int) -> list[tuple[int, int]]:
-    """The rows of a batch that each replica of this process gets, (first, behind the last).
-
-    Found by a batch that holds the row numbers.
-    """
-    batch = rx.data.Dataset.from_tensor_slices(np.arange(rows)).batch(rows)
-    share: Any = next(iter(strategy.experimental_distribute_dataset(batch)))
-    return [_ends(np.asarray(piece)) for piece in strategy.experimental_local_results(share)]
-
-
-def held_by(model: keras.Model) -> dict[str, tuple[int, int]]:
-    """The number and bytes of variables of a model and its optimizer on each device."""
+def devices_here(strategy: rx.Strategy, model: keras.Model) -> _Devices:
+    """The devices of this process that compute, and those that hold variables."""
     optimizer: Any = model.optimizer
-    counts: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
-    for variable in (*model.weights, *optimizer.variables):
-        for name, size in _parts(variable):
-            counts[name] += 1
-            sizes[name] += size
-    return {name: (counts[name], sizes[name]) for name in counts}
-
-
-def _parts(variable: Any) -> list[tuple[str, int]]:
-    """The places of a variable, with the bytes there."""
-    task = getattr(variable, "device", None)
-    if task is not None:  # on one parameter server; counters of the optimizer are on each of them
-        number = str(task).rpartition("task:")[2]
-        name = f"server {number}" if number.isdecimal() else _EVERY_SERVER
-        return [(name, variable.value.nbytes)]
-    shards = variable.value.addressable_shards
-    return [(device_name(shard.device), shard.data.nbytes) for shard in shards]
-
-
-def _ends(numbers: np.ndarray) -> tuple[int, int]:
-    return (int(numbers[0]), int(numbers[-1]) + 1) if len(numbers) else (0, 0)
+    held = variable_devices((*model.weights, *optimizer.variables))
+    return compute_devices(strategy), held
 
 
 @final
 @dataclass(frozen=True)
 class Way:
-    """A way to train: how its strategy is made, and how to find where it puts things.
+    """A way to train: how its strategy is made, and how to find its devices.
 
-    `find_places` gets the strategy, a model trained under it, and the rows of a full batch.
+    `devices` gets the strategy and a model trained under it, and gives those of replicas and those
+    of variables.
     """
 
     name: str
     make: Callable[[], rx.Strategy]
-    find_places: Callable[[rx.Strategy, keras.Model, int], tuple[Place, ...]] = places
+    devices: Callable[[rx.Strategy, keras.Model], _Devices] = devices_here
 
 
 def way(name: str, devices: Sequence[jax.Device], workers: int | None) -> Way:
@@ -321,7 +268,7 @@ def way(name: str, devices: Sequence[jax.Device], workers: int | None) -> Way:
     return Way(
         name,
         lambda: rx.ParameterServerStrategy(num_workers=workers, num_ps=1),
-        lambda _strategy, model, _rows: places_of_servers(model, workers or 1),
+        lambda *_: (tuple(f"worker {number}" for number in range(workers or 1)), ("server 0",)),
     )
 
 

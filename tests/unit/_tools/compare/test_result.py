@@ -66,10 +66,6 @@ def test_deviating_strategies(sample, difference, deviates):
     assert [m.strategy for m in comparison.deviating] == ["mirrored"] * deviates
 
 
-def test_one_device_always_takes_part():
-    assert Settings(strategies=("mirrored",)).strategies == ("one_device", "mirrored")
-
-
 @pytest.mark.parametrize("name", ["replicas", "workers", "epochs", "repeats", "examples"])
 def test_settings_refuse_counts_below_one(name):
     with pytest.raises(rx.errors.UsageError, match=f"`{name}` must be at least 1, got "):

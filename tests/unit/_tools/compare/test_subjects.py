@@ -86,9 +86,16 @@ def test_a_failed_download_says_what_to_do(monkeypatch):
     assert not isinstance(error.value, rx.errors.UsageError)
 
 
-def test_an_unknown_dataset_is_refused():
-    with pytest.raises(rx.errors.UsageError, match="any of digits, cifar10"):
-        load_data(Settings(dataset="mnist"))
+@pytest.mark.parametrize(
+    ("find", "known"),
+    [
+        (lambda: load_data(Settings(dataset="mnist")), "any of digits, cifar10"),
+        (lambda: build_model("vgg", (8, 8, 1)), "any of cnn, mlp, resnet20"),
+    ],
+)
+def test_what_is_unknown_is_refused(find, known):
+    with pytest.raises(rx.errors.UsageError, match=known):
+        find()
 
 
 def trainable(model):
@@ -133,11 +140,3 @@ def test_no_model_has_a_kink(name):
     assert not any(isinstance(layer, keras.layers.MaxPooling2D) for layer in layers)
     activations = {getattr(layer, "activation", None) for layer in layers} - {None}
     assert activations == {keras.activations.silu, keras.activations.linear}
-
-
-def test_an_unknown_model_is_refused():
-    with pytest.raises(
-        rx.errors.UsageError,
-        match="any of cnn, mlp, resnet20",
-    ):
-        build_model("vgg", (8, 8, 1))

@@ -12,9 +12,7 @@ import keras
 import numpy as np
 import pytest
 
-import replicax as rx
 from replicax._tools.compare import training
-from replicax._tools.compare.result import Place
 from replicax._tools.compare.subjects import load_data
 from replicax._tools.compare.training import way as way_of
 from replicax._tools.progress import Listener
@@ -91,35 +89,14 @@ def trained(strategy):
     return model
 
 
-# 9 numbers of the model, the learning rate and the count of steps, of 4 bytes each
-VARIABLES, BYTES = 4, 44
-
-
 @pytest.mark.parametrize(
-    ("name", "holders"), [("mirrored", 3), ("central_storage", 1), ("one_device", 1)]
+    ("name", "holding"), [("mirrored", 3), ("central_storage", 1), ("parameter_server", 0)]
 )
-def test_places_of_three_devices(name, holders):
-    way = way_of(name, jax.local_devices()[:3], None)
-    strategy = way.make()
-    # 10 rows for 3 replicas: 4, 4 and what is left
-    rows = [(0, 10)] if name == "one_device" else [(0, 4), (4, 8), (8, 10)]
-    held = [(VARIABLES, BYTES)] * holders + [(0, 0)] * 3
-    assert way.find_places(strategy, trained(strategy), 10) == tuple(
-        Place(f"CPU:{i}", *held[i], computes=True, rows=rows[i]) for i in range(len(rows))
-    )
-
-
-def test_places_of_servers():
-    strategy = rx.ParameterServerStrategy(engine="threads", num_workers=2, num_ps=2)
-    try:
-        way = way_of("parameter_server", [], 2)
-        found = way.find_places(strategy, trained(strategy), 10)
-    finally:
-        strategy.close()
-    # The matrix is on one server, the vector on the other, the two numbers on both.
-    assert found == (
-        Place("server 0", 3, 24 + 8, computes=False),
-        Place("server 1", 3, 12 + 8, computes=False),
-        Place("worker 0", 0, 0, computes=True),
-        Place("worker 1", 0, 0, computes=True),
-    )
+def test_devices_of_replicas_and_of_variables(name, holding):
+    way = way_of(name, jax.local_devices()[:3], 3)
+    names = ("CPU:0", "CPU:1", "CPU:2")
+    if name == "parameter_server":
+        assert way.devices(None, None) == (("worker 0", "worker 1", "worker 2"), ("server 0",))
+    else:
+        strategy = way.make()
+        assert way.devices(strategy, trained(strategy)) == (names, names[:holding])

@@ -222,10 +222,6 @@ def test_each_check_has_a_fault():
     assert len({name for name, *_ in FAULTS_OF_GPUS}) == len(CHECKS_OF_GPUS)
 
 
-def test_where_no_gpu_is_nothing_is_said_of_gpus(found):
-    assert len(checked(found(gpus=0, driver=None))) == len(CHECKS)
-
-
 def test_the_table_has_what_mends_below_it(found):
     text = doctor_text.checks_to_text(checked(found(backend="torch")), only_faults=True)
     assert "wrong  Keras' backend  KERAS_BACKEND=torch" in text

@@ -201,6 +201,7 @@ NOTED = {
     "keras.Model().compile(run_eagerly=True)": "compiled all the same",
     "keras.Model().compile(jit_compile=False)": "Compiled by XLA",
     "keras.Model().save('a', save_format='tf')": "ending decides",
+    "keras.callbacks.TensorBoard(write_images=True)": "no images",
     "tf.function(abs, jit_compile=False)": "Compiled by XLA",
 }
 

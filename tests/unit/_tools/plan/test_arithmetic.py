@@ -27,12 +27,6 @@ def test_bytes_on_the_wire(kind, group, sent):
     assert wire_bytes(Collective(kind, 800, group)) == sent
 
 
-def test_reducing_and_gathering_take_as_much_as_reducing_for_all():
-    whole, pieces = 4096, 512
-    halves = Collective("reduce-scatter", pieces, 8), Collective("all-gather", whole, 8)
-    assert sum(map(wire_bytes, halves)) == wire_bytes(Collective("all-reduce", whole, 8))
-
-
 def test_bytes_by_kind_count_every_turn_of_a_loop():
     found = [Collective("all-gather", 800, 8, times=3), Collective("all-gather", 80, 8)]
     assert wire_bytes_by_kind(found) == {"all-gather": 3 * 700 + 70}

@@ -16,7 +16,6 @@ from replicax._tools.profile.times import (
     mean,
     operations,
     split,
-    union,
 )
 
 
@@ -52,10 +51,6 @@ def test_the_parts_of_the_mean_are_the_mean_step():
     found = mean([step(0, 4), step(4, 10)], spans)
     assert found["input"] == 2
     assert sum(found.values()) == pytest.approx(5)
-
-
-def test_union():
-    assert union([(4, 6), (0, 1), (5, 8), (1, 2), (3, 3)]) == [(0, 2), (4, 8)]
 
 
 def test_a_collective_counts_where_nothing_is_computed_beside_it():

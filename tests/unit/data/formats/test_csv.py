@@ -74,22 +74,8 @@ def test_a_default_stands_for_an_empty_or_missing_field(read, default, value):
     assert type(rows[0][0]) is type(value)
 
 
-def test_a_row_is_a_tuple(read):
-    rows = read("a,1,0.5\nb,2,1\n", [str, np.int32, np.float32])
-    assert rows == [("a", 1, 0.5), ("b", 2, 1.0)]
-
-
 def test_quotation_marks_hold_delimiters_line_ends_and_themselves(read):
     assert read('"a""b","c,\r\nd"\r\n1,2\r\n', [str, str]) == [('a"b', "c,\r\nd"), ("1", "2")]
-
-
-def test_quotation_marks_can_be_text(read):
-    assert read('a"b,"c"\n', [str, str], use_quote_delim=False) == [('a"b', '"c"')]
-
-
-def test_the_delimiter_can_be_another(read):
-    assert read("1;2\n", NUMBERS, field_delim=";") == [(1, 2)]
-    assert read("1\t2\n", NUMBERS, field_delim="\t") == [(1, 2)]
 
 
 def test_a_header_is_passed_over(read):
@@ -99,11 +85,6 @@ def test_a_header_is_passed_over(read):
 
 def test_a_byte_order_mark_is_no_part_of_the_first_field(read):
     assert read("\ufeff1,2\n", NUMBERS) == [(1, 2)]
-
-
-def test_columns_can_be_selected(read):
-    rows = read("1,x,3\n4,y,6,more\n", NUMBERS, select_cols=[0, 2])
-    assert rows == [(1, 3), (4, 6)]
 
 
 def test_an_empty_line_is_a_row_with_one_empty_field(read):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import decimal
 import pickle
-import sys
 
 import numpy as np
 import pyarrow as arrow
@@ -33,11 +32,6 @@ def elements(path, columns=None, start=None):
 
 def values(path, column="x"):
     return [row[column] for row in elements(path)]
-
-
-def test_a_row_is_a_dict(write):
-    path = write({"x": [1, 2], "name": ["a", "b"]})
-    assert elements(path) == [{"x": 1, "name": "a"}, {"x": 2, "name": "b"}]
 
 
 @pytest.mark.parametrize(
@@ -133,17 +127,6 @@ def test_blocks_of_large_rows_have_few_rows(write, monkeypatch):
     assert [len(row["x"]) for row in elements(path)] == [1000] * 20
 
 
-def test_an_empty_table_has_no_rows(write):
-    assert elements(write({"x": arrow.array([], arrow.int64())})) == []
-
-
-def test_the_file_is_closed_with_the_iterator(write):
-    records = ParquetFormat().records(write({"x": [1, 2]}), None)
-    next(records)
-    records.close()
-    assert list(records) == []
-
-
 @pytest.mark.parametrize(
     "column",
     [
@@ -204,16 +187,3 @@ def test_a_damaged_file_is_an_error(write, damage):
     with pytest.raises(rx.errors.CorruptRecord, match="file.parquet") as error:
         elements(path)
     assert repr(path) in str(error.value)
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(rx.errors.UsageError, match="missing"):
-        elements(str(tmp_path / "missing"))
-
-
-def test_a_missing_package_is_named(write, monkeypatch):
-    path = write({"x": [1]})
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(rx.errors.UsageError, match=r"pyarrow.*replicax\[parquet\]") as error:
-        elements(path)
-    assert "pip install 'replicax[parquet]'" in str(error.value)

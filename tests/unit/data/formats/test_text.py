@@ -88,11 +88,6 @@ def test_a_missing_file_is_named(tmp_path):
     assert "No such file" in str(error.value)
 
 
-def test_a_folder_is_no_file(tmp_path):
-    with pytest.raises(rx.errors.UsageError, match="Is a directory"):
-        elements(TextFormat(), tmp_path)
-
-
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
 class TestCompressed:
     def test_several_compressed_files_in_a_row_are_one(self, write, compression):
