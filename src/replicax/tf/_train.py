@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, final
@@ -9,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 import jax.numpy as jnp
 
 import replicax as rx
+from replicax.tf._files import GFile, exists, isdir
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
 MESSAGES = (
@@ -26,6 +27,33 @@ def __getattr__(name: str) -> Any:
     from replicax.data._formats.example import message_class
 
     return message_class(name)
+
+
+class Checkpoint(rx.train.Checkpoint):
+    """`rx.train.Checkpoint`, whose `save` also writes the file `checkpoint` beside.
+
+    Programs look for this file before they restore. It does not say which checkpoint is the latest.
+
+    Example:
+        >>> import os, tempfile
+        >>> import replicax.tf as tf
+        >>> folder = tempfile.mkdtemp()
+        >>> path = tf.train.Checkpoint(step=tf.Variable(3)).save(f"{folder}/ckpt")
+        >>> os.path.exists(f"{folder}/checkpoint"), path == tf.train.latest_checkpoint(folder)
+        (True, True)
+    """
+
+    def saved(self, path: str) -> None:
+        folder, name = os.path.split(path)
+        state = os.path.join(folder, "checkpoint")
+        if exists(state):
+            if isdir(state):
+                return
+            with GFile(state) as file:
+                if file.read().count("\n") > 1:  # TensorFlow's own, which lists its checkpoints
+                    return
+        with GFile(state, "w") as file:
+            file.write(f'model_checkpoint_path: "{name}"\n')
 
 
 def latest_checkpoint(

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from replicax._control import current
 from replicax._core.errors import UsageError
@@ -48,7 +48,6 @@ _OWN = frozenset(
 )
 
 
-@final
 class Checkpoint:
     """Objects that are saved and restored together.
 
@@ -196,7 +195,14 @@ class Checkpoint:
         """
         self.count()
         path = f"{os.fspath(file_prefix)}-{self._count}"
-        return self.write(path, options, asynchronous=asynchronous)
+        return self.write(path, options, asynchronous=asynchronous, then=partial(self.saved, path))
+
+    def saved(self, path: str) -> None:
+        """Called by the chief when a `save`, here or of a manager, has written.
+
+        Args:
+            path: What it has written.
+        """
 
     def write(
         self,

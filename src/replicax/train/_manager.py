@@ -133,12 +133,13 @@ class CheckpointManager:
             self._saved_at = step
         number = self._number(None if checkpoint_number is None else int(checkpoint_number))
         self.checkpoint.count()
-        return self.checkpoint.write(
-            os.path.join(self.directory, f"{self._name}-{number}"),
-            options,
-            asynchronous=self._asynchronous,
-            then=self._remove_old,
-        )
+        path = os.path.join(self.directory, f"{self._name}-{number}")
+
+        def then() -> None:
+            self.checkpoint.saved(path)
+            self._remove_old()
+
+        return self.checkpoint.write(path, options, asynchronous=self._asynchronous, then=then)
 
     def _number(self, wanted: int | None) -> int:
         # The chief's folder decides: another worker may see no folder, or an old listing.

@@ -37,6 +37,18 @@ def test_the_shape_of_an_input_may_be_a_length():
     assert keras.Input(3).shape == keras.Input(shape=3).shape == (None, 3)
 
 
+def test_a_sequential_model_that_no_model_calls_has_an_input_and_an_output():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), keras.layers.Dense(1)])
+    first = keras.Model(model.input, model.layers[0].output)
+    assert first(np.ones((4, 3))).shape == (4, 2)
+    assert keras.Model(model.input, model.output)(np.ones((4, 3))).shape == (4, 1)
+    inputs = keras.Input((3,))
+    outputs = model(inputs)
+    assert model.output is outputs
+    with pytest.raises(AttributeError, match="input"):
+        _ = keras.Sequential([keras.layers.Dense(1)]).input
+
+
 @pytest.mark.parametrize(
     ("layer", "names"),
     [

@@ -12,7 +12,7 @@ from channels import as_workers
 
 
 def test_checkpoints_are_those_of_replicax():
-    assert tf.train.Checkpoint is rx.train.Checkpoint
+    assert issubclass(tf.train.Checkpoint, rx.train.Checkpoint)
     assert tf.train.ClusterSpec is rx.cluster_resolver.ClusterSpec
     assert {"Example", "latest_checkpoint", "load_variable"} <= set(dir(tf.train))
 
@@ -91,4 +91,17 @@ def test_each_worker_may_save_to_a_folder_of_its_own(tmp_path):
         return os.path.basename(latest or ""), float(model.layers[0].bias.numpy()[0])
 
     assert as_workers(2, work) == [("ckpt-1", 7.0)] * 2
-    assert os.listdir(folder) == ["ckpt-1"]
+    assert sorted(os.listdir(folder)) == ["checkpoint", "ckpt-1"]
+
+
+def test_a_save_leaves_the_file_that_programs_look_for(tmp_path):
+    checkpoint = tf.train.Checkpoint(step=tf.Variable(3))
+    checkpoint.write(str(tmp_path / "one"))
+    assert os.listdir(tmp_path) == ["one"]
+    for _ in range(2):
+        path = checkpoint.save(str(tmp_path / "ckpt"))
+    assert (tmp_path / "checkpoint").read_text() == 'model_checkpoint_path: "ckpt-2"\n'
+    assert tf.train.latest_checkpoint(str(tmp_path)) == path
+    manager = tf.train.CheckpointManager(checkpoint, str(tmp_path / "run"), max_to_keep=1)
+    assert [manager.save(), manager.save()][1] == manager.latest_checkpoint
+    assert sorted(os.listdir(tmp_path / "run")) == ["checkpoint", "ckpt-2"]

@@ -38,6 +38,9 @@ def install() -> None:
     around(keras.Layer, "__call__", _mask_of_the_first)
     around(keras.Layer, "add_variable", _as_a_weight)
     around(keras.Sequential, "add", _with_batch_shape)
+    for name in ("input", "output"):
+        of_a_call = getattr(keras.Sequential, name).fget
+        setattr(keras.Sequential, name, property(functools.partial(_own_end, name, of_a_call)))
     for owner, order in ((keras.Layer, ADD_WEIGHT), (keras.metrics.Metric, ADD_WEIGHT_OF_A_METRIC)):
         around(owner, "add_weight", functools.partial(_name_first, order))
 
@@ -80,6 +83,15 @@ def _with_batch_shape(
     if shape is not None and not self.layers:
         method(self, keras.Input(batch_shape=shape), *args, **options)
     method(self, layer, *args, **options)
+
+
+def _own_end(name: str, of_a_call: Callable[[Any], Any], model: Any) -> Any:
+    """The `input` or `output` of a sequential model: its own if no model calls it."""
+    try:
+        return of_a_call(model)
+    except AttributeError:
+        (tensor,) = getattr(model, f"{name}s")
+        return tensor
 
 
 def _flags_by_name(method: Callable[..., Any], self: Any, /, *args: Any, **options: Any) -> Any:

@@ -21,7 +21,7 @@ from replicax.tf._keras2 import around
 
 RULE = "update_step(self, gradient, variable, learning_rate)"
 _GRADIENTS = "apply(self, grads, trainable_variables=None)"
-_SLOTS = "build(self, variables), which calls add_variable_from_reference"
+_SLOTS = "build(self, variables)` with calls of `add_variable_from_reference"
 _RULES = (
     "_resource_apply_dense", "_resource_apply_sparse", "_resource_apply_sparse_duplicate_indices",
     "_apply_dense", "_apply_sparse", "_apply_sparse_duplicate_indices", "_apply_sparse_shared",
