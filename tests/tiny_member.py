@@ -16,11 +16,10 @@ from replicax._ps.hosts.contact import Presence
 class TinyEndpoint:
     """Answers what every member answers, and with what it was started."""
 
-    def __init__(self, role, index, secret, settings, host, port, at):
+    def __init__(self, role, index, secret, host, port, at):
         self._presence = Presence(role, index)
-        variables = {name: os.environ.get(name) for name in settings.get("variables", [])}
-        draws = np.random.random() if settings.get("draws") else None
-        self._given = {"pid": os.getpid(), "variables": variables, "draws": draws}
+        draws = np.random.random()
+        self._given = {"pid": os.getpid(), "variables": dict(os.environ), "draws": draws}
         place = place_of(role, index, at)
         self._listener = RequestServer(secret, self._handle, host=host, port=port, place=place)
         self.addresses = self._presence.addresses = self._listener.start()
@@ -37,15 +36,15 @@ class TinyEndpoint:
         return self._given if answer is None else answer, ()
 
 
-def start_member(role, index, secret, settings, *, host="127.0.0.1", port=0, at=""):
-    """Start one, or fail to."""
-    once = settings.get("dies_once")
+def start_member(role, index, secret, *, host="127.0.0.1", port=0, at=""):
+    """Start one, or fail to, as the environment says."""
+    once = os.environ.get("TINY_DIES_ONCE")
     if once and not Path(once).exists():
         Path(once).touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    if settings.get("fails"):
+    if os.environ.get("TINY_FAILS") == role:
         raise OSError(f"{role} {index} has no disk")
-    return TinyEndpoint(role, index, secret, settings, host, port, at)
+    return TinyEndpoint(role, index, secret, host, port, at)
 
 
 def about(member, secret, op="about"):

@@ -47,8 +47,8 @@ def cluster(tmp_path_factory):
         patch.setenv("RX_WATCHDOG_SECONDS", "5")
         environment = dict(os.environ)
         on_cpu = {"JAX_PLATFORMS": "cpu"}
-        server = Members(1, {"variables": SEEN}, {**on_cpu, "OWN": str(kept.parent)})
-        cluster = started(server, Members(2, {"draws": True}, on_cpu))
+        server = Members(1, {**on_cpu, "OWN": str(kept.parent)})
+        cluster = started(server, Members(2, on_cpu))
         assert os.environ == environment
     yield cluster
     cluster.close()
@@ -67,7 +67,8 @@ def test_members_are_there_and_know_the_secret(cluster):
 
 
 def test_a_member_has_the_environment_that_was_given_and_no_other_cluster(cluster):
-    seen = about(cluster, SERVER, 0, "given")["variables"]
+    given = about(cluster, SERVER, 0, "given")["variables"]
+    seen = {name: given.get(name) for name in SEEN}
     assert "arena_max=1" in seen.pop("GLIBC_TUNABLES")
     cache = seen.pop("OWN")
     assert seen == {
@@ -96,7 +97,8 @@ def test_a_worker_can_come_in_addition(cluster):
 
 
 def test_one_that_cannot_start_says_why_and_the_others_are_there(tmp_path):
-    cluster = started(Members(1, {"fails": True}), Members(1, {"dies_once": str(tmp_path / "x")}))
+    servers = Members(1, {"TINY_FAILS": "server"})
+    cluster = started(servers, Members(1, {"TINY_DIES_ONCE": str(tmp_path / "x")}))
     try:
         with pytest.raises(rx.errors.UnavailableError, match="(?s)ps 0 .*has no disk"):
             cluster.member(SERVER, 0)
@@ -109,7 +111,7 @@ def test_one_that_cannot_start_says_why_and_the_others_are_there(tmp_path):
 
 def test_spawned_members_are_there_come_back_and_end_with_the_cluster():
     environment = {"JAX_PLATFORMS": "cpu", "OWN": "its own"}
-    cluster = started(Members(1, {"variables": SEEN}, environment), Members(1), forks=False)
+    cluster = started(Members(1, environment), Members(1), forks=False)
     try:
         assert about(cluster, SERVER, 0, "given")["variables"]["OWN"] == "its own"
         members.check_that_a_killed_member_comes_back(cluster)

@@ -46,7 +46,7 @@ def start(spec):
     def start(role, job=None, secret=SECRET, cluster=spec):
         port = int(spec.task_address(job or role, 0).rpartition(":")[2])
         at = at_of(cluster, WORKER if job == "worker" else role, 0)
-        started.append(tiny_member.start_member(role, 0, secret, {}, port=port, at=at))
+        started.append(tiny_member.start_member(role, 0, secret, port=port, at=at))
         return started[-1]
 
     yield start
@@ -190,7 +190,7 @@ import sys
 sys.path[:0] = {sys.path!r}
 import tiny_member
 port, at = int(sys.argv[1]), sys.argv[2]
-tiny_member.start_member("worker", 0, {SECRET!r}, {{}}, port=port, at=at).wait()
+tiny_member.start_member("worker", 0, {SECRET!r}, port=port, at=at).wait()
 """
 
 

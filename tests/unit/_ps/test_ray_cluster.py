@@ -32,7 +32,6 @@ pytestmark = [
 ]
 
 TINY = "tiny_member:start_member"
-SEEN = {"variables": ["CUDA_VISIBLE_DEVICES", "OWN"]}
 
 
 @contextmanager
@@ -85,8 +84,8 @@ def test_a_strategy_trains_on_ray_with_the_resources_that_it_names(ray):
 @pytest.fixture(scope="module")
 def cluster(ray):
     """One server, and two workers with a GPU each."""
-    server = Members(1, SEEN, {"OWN": "the server's", "JAX_PLATFORMS": "cpu"})
-    workers = Members(2, SEEN, {"JAX_PLATFORMS": "cpu"}, resources={"CPU": 1, "GPU": 1})
+    server = Members(1, {"OWN": "the server's", "JAX_PLATFORMS": "cpu"})
+    workers = Members(2, {"JAX_PLATFORMS": "cpu"}, resources={"CPU": 1, "GPU": 1})
     cluster = RayCluster(ray.address, server, workers, starter=TINY)
     yield cluster
     process = about(cluster, SERVER, 0)["process"]
@@ -131,7 +130,7 @@ def test_who_asks_for_more_than_there_is_is_told_what_there_is(cluster):
 
 
 def test_one_that_cannot_start_says_why_and_the_others_are_there(cluster, ray):
-    other = RayCluster(ray.address, Members(1), Members(1, {"fails": True}), starter=TINY)
+    other = RayCluster(ray.address, Members(1), Members(1, {"TINY_FAILS": "worker"}), starter=TINY)
     try:
         assert about(other, SERVER, 0)["role"] == SERVER
         with pytest.raises(rx.errors.UnavailableError, match="(?s)worker 0 .*has no disk"):

@@ -28,6 +28,7 @@ ROLES = {job: role for role, job in JOBS.items()}
 # By name: a starter does not import what members are made of, and tests may use others.
 START_MEMBER = "replicax._ps.hosts.member:start_member"
 
+_LINES_TOLD = 15
 _MOST_LOCAL_WORKERS = 8
 _WORKERS_PER_SERVER = 4
 
@@ -57,13 +58,12 @@ class Member:
 class Members:
     """How the members of one role are started.
 
-    Settings are plain JSON. Forks have imported the same modules in the environments of both roles;
+    Forks have imported the same modules in the environments of both roles;
     `shares` are variables of one fork, by its number, such as of the GPU that it computes on.
     Resources are Ray's, such as `{"CPU": 1, "GPU": 1}`.
     """
 
     count: int
-    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     shares: Sequence[Mapping[str, str]] = ()
     resources: Mapping[str, float] = field(default_factory=lambda: {"CPU": 1.0})
@@ -160,6 +160,20 @@ def load_starter(name: str) -> Callable[..., Any]:
     return getattr(importlib.import_module(module), function)
 
 
+def gone(role: str, index: int, reason: str) -> UnavailableError:
+    """The error for a member that will never come back."""
+    return UnavailableError(
+        f"{JOBS[role]} {index} will not come back: {reason} Fix the cause, and start again.",
+        task_name(role, index),
+    )
+
+
+def last_lines(text: str) -> str:
+    """The end of what a member, or whoever starts it, has printed, as a paragraph of a message."""
+    lines = [line for line in text.splitlines() if line.strip()][-_LINES_TOLD:]
+    return "\n" + "".join(f"    {line}\n" for line in lines)
+
+
 @final
 class Roster:
     """The latest incarnation of each member, and the members that will never come back."""
@@ -208,10 +222,7 @@ class Roster:
                 "much.",
                 task_name(role, index),
             )
-        raise UnavailableError(
-            f"{who} will not come back: {reason} Fix the cause, and start again.",
-            task_name(role, index),
-        )
+        raise gone(role, index, reason)
 
     def _newer(self, role: str, index: int, after: int) -> Member | None:
         member = self._members.get((role, index))

@@ -249,7 +249,7 @@ def be_member(
         with os.fdopen(telling, "w") as line:
             try:
                 start, secret = load_starter(plan["starter"]), bytes.fromhex(plan["secret"])
-                endpoint: Endpoint = start(role, index, secret, kind["settings"], host=_LOOPBACK)
+                endpoint: Endpoint = start(role, index, secret, host=_LOOPBACK)
                 said: dict[str, Any] = {"addresses": list(endpoint.addresses)}
             except Exception as error:
                 said = {"text": _last_lines(error)}

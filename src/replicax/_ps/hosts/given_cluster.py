@@ -315,7 +315,6 @@ class Server:
                 role,
                 index,
                 cluster_secret(spec),
-                {},
                 host=host,
                 port=port,
                 at=at_of(spec, role, index),

@@ -14,7 +14,7 @@ import secrets
 import shutil
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
@@ -303,7 +303,6 @@ def start_member(
     role: str,
     index: int,
     secret: bytes,
-    settings: Mapping[str, Any] | None = None,
     *,
     host: str = "127.0.0.1",
     port: int = 0,
@@ -314,7 +313,6 @@ def start_member(
     The system chooses a port if it is 0. `at` is what `at_of` gives, if the cluster has a
     description. The settings of the strategy come with the run.
     """
-    del settings
     presence = Presence(role, index)
     if role == "server":
         post = Post(presence, lambda settings: ServerNode(index, secret, settings).begin())

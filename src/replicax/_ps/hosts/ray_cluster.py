@@ -24,26 +24,25 @@ from replicax._ps.hosts.cluster import (
     WORKER,
     Member,
     Members,
+    gone,
+    last_lines,
     load_starter,
     task_name,
 )
 
 _SECONDS_OF_SILENCE = 10.0
-_LINES = 15
 
 
 @final
 class MemberActor:
     """Starts a member in a process of Ray, by a `module:function`, and says where it listens."""
 
-    def __init__(
-        self, starter: str, role: str, index: int, secret: bytes, settings: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, starter: str, role: str, index: int, secret: bytes) -> None:
         import ray
 
         self._life = secrets.token_hex(8)
         host = ray.util.get_node_ip_address()
-        self._endpoint = load_starter(starter)(role, index, secret, settings, host=host, port=0)
+        self._endpoint = load_starter(starter)(role, index, secret, host=host, port=0)
 
     def where(self) -> tuple[str, tuple[str, ...]]:
         """A name of this process that no other has, and the addresses at which it listens."""
@@ -95,12 +94,12 @@ class RayCluster:
         told, asked = False, None
         for left in tries(seconds):
             if not self._end.alive or not ray.is_initialized():
-                raise _gone(role, index, "the cluster has been closed.")
+                raise gone(role, index, "the cluster has been closed.")
             asked = asked or self._actors[role, index].where.remote()
             try:
                 life, addresses = ray.get(asked, timeout=min(left, _SECONDS_OF_SILENCE))
             except ActorDiedError as error:
-                raise _gone(role, index, _last_lines(error)) from error
+                raise gone(role, index, last_lines(str(error))) from error
             except TimeoutError:  # it is being started, or stands still
                 if left >= _SECONDS_OF_SILENCE and not told:
                     told = True
@@ -154,7 +153,7 @@ class RayCluster:
                 scheduling_strategy="SPREAD",
                 runtime_env={"env_vars": dict(kind.environment)},
             )
-            .remote(self._starter, role, index, self.secret, dict(kind.settings))
+            .remote(self._starter, role, index, self.secret)
         )
 
     def _note(self, role: str, index: int, life: str, addresses: tuple[str, ...]) -> Member:
@@ -181,15 +180,3 @@ def _end_all(actors: Mapping[Any, Any]) -> None:
     for actor in actors.values() if ray.is_initialized() else ():
         with suppress(Exception):  # the connection may be broken: then Ray ends them
             ray.kill(actor)
-
-
-def _gone(role: str, index: int, reason: str) -> UnavailableError:
-    return UnavailableError(
-        f"{JOBS[role]} {index} will not come back: {reason} Fix the cause, and start again.",
-        task_name(role, index),
-    )
-
-
-def _last_lines(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()][-_LINES:]
-    return "\n" + "".join(f"    {line}\n" for line in lines)

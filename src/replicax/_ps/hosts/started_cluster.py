@@ -35,6 +35,7 @@ from replicax._ps.hosts.cluster import (
     Members,
     Roster,
     environment_of_members,
+    last_lines,
 )
 
 _PACKAGE = Path(__file__).parents[3]
@@ -43,7 +44,6 @@ _HOST = "replicax._ps.hosts.fork_host"
 
 _SECRET_BYTES = 32
 _SECONDS_TO_START = 120.0
-_LINES_TOLD = 15
 _BETWEEN_ROUNDS = 0.02
 
 
@@ -225,15 +225,10 @@ def _listen(process: HostProcess, roster: Roster) -> None:
                 who = event["role"], event["index"]
                 roster.publish(Member(*who, addresses, event["incarnation"]))
             case "lost":
-                roster.lose(event["role"], event["index"], _shown(event["text"]))
+                roster.lose(event["role"], event["index"], last_lines(event["text"]))
             case _:
-                roster.end(_shown(f"{process.last_words()}\n{event['text']}"))
-    roster.end(_shown(f"{process.last_words()}\nThe process that starts members has ended."))
-
-
-def _shown(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()][-_LINES_TOLD:]
-    return "\n" + "".join(f"    {line}\n" for line in lines)
+                roster.end(last_lines(f"{process.last_words()}\n{event['text']}"))
+    roster.end(last_lines(f"{process.last_words()}\nThe process that starts members has ended."))
 
 
 def end_session(session: int, *, seconds: float = 10.0) -> list[int]:
