@@ -30,7 +30,6 @@ _LINEAR = frozenset(
 )
 
 
-
 def install() -> None:
     """Register the rule for `dynamic_update_slice` of `bfloat16` in our programs on CPUs."""
     lowering.replace(lax.dynamic_update_slice_p, "loops", _is_narrow, _update_bits)
