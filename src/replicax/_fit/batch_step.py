@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from replicax._core import seams
+from replicax._fit.step_program import model_step, step_variables
 from replicax._keras import _compat
 from replicax._keras.gradients import value_and_grad
 
@@ -81,14 +82,9 @@ def _stateless_step(model: Any, kind: str) -> Callable[[Any], Any]:
     """A step that the user has written: from a state and a batch to logs and a state."""
 
     def step(batch: Any) -> Any:
-        groups = [model.trainable_variables, model.non_trainable_variables]
-        if kind == "train":
-            groups.append(model.optimizer.variables)
-        if kind != "predict":
-            groups.append(model.metrics_variables)
-        state = tuple([_compat.read(variable) for variable in group] for group in groups)
-        result, new = seams.call_traced(getattr(model, f"{kind}_step"), (state, batch), {})
-        news = (state[0], new) if kind == "predict" else new
+        groups = step_variables(model, kind)
+        state = tuple(map(_compat.read_all, groups))
+        result, news = model_step(model, kind, state, batch)
         for variables, before, after in zip(groups, state, news, strict=True):
             for variable, old, value in zip(variables, before, after, strict=True):
                 if value is not old:
