@@ -25,8 +25,7 @@ from replicax._core.context import current_frame, entered
 from replicax._core.errors import UsageError
 from replicax._core.reduce import ReduceOp, SyncGroup
 from replicax._core.values import PerReplica, is_distributed
-from replicax._fit.batch_step import own_step
-from replicax._fit.step_program import are_alike, joined
+from replicax._fit.step_program import are_alike, joined, own_step
 from replicax._fit.steps import OwnSteps, rows_of
 from replicax._keras import _compat
 from replicax._program.capture import CaptureScope
