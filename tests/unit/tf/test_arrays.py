@@ -209,6 +209,7 @@ class TestResults:
             (tf.reduce_mean, [30000] * 3, "int16", 30000),
             (tf.reduce_mean, [2**31 - 1, 2**31 - 1, 5], "int32", 1431655766),
             (tf.reduce_mean, [-7, 2], "int32", -2),
+            (lambda x: tf.linspace(x[0], x[1], 3), [0, 5], "int32", [0, 2.5, 5]),
             (lambda x: tf.math.floordiv(x, x[::-1]), [0.1, 1.0], "float32", [0, 10]),
             (lambda x: tf.math.floordiv(x[:, None], x), [3.7, -1.5], "float32", [[1, -3], [-1, 1]]),
             (lambda x: tf.truncatediv(x[:, None], x), [3.7, -1.5], "float32", [[1, -2], [0, 1]]),
