@@ -17,9 +17,9 @@ from jax.extend.backend import get_compile_options
 import replicax as rx
 from replicax._core.topology import Topology
 from replicax._mesh.store import replicated
-from replicax._mesh.tpu import split_over_model
 from replicax._tools.plan.step import described_strategy, lower_train_step
 from replicax._tools.plan.targets import target
+from replicax.strategies._tpu import split_over_model
 
 pytestmark = pytest.mark.timeout(240)
 

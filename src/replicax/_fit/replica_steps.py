@@ -23,17 +23,13 @@ import keras
 
 from replicax._core.context import current_frame, entered
 from replicax._core.errors import UsageError
-from replicax._core.events import settled
 from replicax._core.reduce import ReduceOp, SyncGroup
 from replicax._core.values import PerReplica, is_distributed
-from replicax._fit.batch_step import own_step
-from replicax._fit.step_program import are_alike, joined, step_variables
-from replicax._fit.steps import Steps, paced, rows_of
+from replicax._fit.step_program import are_alike, joined, own_step
+from replicax._fit.steps import OwnSteps, rows_of
 from replicax._keras import _compat
 from replicax._program.capture import CaptureScope
 from replicax._program.compiling import compiled
-from replicax._program.identity import StateWatch
-from replicax._program.program import queue_of
 
 if TYPE_CHECKING:
     from replicax._core.options import CommunicationOptions
@@ -181,14 +177,12 @@ def _take(step: Callable[[Any], Any], batches: Sequence[Any]) -> None:
 
 
 @final
-class ReplicaSteps:
-    """A model's train, test or predict function: `(state, iterator) -> (logs, state)`."""
+class ReplicaSteps(OwnSteps):
+    """The step functions of the replica view."""
 
     def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
         _refuse_python(model)
-        self._model, self._kind, self._distribution = model, kind, distribution
-        self._pace = paced(model, kind, distribution)
-        self._watch = StateWatch()
+        super().__init__(model, kind, distribution)
         topology = distribution.topology
         step = own_step(model, kind)
         self._local = distribution.engine.local_steps if kind == "train" else None
@@ -197,7 +191,6 @@ class ReplicaSteps:
         else:
             # What a replica makes of metrics is of its rows only: results are read afterwards.
             self._step = step if kind == "predict" else lambda batch: (step(batch), None)[1]
-        self._queue = queue_of(topology.devices)
         on_devices = functools.partial(compiled, devices=topology.devices)
         self._divide = dividing(topology)
         # Compiled: the callbacks of some threads look at the logs at any time.
@@ -205,13 +198,13 @@ class ReplicaSteps:
         self._join = on_devices(rows_together, out_shardings=topology.replicated)
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
-        if self._distribution.topology.num_processes > 1:
+        if self._watch is not None:
             self._watch.step(self._state)
         outputs, strategy = [], _compat.strategy_of(self._model)
-        run, doing = self._distribution.engine.run, f"{self._kind} step"
+        run = self._distribution.engine.run
         batches = self._pace.take(iterator, self._model.steps_per_execution)
         for some in self._local.rounds(batches) if self._local else ([one] for one in batches):
-            found = run(strategy, self._step, tuple(map(self._divide, some)), {}, doing=doing)
+            found = run(strategy, self._step, tuple(map(self._divide, some)), {}, doing=self._doing)
             if self._kind == "predict":
                 outputs.append(self._join(found))
                 self._queue.put(jax.tree.leaves(outputs[-1])[0])
@@ -229,26 +222,6 @@ class ReplicaSteps:
         pairs = list(zip(self._model.metrics_variables, values, strict=True))
         with keras.StatelessScope(state_mapping=pairs):
             return self._model.get_metrics_result()
-
-    def end_epoch(self) -> None:
-        """Let the state be compared at the next step: callbacks may change it until then."""
-        self._watch.restart()
-
-    def end_fit(self) -> None:
-        """Compare the values that the variables have at the end."""
-        if self._distribution.topology.num_processes > 1:
-            self._watch.compare(self._state())
-
-    def _state(self) -> list[tuple[str, Any]]:
-        groups = step_variables(self._model, self._kind)
-        return _compat.named_values(variable for group in groups for variable in group)
-
-    def abandon(self) -> None:
-        """After a failure: the variables have the values of the last step."""
-
-    def forget(self) -> None:
-        """The end of a call."""
-        settled()
 
 
 def _refuse_python(model: Any) -> None:
@@ -296,6 +269,6 @@ def steps_of(model: Any) -> list[Any]:
     return [function for function in functions if hasattr(function, "forget")]
 
 
-def own_steps_of(model: Any) -> list[Steps | ReplicaSteps]:
+def own_steps_of(model: Any) -> list[OwnSteps]:
     """The step functions that a model has, but those that schedule closures."""
-    return [steps for steps in steps_of(model) if isinstance(steps, Steps | ReplicaSteps)]
+    return [steps for steps in steps_of(model) if isinstance(steps, OwnSteps)]

@@ -45,24 +45,53 @@ if TYPE_CHECKING:
     from replicax._keras.distribution import StoreDistribution
 
 
-@final
-class Steps:
+class OwnSteps:
     """A model's train, test or predict function: `(state, iterator) -> (logs, state)`."""
 
     def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
         self._model, self._kind, self._doing = model, kind, f"{kind} step"
         self._pace = paced(model, kind, distribution)
-        self._distribution, topology = distribution, distribution.topology
-        combine = distribution.engine.reducer.combine
+        self._distribution = distribution
+        self._is_common = distribution.topology.num_processes > 1
+        self._watch = StateWatch() if self._is_common else None
+        self._queue = queue_of(distribution.topology.devices)
+
+    def _state(self) -> list[tuple[str, Any]]:
+        """The paths and values of the variables of a step."""
+        groups = step_variables(self._model, self._kind)
+        return _compat.named_values(variable for group in groups for variable in group)
+
+    def end_epoch(self) -> None:
+        """Let the state be compared at the next step: callbacks may change it until then."""
+        if self._watch is not None:
+            self._watch.restart()
+
+    def end_fit(self) -> None:
+        """Compare the values that the variables have at the end."""
+        if self._watch is not None:
+            self._watch.compare(self._state())
+
+    def abandon(self) -> None:
+        """After a failure: the variables have the values of the last step."""
+
+    def forget(self) -> None:
+        """The end of a call."""
+        settled()
+
+
+@final
+class Steps(OwnSteps):
+    """The step functions of the global view."""
+
+    def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
+        super().__init__(model, kind, distribution)
+        topology, combine = distribution.topology, distribution.engine.reducer.combine
         self._how = {
             "spread": functools.partial(spread, topology),
             "together": functools.partial(together, topology, combine),
         }
         self._programs: dict[Any, Program] = {}
         self._is_agreed = False
-        self._is_common = topology.num_processes > 1
-        self._watch = StateWatch() if self._is_common else None
-        self._queue = queue_of(topology.devices)
         self._loop: Any = None
         self._groups: Sequence[Sequence[Any]] = ()
         self._keys: Any = None
@@ -88,7 +117,7 @@ class Steps:
         _compat.bind(self._variables)
         if self._watch is not None and not self._is_agreed:
             self._is_agreed = True
-            self._watch.compare(_compat.named_values(self._variables))
+            self._watch.compare(self._state())
 
     @property
     def _variables(self) -> list[Any]:
@@ -131,7 +160,7 @@ class Steps:
         """
         begin_step(doing, common=self._is_common)
         if self._watch is not None:
-            self._watch.step(lambda: _compat.named_values(self._variables))
+            self._watch.step(self._state)
         state = tuple([_compat.stored(variable) for variable in group] for group in self._groups)
         whole = place_all((state, batches[0]), self._distribution.topology.replicated)
         logs, new = model_step(self._model, self._kind, *whole)
@@ -179,24 +208,9 @@ class Steps:
         )
         return state, made, made.trace(written, others, batches)
 
-    def end_epoch(self) -> None:
-        """Let the state be compared at the next step: callbacks may change it until then."""
-        if self._watch is not None:
-            self._watch.restart()
-
-    def end_fit(self) -> None:
-        """Compare the values that the variables have at the end."""
-        if self._watch is not None:
-            self._watch.compare(_compat.named_values(self._variables))
-
-    def abandon(self) -> None:
-        """After a failure: the variables have the values of the last step."""
-
     def forget(self) -> None:
-        """The end of a call."""
+        super().forget()
         self._is_agreed = False
-        if self._is_common:
-            settled()
 
 
 @final

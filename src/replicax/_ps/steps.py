@@ -19,8 +19,8 @@ import jax
 import numpy as np
 
 from replicax._core.errors import UsageError
-from replicax._fit.batch_step import own_step
 from replicax._fit.data import DatasetAdapter, no_length
+from replicax._fit.step_program import own_step
 from replicax._fit.steps import paced, rows_of
 from replicax._keras import _compat
 

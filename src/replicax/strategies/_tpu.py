@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
+from jax.sharding import NamedSharding, PartitionSpec
 
+from replicax._core.context import current_frame
 from replicax._core.cross_device_ops import CrossDeviceOps
-from replicax._core.topology import Topology
+from replicax._core.errors import UsageError
+from replicax._core.topology import MODEL, Topology
+from replicax._keras import _compat
 from replicax._mesh.engine import Engine
 from replicax._mesh.store import DeviceStore, replicated
-from replicax._mesh.tpu import (
-    assigned_over_model,
-    devices_of,
-    split_over_model,
-    whole_over_model,
-)
 from replicax.cluster_resolver import TPUClusterResolver
 from replicax.strategies._base import Strategy
-from replicax.tpu._topology import DeviceAssignment, assigned_devices
+from replicax.tpu._topology import DeviceAssignment, assigned_devices, devices_of
 
 if TYPE_CHECKING:
     from replicax.cluster_resolver import ClusterResolver
@@ -140,3 +139,79 @@ class TPUStrategy(Strategy):
             The tensor.
         """
         return whole_over_model(tensor, self._engine.topology)
+
+
+# Tensors are divided over the devices of one replica, the mesh axis `model`, by functions that
+# return the same values and only place them. In `run` a tensor belongs to a replica; in `fit` it is
+# the whole batch, whose first axis is divided over replicas too.
+
+
+def split_over_model(tensor: Any, dims: Sequence[int], topology: Topology) -> Any:
+    """Divide axis i of a tensor into `dims[i]` parts, one combination of parts per device."""
+    parts, devices = list(dims), topology.model_parallel
+    if len(parts) != tensor.ndim or any(part < 1 for part in parts) or math.prod(parts) != devices:
+        raise UsageError(
+            f"Cannot split a tensor of shape {tuple(tensor.shape)} into {parts} parts on {devices} "
+            "logical device(s) per replica. Write one number for each axis, 1 for axes that stay "
+            f"whole, whose product is {devices}; computation_shape of a device assignment says how "
+            "many devices a replica has."
+        )
+    if devices == 1 or _compat.in_symbolic_scope():
+        return tensor
+    uneven = [axis for axis, part in enumerate(parts) if tensor.shape[axis] % part]
+    if uneven:
+        raise UsageError(
+            f"Axis {uneven[0]} of a tensor of shape {tuple(tensor.shape)} is not divisible into "
+            f"{parts[uneven[0]]} parts. Pad the axis, choose another number of parts, or leave the "
+            "batch axis whole: the replicas divide it already."
+        )
+    # The mesh has one axis for all logical devices. So the parts are brought to one axis, which is
+    # divided, and the axes are put back: XLA removes these steps, and moves only what the
+    # division needs.
+    rank = tensor.ndim
+    inner = [size // part for size, part in zip(tensor.shape, parts, strict=True)]
+    paired = [size for pair in zip(parts, inner, strict=True) for size in pair]
+    outer_first = [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)]
+    stacked = tensor.reshape(paired).transpose(outer_first).reshape(devices, *inner)
+    placed = _constrained(stacked, [MODEL, *_free(rank)], topology)
+    back = [axis for pair in zip(range(rank), range(rank, 2 * rank), strict=True) for axis in pair]
+    return placed.reshape(*parts, *inner).transpose(back).reshape(tensor.shape)
+
+
+def whole_over_model(tensor: Any, topology: Topology) -> Any:
+    """Let every device of a replica have the whole of the replica's tensor."""
+    if topology.model_parallel == 1:
+        return tensor
+    return _constrained(tensor, _free(tensor.ndim), topology)
+
+
+def assigned_over_model(tensor: Any, logical_device_id: int, topology: Topology) -> Any:
+    """See that there is such a device; one program for all devices computes it on each of them."""
+    if not 0 <= logical_device_id < topology.model_parallel:
+        raise UsageError.of(
+            "logical_device_id",
+            f"from 0 to {topology.model_parallel - 1}",
+            logical_device_id,
+            "computation_shape of a device assignment says how many devices a replica has.",
+        )
+    return whole_over_model(tensor, topology)
+
+
+def _free(rank: int) -> list[Any]:
+    """Axes that are whole on the devices of a replica, whatever the replicas divide."""
+    first = PartitionSpec.UNCONSTRAINED if _group() is None else None
+    return [first, *[None] * (rank - 1)] if rank else []
+
+
+def _constrained(tensor: Any, axes: Sequence[Any], topology: Topology) -> Any:
+    group = _group()
+    mesh = topology.mesh if group is None else group.mesh
+    if mesh is None:  # an uneven batch: each device computes the rows of its replica
+        return tensor
+    return jax.lax.with_sharding_constraint(tensor, NamedSharding(mesh, PartitionSpec(*axes)))
+
+
+def _group() -> Any:
+    """The sync group of this replica, in `run`; else None."""
+    frame = current_frame()
+    return frame.replica.group if frame is not None and frame.replica is not None else None

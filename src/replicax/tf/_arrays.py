@@ -309,7 +309,10 @@ def linspace(start: Any, stop: Any, num: Any, name: str | None = None, axis: int
     """Numbers at equal distances, both ends among them."""
     xp, (start, stop) = arrays(start, stop)
     found = xp.linspace(start, stop, static_size(num), axis=axis)
-    return found.astype(xp.result_type(start, stop)) if xp is np else found
+    if xp is not np:
+        return found
+    kind = np.result_type(start, stop)
+    return found.astype(np.float32 if kind.kind in "biu" else kind)  # as JAX
 
 
 @array_function

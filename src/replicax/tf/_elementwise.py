@@ -75,8 +75,23 @@ def _multiplied_or_zero(xp: Any, x: Any, y: Any) -> Any:
     return xp.where(y == 0, xp.zeros_like(x * y), x * y)
 
 
+def _whole_quotient(xp: Any, x: Any, y: Any, of_floats: Compute, of_integers: Compute) -> Any:
+    if xp.result_type(x, y).kind in "biu":
+        return of_integers(x, y)
+    if xp is jnp:  # XLA multiplies by the reciprocal of what it broadcasts: 3.7 / 3.7 is below 1
+        y = jax.lax.optimization_barrier(
+            jnp.broadcast_to(y, jnp.broadcast_shapes(x.shape, y.shape))
+        )
+    return of_floats(x / y)
+
+
+def _floored(xp: Any, x: Any, y: Any) -> Any:
+    # As TensorFlow; NumPy and JAX have 9 for 1.0 // 0.1.
+    return _whole_quotient(xp, x, y, xp.floor, xp.floor_divide)
+
+
 def _truncated(xp: Any, x: Any, y: Any) -> Any:
-    return xp.trunc(x / y).astype(xp.result_type(x, y))
+    return _whole_quotient(xp, x, y, xp.trunc, lambda x, y: (x - xp.fmod(x, y)) // y)
 
 
 def _x_times(factor: Compute) -> Compute:
@@ -150,7 +165,7 @@ bitwise_xor = _two("bitwise_xor")
 divide = _two("divide", _divided)
 divide_no_nan = _two("divide_no_nan", _divided_or_zero)
 equal = _two("equal")
-floordiv = _two("floordiv", "floor_divide")
+floordiv = _two("floordiv", _floored)
 floormod = _two("floormod", "mod")
 greater = _two("greater")
 greater_equal = _two("greater_equal")
@@ -169,7 +184,7 @@ not_equal = _two("not_equal")
 pow = _two("pow", "power")
 realdiv = _two("realdiv", _divided)
 right_shift = _two("right_shift")
-squared_difference = _two("squared_difference", lambda xp, x, y: xp.square(x - y))
+squared_difference = _two("squared_difference", lambda xp, x, y: (x - y) * xp.conj(x - y))
 subtract = _two("subtract")
 truediv = _two("truediv", _divided)
 truncatediv = _two("truncatediv", _truncated)

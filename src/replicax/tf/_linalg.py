@@ -105,7 +105,7 @@ def l2_normalize(
     """The array divided by its Euclidean norm along axes; `epsilon` is the least square of it."""
     xp, x = array(x)
     axes = axes_of(axis if dim is None else dim)
-    squares = xp.sum(x * x, axis=axes, keepdims=True)
+    squares = xp.sum(xp.real(x * xp.conj(x)), axis=axes, keepdims=True)
     return (x / xp.sqrt(xp.maximum(squares, epsilon))).astype(x.dtype)
 
 

@@ -829,16 +829,16 @@ OTHERS_IN_V1 = {
 
 # Functions whose arguments are in another order in `tf.compat.v1`, and how many come first in both.
 FIRST_IN_V1 = {
-    "tf.argmax": 2, "tf.argmin": 2, "tf.boolean_mask": 2, "tf.convert_to_tensor": 2,
-    "tf.distribute.experimental.TPUStrategy": 1, "tf.gather": 3, "tf.gather_nd": 2,
-    "tf.image.draw_bounding_boxes": 2, "tf.image.sample_distorted_bounding_box": 3,
-    "tf.io.decode_csv": 4, "tf.io.decode_raw": 3, "tf.math.argmax": 2, "tf.math.argmin": 2,
-    "tf.nn.conv1d": 4, "tf.nn.conv2d": 4, "tf.nn.conv2d_transpose": 6, "tf.nn.conv3d_transpose": 6,
-    "tf.nn.crelu": 1, "tf.nn.depth_to_space": 2, "tf.nn.depthwise_conv2d": 4, "tf.nn.moments": 3,
-    "tf.nn.safe_embedding_lookup_sparse": 5, "tf.nn.separable_conv2d": 5,
-    "tf.nn.space_to_depth": 2, "tf.nn.weighted_moments": 3, "tf.pad": 3, "tf.shape": 1,
-    "tf.size": 1, "tf.sparse.concat": 2, "tf.sparse.reduce_max": 3, "tf.sparse.reduce_sum": 3,
-    "tf.strings.length": 1, "tf.strings.substr": 3, "tf.transpose": 2, "tf.while_loop": 7,
+    "tf.argmax": 2, "tf.argmin": 2, "tf.boolean_mask": 2, "tf.convert_to_tensor": 2, "tf.gather": 3,
+    "tf.gather_nd": 2, "tf.image.draw_bounding_boxes": 2,
+    "tf.image.sample_distorted_bounding_box": 3, "tf.io.decode_csv": 4, "tf.io.decode_raw": 3,
+    "tf.math.argmax": 2, "tf.math.argmin": 2, "tf.nn.conv1d": 4, "tf.nn.conv2d": 4,
+    "tf.nn.conv2d_transpose": 6, "tf.nn.conv3d_transpose": 6, "tf.nn.crelu": 1,
+    "tf.nn.depth_to_space": 2, "tf.nn.depthwise_conv2d": 4, "tf.nn.moments": 3,
+    "tf.nn.safe_embedding_lookup_sparse": 5, "tf.nn.separable_conv2d": 5, "tf.nn.space_to_depth": 2,
+    "tf.nn.weighted_moments": 3, "tf.pad": 3, "tf.shape": 1, "tf.size": 1, "tf.sparse.concat": 2,
+    "tf.sparse.reduce_max": 3, "tf.sparse.reduce_sum": 3, "tf.strings.length": 1,
+    "tf.strings.substr": 3, "tf.transpose": 2, "tf.while_loop": 7,
 }
 
 

@@ -44,7 +44,9 @@ def _activation(name: str, compute: Callable[[Any], Any], text: str) -> Callable
 
 elu = _activation("elu", jax.nn.elu, "The elements, `exp(x) - 1` of those below 0.")
 relu6 = _activation(
-    "relu6", jax.nn.relu6, "The elements, 0 for those below it, and 6 for those above."
+    "relu6",
+    lambda x: jax.nn.relu6(x).astype(x.dtype),
+    "The elements, 0 for those below it, and 6 for those above.",
 )
 selu = _activation("selu", jax.nn.selu, "`elu`, scaled so that layers keep mean and variance.")
 softplus = _activation("softplus", jax.nn.softplus, "`log(1 + exp(x))` of each element.")
@@ -196,7 +198,8 @@ def moments(
     # Of half precision in single precision, as in TensorFlow.
     wide = x.astype(np.float32) if x.dtype.itemsize == 2 else x
     mean = xp.mean(wide, axis=axes_of(axes), keepdims=True)
-    variance = xp.mean(xp.square(wide - mean), axis=axes_of(axes), keepdims=bool(keepdims))
+    squares = (wide - mean) * xp.conj(wide - mean)
+    variance = xp.mean(squares, axis=axes_of(axes), keepdims=bool(keepdims))
     mean = mean if keepdims else mean.reshape(variance.shape)
     return mean.astype(x.dtype), variance.astype(x.dtype)
 

@@ -56,11 +56,21 @@ def reduce_mean(xp: Any, x: Any, axis: Any, keepdims: bool) -> Any:
     """The mean over axes. Of integers it is an integer, rounded towards zero, as in TensorFlow."""
     if x.dtype.kind not in "iu":
         return xp.mean(x, axis=axis, keepdims=keepdims)
-    total = xp.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
+    over: dict[str, Any] = {"axis": axis, "keepdims": keepdims}
     reduced = range(x.ndim) if axis is None else np.atleast_1d(axis)
     count = math.prod(x.shape[axis] for axis in reduced)
-    count = count if isinstance(count, int) else jnp.asarray(count, x.dtype)  # of a saved program
-    return (xp.sign(total) * (xp.abs(total) // count)).astype(x.dtype)
+    if xp is np:
+        total = np.sum(x, dtype=f"{x.dtype.kind}8", **over)
+        return (np.sign(total) * (np.abs(total) // count)).astype(x.dtype)
+    # A sum may not fit into 32 bits; those of the quotients and remainders do.
+    wide = x.astype(np.int32) if x.dtype.itemsize < 4 else x
+    count = jnp.asarray(count, wide.dtype)  # of a saved program, no number
+    rest = jnp.fmod(wide, count)
+    whole, left = (
+        jnp.sum(part, dtype=wide.dtype, **over) for part in ((wide - rest) // count, rest)
+    )
+    found = whole + left // count
+    return (found + ((found < 0) & (left % count != 0))).astype(x.dtype)
 
 
 @_over_axes
@@ -112,7 +122,7 @@ def reduce_logsumexp(xp: Any, x: Any, axis: Any, keepdims: bool) -> Any:
 @_over_axes
 def reduce_euclidean_norm(xp: Any, x: Any, **over: Any) -> Any:
     """The root of the sum of squares over axes."""
-    return xp.sqrt(xp.sum(x * x, **over)).astype(x.dtype)
+    return xp.sqrt(xp.sum(xp.real(x * xp.conj(x)), **over)).astype(x.dtype)
 
 
 @array_function

@@ -52,22 +52,27 @@ def _parts(fn: Callable[[Any], list[Any]], value: Any, kind: Any = object) -> An
     return RaggedTensor.from_row_lengths(flat, [len(row) for row in rows]) if texts.ndim else flat
 
 
-@in_models
-def lower(input: Any, encoding: str = "utf-8", name: str | None = None) -> Any:
-    """In small letters; of all alphabets."""
-    return _each(str.lower, input)
+def _of_bytes(change: Callable[[bytes], bytes]) -> Callable[[str], str]:
+    """What bytes of Python do: as TensorFlow, they know letters and spaces of ASCII only."""
+    return lambda text: change(text.encode()).decode()
 
 
 @in_models
-def upper(input: Any, encoding: str = "utf-8", name: str | None = None) -> Any:
-    """In capital letters; of all alphabets."""
-    return _each(str.upper, input)
+def lower(input: Any, encoding: str = "", name: str | None = None) -> Any:
+    """In small letters; of all alphabets only with `encoding="utf-8"`."""
+    return _each(str.lower if encoding else _of_bytes(bytes.lower), input)
+
+
+@in_models
+def upper(input: Any, encoding: str = "", name: str | None = None) -> Any:
+    """In capital letters; of all alphabets only with `encoding="utf-8"`."""
+    return _each(str.upper if encoding else _of_bytes(bytes.upper), input)
 
 
 @in_models
 def strip(input: Any, name: str | None = None) -> Any:
-    """Without spaces at both ends."""
-    return _each(str.strip, input)
+    """Without the spaces of ASCII at both ends."""
+    return _each(_of_bytes(bytes.strip), input)
 
 
 @in_models
@@ -111,11 +116,11 @@ def split(input: Any, sep: str | None = None, maxsplit: int = -1, name: str | No
     Raises:
         UsageError: If there are more axes.
     """
-    between = _plain(sep) if sep else None
+    between = _plain(sep).encode() if sep else None  # by default the spaces of ASCII
 
     def words(text: Any) -> list[Any]:
-        found = _plain(text).split(between, maxsplit)
-        return [part.encode() for part in found] if isinstance(text, bytes) else list(found)
+        found = _plain(text).encode().split(between, maxsplit)
+        return found if isinstance(text, bytes) else [part.decode() for part in found]
 
     return _parts(words, input)
 
@@ -220,15 +225,14 @@ def _joined(texts: np.ndarray, separator: str) -> np.ndarray:
 def reduce_join(
     inputs: Any, axis: Any = None, keepdims: bool = False, separator: str = "", name: Any = None
 ) -> Any:
-    """The texts along an axis joined, or all of them."""
+    """The texts along an axis joined, along several, or all of them."""
     if isinstance(inputs, RaggedTensor):
         return _joined_rows(inputs, axis, keepdims, separator)
     texts = np.asarray(inputs, object)
-    if axis is None:
-        found = _joined(texts.reshape(-1), separator)
-        return HostTensor.of(found.reshape([1] * texts.ndim) if keepdims else found)
-    found = _joined(np.moveaxis(texts, axis, -1), separator)
-    return HostTensor.of(np.expand_dims(found, axis) if keepdims else found)
+    axes = range(texts.ndim)[::-1] if axis is None else np.ravel(axis)  # the first is the inmost
+    moved = np.moveaxis(texts, tuple(axes), range(-1, -1 - len(axes), -1))
+    found = _joined(moved.reshape(*moved.shape[: texts.ndim - len(axes)], -1), separator)
+    return HostTensor.of(np.expand_dims(found, tuple(axes)) if keepdims else found)
 
 
 def _joined_rows(rows: RaggedTensor, axis: Any, keepdims: bool, separator: str) -> Any:
@@ -243,7 +247,13 @@ def _joined_rows(rows: RaggedTensor, axis: Any, keepdims: bool, separator: str) 
 def to_number(input: Any, out_type: Any = "float32", name: str | None = None) -> Any:
     """The numbers that texts say."""
     kind = np.dtype(out_type)
-    return _each(float if kind.kind == "f" else int, input, kind)
+
+    def number(text: str) -> float:
+        if "_" in text:  # which Python reads
+            raise UsageError(f"Cannot convert {text!r} to a number. Take the underscores out.")
+        return float(text) if kind.kind == "f" else int(text)
+
+    return _each(number, input, kind)
 
 
 def as_string(

@@ -5,8 +5,10 @@ It is not the topology of a strategy's replicas, which is in `_core/topology.py`
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
+import logging
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -16,9 +18,11 @@ import jax
 import numpy as np
 
 from replicax._core.errors import UnknownDevice, UsageError
-from replicax._mesh.tpu import devices_of
+from replicax._core.options import CommunicationOptions
+from replicax._mesh.processes import start
 from replicax.cluster_resolver import ClusterResolver, TPUClusterResolver
 
+_LOG = logging.getLogger("replicax")
 RANK = 4  # x, y and z of the chip, and the core on it
 
 
@@ -416,3 +420,37 @@ def shutdown_tpu_system(cluster_resolver: ClusterResolver | None = None) -> None
     jax.clear_caches()
     if isinstance(cluster_resolver, TPUClusterResolver):
         cluster_resolver.set_tpu_topology(None)
+
+
+def devices_of(resolver: ClusterResolver) -> list[jax.Device]:
+    """Join the other hosts, if there are some, and list the devices of all of them, in order.
+
+    A resolver for a TPU may name what to fall back to.
+    """
+    start(resolver, CommunicationOptions())
+    looks = isinstance(resolver, TPUClusterResolver)
+    fallback = resolver.fallback if looks else ()
+    noted = [resolver.looked_for] if looks and not resolver.found else []
+    for kind in (*(() if noted else ("tpu",)), *fallback):
+        try:
+            found = jax.devices(kind)
+        except RuntimeError as error:
+            noted.append(f'    jax.devices("{kind}"): {error}')
+            continue
+        if kind != "tpu":
+            _tell(resolver, kind, len(found), "\n".join(noted))
+        return sorted(found, key=lambda device: (device.process_index, device.id))
+    looked = "\n".join(noted)
+    raise UnknownDevice(
+        f"JAX has no device of the TPU or of its fallback. Looked for:\n{looked}\n"
+        "Install the driver with `pip install 'replicax[tpu]'`, and see that JAX_PLATFORMS allows "
+        "it and no other process has the chips; or fall back: "
+        'TPUClusterResolver(fallback=("gpu", "cpu")).'
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def _tell(resolver: ClusterResolver, kind: str, count: int, looked: str) -> None:
+    """Say once what the program runs on instead."""
+    devices = f"{count} {kind.upper()} device" + ("s" if count > 1 else "")
+    _LOG.warning("No TPU was found: this runs on %s instead. Looked for:\n%s", devices, looked)

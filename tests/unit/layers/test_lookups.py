@@ -49,6 +49,13 @@ def test_masked_texts_do_not_count():
     assert masked(["", "a", "x"]).tolist() == [0, 2, 1]
 
 
+def test_given_weights_count():
+    layer = layers.StringLookup(
+        vocabulary=["a", "b"], output_mode="tf_idf", idf_weights=[0.5, 0.25]
+    )
+    np.testing.assert_allclose(layer([["a", "c", "a"]]), [[0.375, 1.0, 0.0]])
+
+
 def test_learnt_weights_count():
     layer = layers.StringLookup(output_mode="tf_idf")
     layer.adapt([["a", "b", "a"], ["a", "d", "c"]])

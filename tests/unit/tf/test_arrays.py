@@ -200,6 +200,30 @@ class TestResults:
         rows = tf.nn.embedding_lookup_sparse(tf.eye(2), jnp.array([[0, 1]]), None, combiner="sum")
         assert rows.tolist() == [[1, 1]]
 
+    @pytest.mark.parametrize("make", [np.asarray, jnp.asarray])
+    @pytest.mark.parametrize(
+        ("compute", "values", "dtype", "expected"),
+        [  # recorded from TensorFlow 2.21
+            (tf.reduce_mean, [200, 250], "uint8", 225),
+            (tf.reduce_mean, [-100, -101], "int8", -100),
+            (tf.reduce_mean, [30000] * 3, "int16", 30000),
+            (tf.reduce_mean, [2**31 - 1, 2**31 - 1, 5], "int32", 1431655766),
+            (tf.reduce_mean, [-7, 2], "int32", -2),
+            (lambda x: tf.linspace(x[0], x[1], 3), [0, 5], "int32", [0, 2.5, 5]),
+            (lambda x: tf.math.floordiv(x, x[::-1]), [0.1, 1.0], "float32", [0, 10]),
+            (lambda x: tf.math.floordiv(x[:, None], x), [3.7, -1.5], "float32", [[1, -3], [-1, 1]]),
+            (lambda x: tf.truncatediv(x[:, None], x), [3.7, -1.5], "float32", [[1, -2], [0, 1]]),
+            (lambda x: tf.truncatediv(x, x[::-1]), [2**24 + 1, -1], "int32", [-(2**24) - 1, 0]),
+            (lambda x: tf.nn.relu6(x).dtype == x.dtype, [1, 9], "int32", True),
+            (lambda x: tf.math.squared_difference(x, 0), [1j, 2], "complex64", [1, 4]),
+            (tf.math.reduce_euclidean_norm, [3j, 4], "complex64", 5),
+            (tf.math.l2_normalize, [3j, 4], "complex64", [0.6j, 0.8]),
+            (lambda x: tf.nn.moments(x, [0])[1], [1j, -1j], "complex64", 1),
+        ],
+    )
+    def test_types_that_do_not_hold_what_is_between(self, make, compute, values, dtype, expected):
+        np.testing.assert_allclose(compute(make(np.array(values, dtype))), expected, rtol=1e-6)
+
 
 class TestKerasModels:
     @staticmethod

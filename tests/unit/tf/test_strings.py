@@ -14,10 +14,12 @@ s = tf.strings
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (lambda: s.lower("AÄ"), "aä"),
+        (lambda: s.lower("AÄ"), "aÄ"),
+        (lambda: s.lower("AÄ", encoding="utf-8"), "aä"),
+        (lambda: s.upper(["aä"], encoding="utf-8"), ["AÄ"]),
         (lambda: s.upper(b"abc"), b"ABC"),
         (lambda: s.upper(tf.constant(b"abc")), b"ABC"),
-        (lambda: s.strip([" a ", "b\n"]), ["a", "b"]),
+        (lambda: s.strip([" a ", "b\n", "\u00a0c "]), ["a", "b", "\u00a0c"]),
         (lambda: s.length("äb"), 3),
         (lambda: s.length(["äb"], unit="UTF8_CHAR"), [2]),
         (lambda: s.substr("hello", 1, 3), "ell"),
@@ -25,7 +27,7 @@ s = tf.strings
         (lambda: s.regex_replace("a1b22", "[0-9]+", "#"), "a#b#"),
         (lambda: s.regex_replace("a1b2", "([0-9])", r"<\1>", replace_global=False), "a<1>b2"),
         (lambda: s.regex_full_match(["aab", "abc"], "a+b"), [True, False]),
-        (lambda: s.split("a b  c"), ["a", "b", "c"]),
+        (lambda: s.split("a b  c\u00a0d"), ["a", "b", "c\u00a0d"]),
         (lambda: s.split("a,b,c", sep=",", maxsplit=1), ["a", "b,c"]),
         (lambda: s.bytes_split("ab"), [b"a", b"b"]),
         (lambda: s.unicode_split("äb"), ["ä", "b"]),
@@ -45,6 +47,8 @@ s = tf.strings
         (lambda: s.reduce_join([["a", "b"], ["c", "d"]], axis=1, separator="+"), ["a+b", "c+d"]),
         (lambda: s.reduce_join([["a", "b"], ["c", "d"]], axis=0, keepdims=True), [["ac", "bd"]]),
         (lambda: s.reduce_join([["a", "b"], ["c", "d"]]), "abcd"),
+        (lambda: s.reduce_join([["a", "b"], ["c", "d"]], axis=[0, 1]), "acbd"),
+        (lambda: s.reduce_join([["a", "b"], ["c", "d"]], [0, 1], keepdims=True), [["acbd"]]),
         (lambda: s.to_number(["1.5", "2"]), [1.5, 2.0]),
         (lambda: s.to_number("7", out_type="int32"), 7),
         (lambda: s.to_number(tf.constant(b"7")), 7.0),
@@ -67,6 +71,12 @@ def test_splitting_an_array_gives_rows_of_their_own_length():
     assert [row.tolist() for row in rows] == [["a", "b"], ["c"]]
     with pytest.raises(rx.errors.UsageError):
         s.split([["a b"], ["c"]])
+
+
+@pytest.mark.parametrize("text", ["1_000", "a"])
+def test_what_is_no_number(text):
+    with pytest.raises(ValueError, match=text):
+        s.to_number(text)
 
 
 def test_buckets_are_always_the_same():

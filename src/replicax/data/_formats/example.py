@@ -88,7 +88,7 @@ class FixedLenFeature:
     """A feature with a known number of values; the counterpart of `tf.io.FixedLenFeature`.
 
     Args:
-        shape: The shape of the values; `()` for one value.
+        shape: The shape of the values; `()` for one value, a number for the length of a vector.
         dtype: int64, float32 or `bytes`. Python's `int` and `float` mean the first two.
         default_value: The values of examples without this feature, of the same shape. None:
             every example must have it.
@@ -112,7 +112,8 @@ class FixedLenFeature:
     default_value: Any = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(self.shape))
+        shape = (self.shape,) if isinstance(self.shape, int | np.integer) else self.shape
+        object.__setattr__(self, "shape", tuple(shape))
         object.__setattr__(self, "dtype", kind_of(self.dtype))
         if not all(isinstance(size, int | np.integer) and size >= 0 for size in self.shape):
             raise UsageError.of(

@@ -15,9 +15,8 @@ from typing import Any, final
 import jax
 
 from replicax._core import seams
-from replicax._fit.batch_step import default_step, takes_batch
 from replicax._fit.replica_steps import dividing, rows_together
-from replicax._fit.step_program import joined
+from replicax._fit.step_program import default_step, joined, takes_batch
 from replicax._function.function import function
 from replicax._keras import _compat
 from replicax.tf._keras2 import around

@@ -74,6 +74,7 @@ def test_numbers_that_are_not_packed_are_read():
         (np.float64(0.1), FixedLenFeature((), np.dtype("float32")), np.float32(0.1)),
         (np.arange(4).reshape(2, 2), FixedLenFeature((2, 2), int), np.array([[0, 1], [2, 3]])),
         (jnp.arange(2), FixedLenFeature((2,), int), np.array([0, 1])),
+        ([1, 0.5], FixedLenFeature(2, float), np.array([1, 0.5], np.float32)),
         ([1, 0.5], VarLenFeature(float), np.array([1, 0.5], np.float32)),
         (7, VarLenFeature(int), np.array([7])),
         ([], VarLenFeature(int), np.zeros(0, np.int64)),
