@@ -1,10 +1,14 @@
-"""Mistakes that people make with Replicax, replayed; this program prints them all.
+"""Mistakes that people make with Replicax, replayed: what each prints, and its exit code.
+
+    python tests/people/mistakes.py            print them all
+    python tests/people/mistakes.py --docs     write the table of docs/errors.md anew
 
 `test_mistakes.py` checks for each that it ends, how, and that its last line has the named fact.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -12,13 +16,15 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
+BEGIN, END = "<!-- mistakes: begin -->\n", "<!-- mistakes: end -->\n"
 SECONDS = 120.0
 
 
 class Mistake(NamedTuple):
     """What somebody wrote, a fact that the answer must hold, and how it ends."""
 
-    written: str
+    written: str  # as the table shows it
     says: str
     program: str = ""  # lines in front, or the whole program, where `written` is not enough
     environ: tuple[tuple[str, str], ...] = ()
@@ -170,10 +176,28 @@ def _last(errors: str, is_command: bool) -> str:
     return text.replace("replicax._core.errors.", "")
 
 
-def main() -> None:
+def table() -> str:
+    """Return the table of docs/errors.md."""
+    rows = []
     for mistake in MISTAKES:
         ended = replay(mistake)
-        sys.stdout.write(f"{mistake.written}\n    {ended.said}\n    exit code {ended.code}\n")
+        written = " ".join(
+            [*(f"{name}={value}" for name, value in mistake.environ), mistake.written]
+        )
+        shown = ended.said.replace("|", "\\|")
+        rows.append(f"| `{written}` | {shown} | {ended.code} |\n")
+    return "| written | printed | exit code |\n|---|---|---|\n" + "".join(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--docs", action="store_true", help="write docs/errors.md anew")
+    text = table()
+    if not parser.parse_args().docs:
+        sys.stdout.write(text)
+        return
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(before + BEGIN + text + END + rest.partition(END)[2])
 
 
 if __name__ == "__main__":

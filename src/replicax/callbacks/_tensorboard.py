@@ -7,6 +7,7 @@ Keras' callback imports TensorFlow to write its files; this one writes the same 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections import Counter
 from pathlib import Path
@@ -21,6 +22,8 @@ from replicax._core.errors import UsageError
 from replicax._core.event_files import part
 from replicax._core.placement import to_host
 from replicax._keras import _compat, workers
+
+_log = logging.getLogger("replicax")
 
 
 def graph_of(model: Any) -> Any:
@@ -86,13 +89,13 @@ class TensorBoard(keras.callbacks.Callback):
         log_dir: The folder to write to; use a new folder for each run.
         histogram_freq: The number of epochs between two histograms of the weights; 0 for none.
         write_graph: Whether to write the layers of a sequential or functional model as a graph.
-        write_images: Accepted for Keras programs: no images of weights are written.
+        write_images: Ignored with a warning: no images of weights are written.
         write_steps_per_second: Whether to write the number of steps per second.
         update_freq: `"epoch"`, or the number of batches between two writes of batch scalars, or
             `"batch"` for 1. Writing the scalars of a batch waits for its step.
         profile_batch: The batch to profile, counted from 1, or the first and the last one, as a
             pair or as `"10,20"`; 0 for none. TensorBoard shows it with the package `xprof`.
-        embeddings_freq: Accepted for Keras programs: nothing is written for the projector.
+        embeddings_freq: Ignored with a warning: nothing is written for the projector.
         embeddings_metadata: As `embeddings_freq`.
 
     Raises:
@@ -123,6 +126,11 @@ class TensorBoard(keras.callbacks.Callback):
         if update_freq != "epoch" and not (isinstance(update_freq, int) and update_freq > 0):
             raise UsageError.of(
                 "update_freq", "'epoch', 'batch' or a positive integer", update_freq
+            )
+        if write_images or embeddings_freq:
+            _log.warning(
+                "TensorBoard: `write_images` and `embeddings_freq` do nothing here; neither images "
+                "of weights nor tables for the projector are written."
             )
         event_files.part("summary.writer.event_file_writer")  # fails before training, not in it
         self.log_dir = Path(log_dir)

@@ -160,3 +160,12 @@ def test_a_fit_that_fails_ends_its_profile(mirrored, tmp_path):
 def test_a_profile_of_no_batches_is_refused(tmp_path, batches):
     with pytest.raises(rx.errors.UsageError, match="profile_batch"):
         rx.callbacks.TensorBoard(tmp_path, profile_batch=batches)
+
+
+@pytest.mark.parametrize("argument", ["write_images", "embeddings_freq"])
+def test_what_is_not_written_is_said(tmp_path, caplog, argument):
+    rx.callbacks.TensorBoard(tmp_path, **{argument: 1})
+    assert argument in caplog.text
+    caplog.clear()
+    rx.callbacks.TensorBoard(tmp_path, **{argument: 0})
+    assert not caplog.text
