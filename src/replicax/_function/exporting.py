@@ -130,7 +130,7 @@ class _Writer:
             return []
 
 
-def save(obj: Any, path: str, signatures: Any = None, options: Any = None) -> None:
+def save(obj: Any, export_dir: str, signatures: Any = None, options: Any = None) -> None:
     """Save the functions, variables and attributes of a model or a module.
 
     Compiled methods are saved for their `input_signature`, or else for their past calls. Modules,
@@ -142,7 +142,7 @@ def save(obj: Any, path: str, signatures: Any = None, options: Any = None) -> No
     Args:
         obj: A Keras model, or an `rx.Module`. A model that was never called is saved without
             functions, with a warning.
-        path: The folder. A saved model that is there is replaced.
+        export_dir: The folder. A saved model that is there is replaced.
         signatures: A compiled function with an input signature, or a concrete function, or a dict
             of them by name. If None, the call of a model is saved as "serving_default".
         options: Ignored.
@@ -181,7 +181,7 @@ def save(obj: Any, path: str, signatures: Any = None, options: Any = None) -> No
         "variables": _described(writer.variables, obj),
     }
     weights = [to_host(_compat.read(variable)) for variable in writer.variables.values()]
-    _write(Path(path), manifest, weights, writer.files)
+    _write(Path(export_dir), manifest, weights, writer.files)
 
 
 def _described(variables: dict[int, Any], obj: Any) -> list[dict[str, Any]]:

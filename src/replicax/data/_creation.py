@@ -367,7 +367,9 @@ class Storage:
             writer.discard()
 
     @classmethod
-    def load(cls: Any, path: str, compression: str | None = None) -> Dataset:
+    def load(
+        cls: Any, path: str, element_spec: Any = None, compression: str | None = None
+    ) -> Dataset:
         """The elements that `save` wrote.
 
         Without compression they are rows with numbers, as those of arrays in memory: `shuffle`,
@@ -376,6 +378,7 @@ class Storage:
 
         Args:
             path: The folder.
+            element_spec: Ignored: the folder says it.
             compression: As for `save`; the folder also says it.
 
         Raises:

@@ -206,7 +206,7 @@ class Checkpoint:
 
     def write(
         self,
-        path: str | os.PathLike[str],
+        file_prefix: str | os.PathLike[str],
         options: CheckpointOptions | None = None,
         *,
         asynchronous: bool = False,
@@ -215,7 +215,7 @@ class Checkpoint:
         """Write to a folder, whole or not at all; one that is there is replaced.
 
         Args:
-            path: The folder.
+            file_prefix: The folder.
             options: TensorFlow's way to say the same as `asynchronous`.
             asynchronous: Copy to host memory and return; a thread writes. A failure of it is
                 raised by the next `write`, or by `wait`. Arrays that no worker has whole are
@@ -229,7 +229,7 @@ class Checkpoint:
             OSError: On all workers, if the chief could not write.
         """
         self.wait()
-        path, options = os.fspath(path), options or CheckpointOptions()
+        path, options = os.fspath(file_prefix), options or CheckpointOptions()
         asynchronous = asynchronous or options.asynchronous
         channel, collected = self.channel, self._collected()
         calls = [*([then] if then else []), partial(options.written, path)]
@@ -266,7 +266,7 @@ class Checkpoint:
     sync = wait
 
     def restore(
-        self, path: str | os.PathLike[str] | None, options: CheckpointOptions | None = None
+        self, save_path: str | os.PathLike[str] | None, options: CheckpointOptions | None = None
     ) -> LoadStatus:
         """Restore what `save` has written, here or in TensorFlow, and go on counting from it.
 
@@ -274,7 +274,7 @@ class Checkpoint:
         value there keeps the one it has, and a warning says so; so do iterators.
 
         Args:
-            path: The folder, or the path of TensorFlow's without `.index`; None, as
+            save_path: The folder, or the path of TensorFlow's without `.index`; None, as
                 `latest_checkpoint` may say, changes nothing.
             options: Say nothing here.
 
@@ -282,13 +282,13 @@ class Checkpoint:
             CheckpointError: If there is no whole checkpoint.
             UsageError: If it does not fit these objects.
         """
-        return LoadStatus() if path is None else self._read(os.fspath(path), counted=True)
+        return LoadStatus() if save_path is None else self._read(os.fspath(save_path), counted=True)
 
     def read(
-        self, path: str | os.PathLike[str], options: CheckpointOptions | None = None
+        self, save_path: str | os.PathLike[str], options: CheckpointOptions | None = None
     ) -> LoadStatus:
         """Restore what `write` has written; see `restore`."""
-        return self._read(os.fspath(path), counted=False)
+        return self._read(os.fspath(save_path), counted=False)
 
     def _read(self, path: str, *, counted: bool) -> LoadStatus:
         self.wait()

@@ -18,7 +18,7 @@ from replicax.train._restored import all_saved
 _COUNTER = f"save_counter{VALUE}"
 
 
-def list_variables(checkpoint: str | os.PathLike[str]) -> list[tuple[str, list[int]]]:
+def list_variables(ckpt_dir_or_file: str | os.PathLike[str]) -> list[tuple[str, list[int]]]:
     """Name and shape of every variable in a checkpoint.
 
     A name is made of attributes, as in TensorFlow. **Differs from TF:** Keras' models have the
@@ -26,7 +26,7 @@ def list_variables(checkpoint: str | os.PathLike[str]) -> list[tuple[str, list[i
     variables.
 
     Args:
-        checkpoint: Its path, or a folder of checkpoints: the latest of them.
+        ckpt_dir_or_file: Its path, or a folder of checkpoints: the latest of them.
 
     Raises:
         CheckpointError: If there is no whole checkpoint.
@@ -39,26 +39,26 @@ def list_variables(checkpoint: str | os.PathLike[str]) -> list[tuple[str, list[i
         >>> rx.train.list_variables(path)[1]
         ('sums/.ATTRIBUTES/VARIABLE_VALUE', [2])
     """
-    return sorted(load_checkpoint(checkpoint).get_variable_to_shape_map().items())
+    return sorted(load_checkpoint(ckpt_dir_or_file).get_variable_to_shape_map().items())
 
 
-def load_variable(checkpoint: str | os.PathLike[str], name: str) -> np.ndarray:
+def load_variable(ckpt_dir_or_file: str | os.PathLike[str], name: str) -> np.ndarray:
     """The value of one variable in a checkpoint.
 
     Args:
-        checkpoint: Its path, or a folder of checkpoints: the latest of them.
+        ckpt_dir_or_file: Its path, or a folder of checkpoints: the latest of them.
         name: Its name, as `list_variables` says.
 
     Raises:
         CheckpointError: If there is no whole checkpoint.
         UsageError: If it has no variable of this name.
     """
-    return load_checkpoint(checkpoint).get_tensor(name)
+    return load_checkpoint(ckpt_dir_or_file).get_tensor(name)
 
 
-def load_checkpoint(checkpoint: str | os.PathLike[str]) -> CheckpointReader:
+def load_checkpoint(ckpt_dir_or_file: str | os.PathLike[str]) -> CheckpointReader:
     """Open a checkpoint, or the latest of a folder; see `CheckpointReader`."""
-    path = os.fspath(checkpoint)
+    path = os.fspath(ckpt_dir_or_file)
     is_one = _files.located(path) or is_bundle(path)
     return CheckpointReader(path if is_one else latest_checkpoint(path) or path)
 

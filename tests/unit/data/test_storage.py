@@ -225,12 +225,12 @@ def test_an_infinite_data_set_is_not_saved(tmp_path):
 
 def test_the_compression_is_known_and_the_same(tmp_path):
     Dataset.range(3).save(tmp_path / "a", "GZIP")
-    assert numbers(Dataset.load(tmp_path / "a", "GZIP")) == [0, 1, 2]
+    assert numbers(Dataset.load(tmp_path / "a", compression="GZIP")) == [0, 1, 2]
     with pytest.raises(rx.errors.UsageError, match="`compression`.*'GZIP'"):
         Dataset.range(3).save(tmp_path / "a", "ZIP")
     Dataset.range(3).save(tmp_path / "a")
     with pytest.raises(rx.errors.UsageError, match="compression=None, not 'GZIP'"):
-        Dataset.load(tmp_path / "a", "GZIP")
+        Dataset.load(tmp_path / "a", compression="GZIP")
 
 
 def test_another_version_is_refused(tmp_path):

@@ -105,3 +105,19 @@ def test_a_save_leaves_the_file_that_programs_look_for(tmp_path):
     manager = tf.train.CheckpointManager(checkpoint, str(tmp_path / "run"), max_to_keep=1)
     assert [manager.save(), manager.save()][1] == manager.latest_checkpoint
     assert sorted(os.listdir(tmp_path / "run")) == ["checkpoint", "ckpt-2"]
+
+
+def test_arguments_have_tensorflows_names(tmp_path):
+    step = tf.Variable(3)
+    checkpoint = tf.train.Checkpoint(step=step)
+    path = checkpoint.write(file_prefix=str(tmp_path / "one"))
+    step.assign(4)
+    checkpoint.restore(save_path=path)
+    assert int(step) == 3
+    names = dict(tf.train.list_variables(ckpt_dir_or_file=path))
+    (name,) = (one for one in names if one.startswith("step"))
+    assert tf.train.load_variable(ckpt_dir_or_file=path, name=name) == 3
+    numbers = tf.data.Dataset.range(3)
+    numbers.save(str(tmp_path / "numbers"))
+    loaded = tf.data.Dataset.load(str(tmp_path / "numbers"), numbers.element_spec)
+    assert [int(one) for one in loaded] == [0, 1, 2]
