@@ -23,10 +23,14 @@ class _Hall:
         self.changed = threading.Condition()
         self.values = defaultdict(dict)
 
-    def meet(self, name, index, value):
+    def give(self, name, index, value):
         with self.changed:
             self.values[name][index] = value
             self.changed.notify_all()
+
+    def meet(self, name, index, value):
+        with self.changed:
+            self.give(name, index, value)
             if not self.changed.wait_for(lambda: len(self.values[name]) == self.size, timeout=60):
                 raise TimeoutError(f"worker {index} waits at {name}")
             # Copies, as if they had travelled.
@@ -46,6 +50,7 @@ class FakeChannel:
     def offer(self, name, value):
         self._counts[name] += 1
         key = name, self._counts[name]
+        self._hall.give(key, self.index, value)
         return mock.Mock(answers=lambda: self._hall.meet(key, self.index, value))
 
     def waited(self):

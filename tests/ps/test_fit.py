@@ -150,7 +150,9 @@ def test_without_staleness_it_is_the_training_of_one_device(strategy, make, how)
         after = state(model)  # now: Keras' EMA leaves two variables with one array
         scores = model.evaluate(X, Y, batch_size=8, verbose=0)
         found.append((history, after, scores, model.predict(X, batch_size=8, verbose=0)))
-    assert_trees_close(found[1], found[0], rtol=1e-6, atol=1e-6)
+    # XLA leaves out casts to `bfloat16` and back, in some programs and not in others.
+    close = 2**-6 if make is half else 1e-6
+    assert_trees_close(found[1], found[0], rtol=close, atol=close)
 
 
 class Rows(keras.utils.PyDataset):

@@ -25,6 +25,8 @@ from replicax._cpu.tuning import is_on
 
 _MOST_ROWS = 1024  # of a round; products of more rows are as fast one by one
 _NARROW, _BITS = jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.uint16)
+# In `float16` the sum over all rounds may overflow where those of the rounds do not.
+_WIDE_RANGE = {jnp.dtype(one) for one in (jnp.bfloat16, jnp.float32, jnp.float64)}
 _LINEAR = frozenset(
     ("broadcast_in_dim", "convert_element_type", "reduce_sum", "reshape", "squeeze", "transpose")
 )
@@ -136,9 +138,7 @@ def _sums(jaxpr: Any, carried: range) -> list[_Sum]:
 def _is_linear(operation: Any) -> bool:
     """Whether the sum of an operation's results is the operation's result for the sum."""
     types = {one.aval.dtype for one in (*operation.invars, *operation.outvars)}
-    # In `float16` the sum over all rounds may overflow where those of the rounds do not.
-    exact = all(jnp.issubdtype(one, jnp.floating) and one != jnp.float16 for one in types)
-    return exact and operation.primitive.name in _LINEAR
+    return types <= _WIDE_RANGE and operation.primitive.name in _LINEAR
 
 
 def _sums_rows(source: Any, constants: Sequence[Any]) -> bool:

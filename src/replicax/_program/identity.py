@@ -112,8 +112,9 @@ def together(compute: Callable[..., Any], *args: Any) -> Any:
     channel.barrier("a step that calls Python")  # who is late shows here, not on the devices
     try:
         results = compute(*args)
-    except Exception as error:
-        channel.exchange(_RAISED, f"{type(error).__name__}: {error}")
+    except BaseException as error:
+        # Not waited for: the others are still on the devices if these have failed here alone.
+        channel.offer(_RAISED, f"{type(error).__name__}: {error}")
         raise
     told = channel.exchange(_RAISED, "")
     failed = [worker for worker, said in enumerate(told) if said]

@@ -49,9 +49,11 @@ class Checkpoint(rx.train.Checkpoint):
         if exists(state):
             if isdir(state):
                 return
-            with GFile(state) as file:
-                if file.read().count("\n") > 1:  # TensorFlow's own, which lists its checkpoints
-                    return
+            with GFile(state, "rb") as file:
+                said = file.read()
+            # One line is ours; TensorFlow's own lists its checkpoints, and others begin otherwise.
+            if not said.startswith(b"model_checkpoint_path:") or said.count(b"\n") > 1:
+                return
         with GFile(state, "w") as file:
             file.write(f'model_checkpoint_path: "{name}"\n')
 

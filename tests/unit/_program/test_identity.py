@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -222,3 +223,23 @@ def test_what_raises_on_one_worker_raises_on_all():
         assert told.workers == (1,)
         assert "LookupError: not today" in str(told)
     assert as_workers(2, lambda index: identity.together(abs, index)) == [0, 1]
+
+
+def test_an_error_of_one_worker_waits_for_nobody():
+    told, seen = threading.Event(), []
+
+    def fail():
+        raise MemoryError("here alone")
+
+    def work(index):
+        if index == 0:
+            return identity.together(lambda: seen.append(told.wait(20)))
+        try:
+            return identity.together(fail)
+        finally:
+            told.set()
+
+    first, second = as_workers(2, work)
+    assert isinstance(second, MemoryError)
+    assert isinstance(first, WorkerLost)
+    assert seen == [True]

@@ -4,6 +4,7 @@ import os
 import shutil
 
 import numpy as np
+import pytest
 
 import replicax as rx
 from replicax import tf
@@ -121,3 +122,10 @@ def test_arguments_have_tensorflows_names(tmp_path):
     numbers.save(str(tmp_path / "numbers"))
     loaded = tf.data.Dataset.load(str(tmp_path / "numbers"), numbers.element_spec)
     assert [int(one) for one in loaded] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("said", [b"my notes\n", b"\xff\xfe", b'model_checkpoint_path: "a"\nb\n'])
+def test_a_file_of_others_beside_a_checkpoint_stays(tmp_path, said):
+    (tmp_path / "checkpoint").write_bytes(said)
+    tf.train.Checkpoint(step=tf.Variable(3)).save(str(tmp_path / "ckpt"))
+    assert (tmp_path / "checkpoint").read_bytes() == said
