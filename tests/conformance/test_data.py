@@ -133,6 +133,19 @@ def test_an_order_without_a_seed_goes_on_elsewhere():
     assert drained(strategies[1], datasets[1]) == drained(strategies[0], datasets[0])
 
 
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (lambda: iter(Dataset.range(9).batch(3)).get_state(), "Build the pipeline as it was"),
+        *((lambda wrong=wrong: wrong, "`state`") for wrong in ({}, {"epoch": 1}, [3], [])),
+    ],
+)
+def test_what_is_no_position_of_the_pipeline_is_refused(mirrored, wrong, named):
+    iterator = iter(mirrored.experimental_distribute_dataset(shuffled()))
+    with pytest.raises(rx.errors.UsageError, match=named):
+        iterator.set_state(wrong())
+
+
 def test_a_position_of_pipelines_per_replica_is_for_as_many_replicas():
     mode = rx.InputOptions(
         experimental_replication_mode=rx.InputReplicationMode.PER_REPLICA,

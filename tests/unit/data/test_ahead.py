@@ -72,13 +72,22 @@ def test_the_thread_ends_with_the_elements():
     assert next(iterator, None) is None
 
 
-def test_the_thread_ends_when_the_iterator_is_dropped():
-    iterator = iter(Dataset.range(10**9).prefetch(2))
-    next(iterator)
-    assert threads()
+@pytest.mark.parametrize(
+    ("ahead", "count"),
+    [
+        (lambda ds: ds.prefetch(2), 1),
+        (lambda ds: ds.prefetch(2).map(lambda x: x, 2).prefetch(2), 2),
+        (lambda ds: ds.interleave(lambda x: ds, cycle_length=3, num_parallel_calls=2), 3),
+    ],
+)
+def test_the_threads_end_when_the_iterator_is_dropped(ahead, count):
+    iterator = iter(ahead(Dataset.range(10**9)))
+    for _ in range(count):
+        next(iterator)
+    assert len(threads()) == count
     del iterator
     gc.collect()
-    wait_until(lambda: not threads())
+    wait_until(lambda: not begun_threads(("replicax-ahead", "replicax-map")))
 
 
 def test_the_thread_ends_when_a_position_is_set():

@@ -152,6 +152,7 @@ def test_a_generator_may_fill_one_array_again_and_again():  # as tf.data
     ds = Dataset.from_generator(generator)
     assert next(iter(ds.batch(4)))["x"].tolist() == [[n, n] for n in range(4)]
     assert sorted(e["x"].tolist() for e in ds.shuffle(4)) == [[n, n] for n in range(4)]
+    assert [e["x"].tolist() for e in list(ds.prefetch(4))] == [[n, n] for n in range(4)]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -208,6 +209,12 @@ def test_syntax_that_libcst_does_not_know(script, monkeypatch, capsys):
     monkeypatch.setattr(imports.cst, "parse_module", fail)
     assert migrate(script) == 2
     assert "LibCST cannot parse" in capsys.readouterr().err
+
+
+def test_without_libcst(script, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "libcst", None)
+    assert migrate(script) == 2
+    assert "pip install 'replicax[migrate]'" in capsys.readouterr().err
 
 
 def test_the_command_starts_it(monkeypatch, tmp_path):
