@@ -224,6 +224,11 @@ class TestResults:
     def test_types_that_do_not_hold_what_is_between(self, make, compute, values, dtype, expected):
         np.testing.assert_allclose(compute(make(np.array(values, dtype))), expected, rtol=1e-6)
 
+    @pytest.mark.parametrize("divide", [tf.math.floordiv, tf.truncatediv])
+    def test_quotients_of_wrong_shapes_are_refused(self, divide):
+        with pytest.raises(rx.errors.UsageError, match="3"):
+            divide(jnp.ones(2), jnp.ones(3))
+
 
 class TestKerasModels:
     @staticmethod
