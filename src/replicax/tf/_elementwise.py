@@ -79,9 +79,7 @@ def _whole_quotient(xp: Any, x: Any, y: Any, of_floats: Compute, of_integers: Co
     if xp.result_type(x, y).kind in "biu":
         return of_integers(x, y)
     if xp is jnp:  # XLA multiplies by the reciprocal of what it broadcasts: 3.7 / 3.7 is below 1
-        y = jax.lax.optimization_barrier(
-            jnp.broadcast_to(y, jnp.broadcast_shapes(x.shape, y.shape))
-        )
+        y = jax.lax.optimization_barrier(y * jnp.ones_like(x))
     return of_floats(x / y)
 
 

@@ -223,9 +223,18 @@ class MutableHashTable(_Table):
         super().__init__(np.empty(0, numpy_dtype(key_dtype)), values, default)
 
     def insert(self, keys: Any, values: Any, name: str | None = None) -> None:
-        """Give each key a value."""
+        """Give each key a value.
+
+        Raises:
+            UsageError: If there are more or fewer values than keys.
+        """
+        keys = _plain(keys).ravel().tolist()
         values = _plain(values).astype(self._default.dtype).reshape(-1, *self._default.shape)
-        self._held.update(zip(_plain(keys).ravel().tolist(), values, strict=True))
+        if len(keys) != len(values):
+            raise UsageError(
+                f"{len(keys)} keys cannot have {len(values)} values. Pass a value for each key."
+            )
+        self._held.update(zip(keys, values, strict=True))
 
     def remove(self, keys: Any, name: str | None = None) -> None:
         """Take keys out; those that are not there do nothing."""
@@ -234,8 +243,9 @@ class MutableHashTable(_Table):
 
     def export(self, name: str | None = None) -> tuple[Any, Any]:
         """All keys, and their values."""
-        keys = np.array(list(self._held), numpy_dtype(self.key_dtype))
-        return hosted(keys), hosted(self._stacked(self._held.values()))
+        held = self._held.copy()  # threads of pipelines may insert
+        keys = np.array(list(held), numpy_dtype(self.key_dtype))
+        return hosted(keys), hosted(self._stacked(held.values()))
 
 
 @final

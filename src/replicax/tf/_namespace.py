@@ -95,6 +95,7 @@ def _in_either_order(found: Any, path: str) -> Any:
             )
         return found(*args, **kwargs)
 
+    call.__module__, _, call.__qualname__ = f"replicax.{path}".rpartition(".")  # for pickle
     return call
 
 

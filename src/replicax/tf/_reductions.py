@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_tuple
 
 from replicax.tf._calls import (
     array,
@@ -56,21 +57,26 @@ def reduce_mean(xp: Any, x: Any, axis: Any, keepdims: bool) -> Any:
     """The mean over axes. Of integers it is an integer, rounded towards zero, as in TensorFlow."""
     if x.dtype.kind not in "iu":
         return xp.mean(x, axis=axis, keepdims=keepdims)
-    over: dict[str, Any] = {"axis": axis, "keepdims": keepdims}
-    reduced = range(x.ndim) if axis is None else np.atleast_1d(axis)
-    count = math.prod(x.shape[axis] for axis in reduced)
+    axes = normalize_axis_tuple(range(x.ndim) if axis is None else axis, x.ndim)
+    count = math.prod(x.shape[axis] for axis in axes)
     if xp is np:
-        total = np.sum(x, dtype=f"{x.dtype.kind}8", **over)
+        total = np.sum(x, axis=axes, dtype=f"{x.dtype.kind}8", keepdims=keepdims)
         return (np.sign(total) * (np.abs(total) // count)).astype(x.dtype)
-    # A sum may not fit into 32 bits; those of the quotients and remainders do.
+    # A sum may not fit into 32 bits; that of quotients does, and remainders carry into it.
     wide = x.astype(np.int32) if x.dtype.itemsize < 4 else x
-    count = jnp.asarray(count, wide.dtype)  # of a saved program, no number
-    rest = jnp.fmod(wide, count)
-    whole, left = (
-        jnp.sum(part, dtype=wide.dtype, **over) for part in ((wide - rest) // count, rest)
-    )
-    found = whole + left // count
-    return (found + ((found < 0) & (left % count != 0))).astype(x.dtype)
+    counts = jnp.full(x.shape, count, wide.dtype)  # an operand: of a saved program, no number
+    parts = (*jnp.divmod(wide, counts), counts)
+    found, left, _ = jax.lax.reduce(parts, (wide.dtype.type(0),) * 3, _with_carry, axes)
+    found = (found + ((found < 0) & (left != 0))).astype(x.dtype)
+    return jnp.expand_dims(found, axes) if keepdims else found
+
+
+def _with_carry(first: Any, second: Any) -> Any:
+    """The sum of two numbers of quotient, remainder and divisor; of nothing, the divisor is 0."""
+    (whole, left, count), (more, rest, other) = first, second
+    count = jnp.maximum(count, other)
+    carries = (left != 0) & (left >= count - rest)
+    return whole + more + carries, jnp.where(carries, left - (count - rest), left + rest), count
 
 
 @_over_axes

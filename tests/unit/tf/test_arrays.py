@@ -209,6 +209,14 @@ class TestResults:
             (tf.reduce_mean, [30000] * 3, "int16", 30000),
             (tf.reduce_mean, [2**31 - 1, 2**31 - 1, 5], "int32", 1431655766),
             (tf.reduce_mean, [-7, 2], "int32", -2),
+            (tf.reduce_mean, [-(2**31)] * 3, "int32", -(2**31)),
+            (tf.reduce_mean, [], "int32", 0),
+            (tf.reduce_mean, [[], []], "uint8", 0),
+            (lambda x: tf.reduce_mean(tf.repeat(x, 100000)), [50000], "int32", 50000),
+            (lambda x: tf.reduce_mean(tf.repeat(x, 100000)), [50001, -1], "int32", 25000),
+            (lambda x: tf.reduce_mean(tf.repeat(x, 160000)), [20000], "int16", 20000),
+            (lambda x: tf.reduce_mean(tf.repeat(x, 19267584)), [130], "uint8", 130),
+            (lambda x: tf.reduce_mean(x, -1, True), [[-3, -4], [1, 2]], "int32", [[-3], [1]]),
             (lambda x: tf.linspace(x[0], x[1], 3), [0, 5], "int32", [0, 2.5, 5]),
             (lambda x: tf.math.floordiv(x, x[::-1]), [0.1, 1.0], "float32", [0, 10]),
             (lambda x: tf.math.floordiv(x[:, None], x), [3.7, -1.5], "float32", [[1, -3], [-1, 1]]),
@@ -223,6 +231,11 @@ class TestResults:
     )
     def test_types_that_do_not_hold_what_is_between(self, make, compute, values, dtype, expected):
         np.testing.assert_allclose(compute(make(np.array(values, dtype))), expected, rtol=1e-6)
+
+    @pytest.mark.parametrize("divide", [tf.math.floordiv, tf.truncatediv])
+    def test_quotients_of_wrong_shapes_are_refused(self, divide):
+        with pytest.raises(rx.errors.UsageError, match="3"):
+            divide(jnp.ones(2), jnp.ones(3))
 
 
 class TestKerasModels:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 from operator import attrgetter
 from pathlib import Path
 
@@ -106,6 +107,12 @@ def test_arguments_in_another_order_than_in_version_1_are_refused(name):
     own, count = name.removeprefix("tf."), FIRST_IN_V1[name]
     with pytest.raises(tf.errors.InvalidArgumentError, match=f"v1.{own}` takes {count} arguments"):
         attrgetter(own)(tf.compat.v1)(*range(count), "name")
+
+
+@pytest.mark.parametrize("name", FIRST_IN_V1)
+def test_functions_of_version_1_are_sent_by_their_names(name):
+    found = attrgetter(name.removeprefix("tf."))(tf.compat.v1)
+    assert pickle.loads(pickle.dumps(found)) is found
 
 
 def test_names_of_its_own(tmp_path):

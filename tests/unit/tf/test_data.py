@@ -247,3 +247,11 @@ def test_zeros_of_unknown_shape_are_no_array(use):
 
     with pytest.raises((rx.errors.DataError, rx.errors.UsageError), match="element_shape"):
         list(Dataset.range(1).map(read))
+
+
+def test_a_table_that_refuses_values_stays_as_it_is():
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
+    table.insert([7], [1])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="2 keys"):
+        table.insert([7, 8], [5])
+    assert [each.tolist() for each in table.export()] == [[7], [1]]

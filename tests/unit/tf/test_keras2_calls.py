@@ -47,6 +47,8 @@ def test_a_sequential_model_that_no_model_calls_has_an_input_and_an_output():
     assert model.output is outputs
     with pytest.raises(AttributeError, match="input"):
         _ = keras.Sequential([keras.layers.Dense(1)]).input
+    states = keras.Sequential([keras.Input((3, 2)), keras.layers.LSTM(4, return_state=True)])
+    assert [each.shape for each in states.output] == [(None, 4)] * 3
 
 
 @pytest.mark.parametrize(

@@ -86,12 +86,12 @@ def _with_batch_shape(
 
 
 def _own_end(name: str, of_a_call: Callable[[Any], Any], model: Any) -> Any:
-    """The `input` or `output` of a sequential model: its own if no model calls it."""
+    """The `input` or `output` of a sequential model: its own, or a list, if no model calls it."""
     try:
         return of_a_call(model)
     except AttributeError:
-        (tensor,) = getattr(model, f"{name}s")
-        return tensor
+        tensors = getattr(model, f"{name}s")
+        return tensors[0] if len(tensors) == 1 else tensors
 
 
 def _flags_by_name(method: Callable[..., Any], self: Any, /, *args: Any, **options: Any) -> Any:
