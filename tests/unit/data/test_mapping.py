@@ -274,6 +274,13 @@ def test_threads_see_the_context_of_the_reader():
     assert numbers(Dataset.range(2).map(lambda x: variable.get() + x, 2)) == [7, 8]
 
 
+def test_no_thread_is_left_when_the_elements_have_ended():
+    iterator = iter(Dataset.range(20).map(lambda x: x, 4))
+    numbers(iterator)
+    wait_until(lambda: not map_threads())
+    assert next(iterator, None) is None
+
+
 def test_no_thread_is_left_when_the_iterator_is_dropped():
     iterator = iter(Dataset.range(10**9).map(lambda x: time.sleep(0.001) or x, 4))
     next(iterator)
@@ -312,6 +319,20 @@ def test_an_error_names_the_function_and_the_element(calls):
         next(iterator)
     assert isinstance(failed.value.__cause__, KeyError)
     assert numbers(iterator) == [4, 5, 6, 7, 8]  # as tf.data, who wants to can go on
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda ds: list(ds.filter(fails_at_three)),
+        lambda ds: list(ds.scan(0, lambda s, x: (s, fails_at_three(x)))),
+        lambda ds: ds.reduce(0, lambda s, x: fails_at_three(x)),
+        lambda ds: list(ds.flat_map(lambda x: Dataset.range(fails_at_three(x)))),
+    ],
+)
+def test_errors_of_other_functions_name_the_element(read):
+    with pytest.raises(rx.errors.MapFailed, match="KeyError.* for element 3"):
+        read(Dataset.range(5))
 
 
 @every_way

@@ -211,6 +211,14 @@ def test_data_sets_shuffled_with_one_seed_stay_in_step():
     assert all(x == -y for x, y in pairs)
 
 
+def test_a_batch_of_rows_in_memory_is_a_copy():
+    rows = np.arange(20).reshape(10, 2)
+    ds = Dataset.from_tensor_slices(rows)
+    for batch in (*ds.batch(4), *ds.shuffle(3, seed=1).skip(2).repeat(2).shard(2, 1).batch(4)):
+        batch[:] = -1
+    assert (rows == np.arange(20).reshape(10, 2)).all()
+
+
 @pytest.mark.parametrize("rows", [np.asfortranarray(np.arange(24).reshape(8, 3)),
                                   np.arange(48).reshape(8, 6)[:, ::2]])  # fmt: skip
 def test_rows_of_arrays_that_are_not_contiguous(rows):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import pickle
+import sys
 
 import numpy as np
 import pyarrow as arrow
@@ -149,3 +150,18 @@ def test_rows_of_parquet_files(tmp_path):
     (batch,) = dataset.batch(4)
     assert batch["l"].shape == (4, 2)
     assert list(ParquetDataset(tmp_path / "0.parquet", ["x"])) == [{"x": 0}, {"x": 5}]
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "read"),
+    [
+        ("PIL", "data", lambda folder: list(rx.data.image_dataset_from_directory(folder))),
+        ("pyarrow", "parquet", lambda folder: list(ParquetDataset(folder / "a" / "0.png"))),
+    ],
+)
+def test_a_missing_package_is_named_with_the_extra(tmp_path, monkeypatch, package, extra, read):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "0.png").touch()
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(rx.errors.UsageError, match=rf"{package}.*replicax\[{extra}\]"):
+        read(tmp_path)

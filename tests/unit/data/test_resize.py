@@ -33,6 +33,18 @@ def test_the_result_is_tensorflows(method):
     assert found.dtype == np.float32
 
 
+@pytest.mark.parametrize("kernel", [True, False])
+@pytest.mark.parametrize("method", METHODS)
+def test_channels_do_not_mix(method, kernel, monkeypatch):
+    if not kernel:
+        monkeypatch.setattr("replicax.data._pixels.resized", lambda *_: None)
+    channels = [IMAGE, IMAGE[::-1], 255 - IMAGE]
+    together = resize(np.stack(channels, axis=2), (5, 3), method)
+    for number, channel in enumerate(channels):
+        alone = resize(channel[..., None], (5, 3), method)
+        np.testing.assert_allclose(together[..., number], alone[..., 0], atol=1e-4)
+
+
 @pytest.mark.parametrize("method", sorted(set(METHODS) - {"gaussian", "mitchellcubic"}))
 def test_the_same_size_is_the_same_image(method):
     # Not so of the two that are left out: they blur.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -216,3 +218,12 @@ def test_other_values_cannot_be_stored(value):
     with pytest.raises(rx.errors.UsageError, match="'x'.*64 bits") as error:
         make_example({"x": value})
     assert type(value).__name__ in str(error.value)
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "google.protobuf", None)
+    # Not cleared: classes that other tests have belong to the messages that are kept.
+    not_kept = example.messages.__wrapped__
+    monkeypatch.setattr("replicax.data._formats.example.messages", not_kept)
+    with pytest.raises(rx.errors.UsageError, match=r"protobuf.*replicax\[data\]"):
+        make_example({})
