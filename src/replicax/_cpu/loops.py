@@ -177,30 +177,40 @@ def moving_bits(equation: Any) -> Sequence[Any]:
     if equation.primitive is not lax.scan_p or not is_on("loops"):
         return [equation]
     body = equation.params["jaxpr"]
-    given, read = list(equation.invars), list(body.jaxpr.invars)
-    casts_before, casts_at_start = [], []
-    for place, (array, atom) in enumerate(zip(given, read, strict=True)):
-        # What is carried or constant has one shape inside and outside.
-        if array.aval.dtype == _NARROW and array.aval.shape != atom.aval.shape:
-            given[place] = Var(array.aval.update(dtype=_BITS))
-            read[place] = Var(atom.aval.update(dtype=_BITS))
-            casts_before.append(_bitcast(array, given[place], equation))
-            casts_at_start.append(_bitcast(read[place], atom, equation))
-    results, stored = list(equation.outvars), list(body.jaxpr.outvars)
-    casts_inside, casts_behind = [], []
-    for place, (result, atom) in enumerate(zip(results, stored, strict=True)):
-        if result.aval.dtype == _NARROW and result.aval.shape != atom.aval.shape:
-            results[place] = Var(result.aval.update(dtype=_BITS))
-            stored[place] = Var(atom.aval.update(dtype=_BITS))
-            casts_inside.append(_bitcast(atom, stored[place], equation))
-            casts_behind.append(_bitcast(results[place], result, equation))
-    if not casts_before and not casts_behind:
+    given, read, moved_in = _as_bits(equation.invars, body.jaxpr.invars)
+    results, stored, moved_out = _as_bits(equation.outvars, body.jaxpr.outvars)
+    if not moved_in and not moved_out:
         return [equation]
+    casts_before = [_bitcast(array, bits, equation) for (array, bits), _ in moved_in]
+    casts_at_start = [_bitcast(bits, atom, equation) for _, (atom, bits) in moved_in]
+    casts_inside = [_bitcast(atom, bits, equation) for _, (atom, bits) in moved_out]
+    casts_behind = [_bitcast(bits, array, equation) for (array, bits), _ in moved_out]
     equations = [*casts_at_start, *body.jaxpr.eqns, *casts_inside]
     inner = body.jaxpr.replace(eqns=equations, invars=read, outvars=stored)
     params = {**equation.params, "jaxpr": body.replace(jaxpr=inner)}
     loop = equation.replace(invars=given, outvars=results, params=params)
     return [*casts_before, loop, *casts_behind]
+
+
+_Pair = tuple[Any, Any]
+
+
+def _as_bits(
+    outside: Sequence[Any], inside: Sequence[Any]
+) -> tuple[list[Any], list[Any], list[tuple[_Pair, _Pair]]]:
+    """A loop's arrays outside and inside of it, where those that it cuts or stacks are bits.
+
+    Returns also the pairs of an array and its bits: outside and inside.
+    """
+    arrays, atoms, moved = list(outside), list(inside), []
+    for place, (array, atom) in enumerate(zip(outside, inside, strict=True)):
+        # What is carried or constant has one shape inside and outside.
+        if array.aval.dtype == _NARROW and array.aval.shape != atom.aval.shape:
+            arrays[place], atoms[place] = (
+                Var(one.aval.update(dtype=_BITS)) for one in (array, atom)
+            )
+            moved.append(((array, arrays[place]), (atom, atoms[place])))
+    return arrays, atoms, moved
 
 
 def _bitcast(source: Any, target: Any, like: Any) -> Any:
