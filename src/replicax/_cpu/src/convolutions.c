@@ -19,6 +19,7 @@
    Its chunks depend on the form alone, so that the number of threads changes no bit. */
 
 #include "handler.h"
+#include "tiles.h"
 #include "vectors.h"
 
 #include <string.h>
@@ -46,7 +47,6 @@ enum { COPIED = 192 << 10, KEPT = 64 << 20 }; /* bytes: of a block; of all chunk
 enum { FEW = 1 << 18 };   /* numbers that are read as one block, if weights are more */
 enum { ALONE = 1 << 18 }; /* so few products are not worth a second thread */
 
-typedef struct { int64_t a, b, count; } Run; /* where it begins in the source and in the other operand */
 typedef struct { int64_t first, end, a, count, to; } Row; /* its runs; `count` rows of tiles from a on */
 typedef struct { Run *runs; Row *rows; int64_t run_count, row_count, low, high; int fills; } Plan;
 typedef struct { int64_t kernel, offset; } Column; /* of the kernel, and its place in the source */
@@ -62,6 +62,8 @@ typedef struct {
   float *packed; /* weights panel by panel; of their gradient, those of each chunk */
   int back, weight, lanes, by_image; /* by_image: rows of tiles are images, at one place; else a row's pixels */
   int pairs, bytes; /* a number is two of bfloat16; bytes of a number of the result */
+  int64_t joined;                    /* rows of a weight gradient that are computed together: of a tap, or of all in a row */
+  int64_t tiles;                     /* how many pairs a tile multiplies; 0: without tiles */
   int spread, plain;                 /* whether channels are repeated for lanes; whether nothing is copied */
   int at_once, in_place; /* panels are packed where they are used; gradients lie as they are computed */
   Axis down, along;
@@ -176,6 +178,68 @@ static __attribute__((noinline)) void multiply_rows(int how, const Product *p, i
 #endif
   }
 }
+
+#if HAS_TILES && HAS_PAIRS
+/* Rows are pixels of the result, as they lie; its numbers are rounded behind. */
+static void tile_rows(const Job *job, const Product *p, int64_t count, int64_t width, Shape *set) {
+  float sums[2 * TILE * WIDE] __attribute__((aligned(64)));
+  const int64_t high = least(count, TILE);
+  set_shape(set, (Shape){high, job->tiles, TILE});
+  for (int64_t row = 0; row < count; row += 2 * TILE) {
+    /* The last tile begins earlier, and finds what the one before it has found. */
+    const int64_t first = least(row, count - high), second = least(row + TILE, count - high);
+    const int64_t rows = second > first ? second - first + high : high;
+    const Tiles t = {
+        .left = p->a + first * p->a_row, .left_row = p->a_row, .left_next = (second - first) * p->a_row,
+        .right = p->b, .right_row = p->b_step,
+        .result = sums, .result_row = width, .result_next = (second - first) * width, .result_apart = TILE};
+#define SUMS(down, across) tile_sums(down, across, &t, p->run, p->end, 1, 0, job->tiles, 0)
+    if (width > TILE) second > first ? SUMS(2, 2) : SUMS(1, 2);
+    else second > first ? SUMS(2, 1) : SUMS(1, 1);
+#undef SUMS
+    for (int64_t i = 0; i < rows; i++) {
+      char *to = p->c + (first + i) * p->c_row;
+      const Vec *sum = (const Vec *)(sums + i * width);
+      int16_t rounded[WIDE];
+      if (!p->narrow) {
+        memcpy(to, sum, p->columns * sizeof(float));
+        continue;
+      }
+      for (int64_t j = 0; j < width / LANES; j++) round_to(rounded + j * LANES, sum[j]);
+      memcpy(to, rounded, p->columns * sizeof *rounded);
+    }
+  }
+}
+
+/* Each `apart`-th run's pairs from `skip` on. Rows are channels of the target, columns those of the source. */
+static void tile_part(const Tiles *tiles, const Run *run, const Run *end, int64_t apart, int64_t skip,
+                      int64_t pairs, int64_t times, int64_t columns, int64_t width, Shape *set) {
+  Tiles t = *tiles;
+#define SUMS(down, across) tile_sums(down, across, &t, run, end, apart, skip, pairs, times)
+  for (int64_t left = columns; left > 0;) {
+    const int64_t across = left >= 2 * TILE ? 2 : 1, done = across * least(left, TILE);
+    t.result_row = least(left, TILE);
+    set_shape(set, (Shape){TILE, pairs, t.result_row});
+    if (across > 1) width > TILE ? SUMS(2, 2) : SUMS(1, 2);
+    else width > TILE ? SUMS(2, 1) : SUMS(1, 1);
+    left -= done, t.right += done, t.result += TILE * done;
+  }
+#undef SUMS
+}
+
+/* Sums over pixels, of which a run has so many pairs; a tail behind each run has one. */
+static void tile_columns(const Job *job, const Product *p, int64_t count, int64_t pairs, int64_t width, Shape *set) {
+  Tiles t = {.left = p->b, .left_row = p->b_step, .left_next = TILE * p->b_step, .turned = 1, .add = p->add,
+             .right = p->a, .right_row = p->a_step,
+             .result = (float *)p->c, .result_next = TILE * job->depth, .result_apart = TILE * TILE};
+  const int64_t apart = 1 + (job->tail > 0), parts = (pairs + TILE - 1) / TILE;
+  const int64_t each = pairs % most(parts, 1) ? TILE : pairs / most(parts, 1), times = pairs / most(each, 1);
+  if (pairs) tile_part(&t, p->run, p->end, apart, 0, each, times, count, width, set), t.add = 1;
+  if (pairs > times * each)
+    tile_part(&t, p->run, p->end, apart, times * each, pairs - times * each, 1, count, width, set);
+  if (job->tail) tile_part(&t, p->run + 1, p->end, apart, 0, 1, 1, count, width, set);
+}
+#endif
 #if HAS_PAIRS
 #pragma GCC pop_options
 #endif
@@ -222,8 +286,46 @@ static inline void pick(float *to, const float *weights, const int64_t *at, int6
     for (int64_t i = 0; i < count; i++) to[i] = weights[at[i]];
 }
 
+#if HAS_TILES
+/* The sums of a panel of weight gradients, over all chunks. Those of tiles are turned, and lie tile by tile. */
+static void turn_panel(const Job *job, int64_t number, float *packed) {
+  const int64_t *f = job->form, size = job->panels * job->depth * WIDE, inside = job->from_each;
+  const Panel panel = panel_of(job, number);
+  for (int64_t row = 0, rows; row < job->depth; row += rows) {
+    rows = least(TILE, job->joined - row % job->joined);
+    for (int64_t low = 0; low < panel.columns; low += TILE) {
+      const int64_t columns = least(TILE, panel.columns - low);
+      Vec sums[TILE];
+      for (int64_t i = 0; i < TILE; i++) {
+        const float *from = packed + low * job->depth + row * TILE + i * rows;
+        sums[i] = (Vec)_mm512_maskz_loadu_ps((1 << rows) - 1, from);
+        for (int64_t chunk = 1; chunk < job->chunks; chunk++)
+          sums[i] += (Vec)_mm512_maskz_loadu_ps((1 << rows) - 1, from + chunk * size);
+      }
+      turn(sums);
+      for (int64_t j = 0; j < rows; j++) {
+        const int64_t tap = (row + j) / inside, kernel = tap / f[KW] * f[KW] + job->columns[tap % f[KW]].kernel;
+        float *to = (float *)job->result + kernel * (f[C] / f[GROUPS]) * f[O] + (row + j) % inside * job->apart_from;
+        if (job->apart_to == 1 && panel.to + low + columns <= (panel.to / job->to_each + 1) * job->to_each) {
+          to += panel.to / job->to_each * f[WG] + panel.to % job->to_each + low;
+          _mm512_mask_storeu_ps(to, (1 << columns) - 1, (__m512)sums[j]);
+        } else
+          for (int64_t i = 0, at = panel.to + low; i < columns; i++, at++)
+            to[at / job->to_each * f[WG] + at % job->to_each * job->apart_to] = sums[j][i];
+      }
+    }
+  }
+}
+#endif
+
 /* Weights to their panels, or back the sums of their gradients over all chunks. */
 static void pack_panel(const Job *job, int64_t number, float *packed) {
+#if HAS_TILES
+  if (job->weight && job->tiles) {
+    turn_panel(job, number, packed);
+    return;
+  }
+#endif
   const int64_t *f = job->form, size = job->panels * job->depth * WIDE;
   const Panel panel = panel_of(job, number);
   int64_t at[WIDE];
@@ -337,8 +439,8 @@ static void plan_weights(const Job *job, Plan *plan, int64_t first, int64_t coun
       row.end = plan->run_count;
       if (!job->by_image) {
         row.a = (job->left + job->columns[kx].offset) * job->pixel;
-        if (job->lanes || (f[DW] == 1 && job->pixel == each)) { /* all taps of a row of the kernel */
-          row.count = job->lanes ? f[KW] : f[KW] * each;
+        if (job->joined > each) {
+          row.count = job->lanes ? f[KW] : job->joined;
           kx = f[KW];
         }
       }
@@ -430,11 +532,43 @@ static void copy_panel(const Job *job, float *to, Panel panel, int64_t first, in
     }
 }
 
-static int compute_block(const Job *job, int64_t chunk, int64_t share, int64_t first, int64_t count, int add) {
+#if HAS_TILES
+/* The same for tiles: a row has the pairs of a channel. */
+static void turn_target(const Job *job, float *to, Panel panel, int64_t first, int64_t count, int64_t pairs) {
+  const int64_t area = job->by_image ? job->to_h * job->to_w : 1, pixels = job->by_image ? count : job->to_w;
+  const int64_t apart = area * job->to_c, next = job->by_image ? job->to_c : job->to_w * job->to_c;
+  const uint16_t *from = (const uint16_t *)job->other + first * (job->by_image ? area : job->to_w) * job->to_c;
+  for (int64_t low = 0; low < panel.width; low += TILE, to += TILE * pairs) {
+    const int64_t columns = most(0, least(TILE, panel.columns - low));
+    const __mmask16 some = (1 << columns) - 1;
+    const uint16_t *line = from + panel.to + low;
+    for (int64_t pair = 0, pixel = 0; pair < pairs; pair += TILE) {
+      const int64_t rows = least(TILE, pairs - pair);
+      Vec turned[TILE];
+      for (int64_t i = 0; i < rows; i++) {
+        const uint16_t *here = line + pixel * apart;
+        __m512i both = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, here));
+        if (pixel + 1 < pixels)
+          both |= _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, here + apart)), 16);
+        turned[i] = (Vec)both;
+        pixel += 2;
+        if (pixel >= pixels) pixel = 0, line += next;
+      }
+      for (int64_t i = rows; i < TILE; i++) turned[i] = (Vec){0};
+      turn(turned);
+      for (int64_t i = 0; i < TILE; i++) _mm512_mask_storeu_ps(to + i * pairs + pair, (1 << rows) - 1, (__m512)turned[i]);
+    }
+  }
+}
+#endif
+
+static int compute_block(const Job *job, Shape *set, int64_t chunk, int64_t share, int64_t first, int64_t count, int add) {
   const int64_t *f = job->form, taps = f[KH] * f[KW] * job->from_each;
   const int64_t places = job->by_image ? job->to_h * job->to_w : count;
   const int64_t run_count = places * taps * (job->tail ? 2 : 1), row_count = places * job->phases + taps;
   const int64_t pixels = job->weight ? count * (job->by_image ? places : job->to_w) : 0;
+  const int64_t run_pairs = summed(job, job->by_image ? count : job->to_w);
+  const int64_t line_count = job->by_image ? places : count;
   Plan plan = {.low = INT64_MAX, .high = -1, .fills = share == 0};
   plan.runs = at_least(&plan_memory, run_count * sizeof(Run) + row_count * sizeof(Row));
   if (!plan.runs) return 1;
@@ -459,12 +593,17 @@ static int compute_block(const Job *job, int64_t chunk, int64_t share, int64_t f
     if (!job->at_once) packed = job->packed + ((job->weight ? chunk : 0) * job->panels + number) * job->depth * WIDE;
     Product product = {.b = packed, .b_step = panel.width, .columns = panel.columns, .narrow = job->bytes < 4};
     if (job->weight) {
-      copy_panel(job, copy + target_at, panel, first, count);
+#if HAS_TILES
+      if (job->tiles) turn_target(job, copy + target_at, panel, first, count, line_count * run_pairs);
+      else
+#endif
+        copy_panel(job, copy + target_at, panel, first, count);
       product.b = copy + target_at, product.add = add;
       product.a_row = job->lanes ? job->along.dilation * job->pixel : 1;
       product.a_step = (job->pairs && !job->by_image ? 2 : 1) * source_step(job);
       product.c_row = (job->lanes ? job->from_each : 1) * panel.width * job->bytes;
-      if (job->in_place) product.c_row = job->to_c * job->bytes;
+      if (job->tiles) product.b_step = line_count * run_pairs;
+      else if (job->in_place) product.c_row = job->to_c * job->bytes;
       else product.columns = panel.width;
     } else {
       if (job->at_once) pack_panel(job, number, packed);
@@ -476,7 +615,14 @@ static int compute_block(const Job *job, int64_t chunk, int64_t share, int64_t f
       product.a = source + panel.from + row->a;
       product.c = job->weight && !job->in_place ? (char *)(packed + row->to * panel.width)
                                                 : job->result + (row->to * job->to_c + panel.to) * job->bytes;
-      multiply_rows(how, &product, row->count, panel.width);
+#if HAS_TILES
+      if (job->tiles && job->weight) {
+        product.c = (char *)(packed + row->to * TILE);
+        tile_columns(job, &product, row->count, run_pairs - (job->tail > 0), panel.width, set);
+      } else if (job->tiles) tile_rows(job, &product, row->count, panel.width, set);
+      else
+#endif
+        multiply_rows(how, &product, row->count, panel.width);
     }
     if (job->weight && job->at_once && !job->in_place) pack_panel(job, number, packed);
   }
@@ -486,9 +632,14 @@ static int compute_block(const Job *job, int64_t chunk, int64_t share, int64_t f
 static int compute(const Job *job, int64_t part) {
   const int64_t chunk = part / job->shares, begin = job->units * chunk / job->chunks;
   const int64_t end = job->units * (chunk + 1) / job->chunks;
-  for (int64_t at = begin; at < end; at += job->block)
-    if (compute_block(job, chunk, part % job->shares, at, least(job->block, end - at), at > begin)) return 1;
-  return 0;
+  Shape set = {0};
+  int bad = 0;
+  for (int64_t at = begin; at < end && !bad; at += job->block)
+    bad = compute_block(job, &set, chunk, part % job->shares, at, least(job->block, end - at), at > begin);
+#if HAS_TILES
+  if (set.rows) leave_tiles();
+#endif
+  return bad;
 }
 
 /* Which columns of the kernel each phase of a row reads, and how far they reach over the border. */
@@ -541,7 +692,7 @@ static void divide(Job *job, int64_t threads) {
   }
   job->at_once = job->chunks == 1 && job->block >= job->units;
   job->in_place = job->weight && job->at_once && job->form[GROUPS] == 1 && job->apart_to == 1 &&
-                  job->apart_from == job->to_c;
+                  job->apart_from == job->to_c && !job->tiles;
 }
 
 /* Parts that threads do together. A thread may come when all is done: it must not look at the job then. */
@@ -556,6 +707,14 @@ static int run(const XLA_FFI_CallFrame *frame, const Job *job, int (*what)(const
   int bad = do_together(&task->work, frame, threads);
   leave(&task->work);
   return bad;
+}
+
+/* The most pairs that divide the channels of a pixel; a weight gradient takes any number of pixels. */
+static int64_t pairs_of_tile(const Job *job) {
+  if (!job->pairs || job->lanes || getenv("RX_NO_TILES") || !has_tiles()) return 0;
+  int64_t pairs = job->weight ? TILE : least(TILE, job->from_each);
+  while (!job->weight && job->from_each % pairs) pairs--;
+  return pairs < 4 ? 0 : pairs;
 }
 
 static int convolve(const XLA_FFI_CallFrame *frame, const int64_t *f, void *a, void *b, void *out) {
@@ -573,6 +732,7 @@ static int convolve(const XLA_FFI_CallFrame *frame, const int64_t *f, void *a, v
   job->spread = job->lanes && (job->from_each > 1 || job->to_each > 1);
   job->pixel = job->lanes ? job->from_each * job->to_c : job->from_c;
   if (weight && !job->lanes && job->from_c % 256 == 0) job->pixel += 16; /* else all fall on the same cache lines */
+  job->tiles = pairs_of_tile(job);
   job->depth = f[KH] * f[KW] * job->from_each;
   job->panels = job->lanes ? (job->to_c + WIDE - 1) / WIDE : f[GROUPS] * ((job->to_each + WIDE - 1) / WIDE);
   if (f[KH] * f[KW] * f[SH] * f[SW] == 1 && !f[PT] && !f[PL] && f[H] == f[OH] && f[W] == f[OW]) {
@@ -582,6 +742,8 @@ static int convolve(const XLA_FFI_CallFrame *frame, const int64_t *f, void *a, v
     const int64_t narrow = f[KW] == 1 ? 3 : weight ? 4 : 8;
     job->by_image = !job->lanes && job->from_each >= 32 && f[N] >= 4 && job->to_w <= narrow * job->phases;
   }
+  const int join = !job->by_image && (job->lanes || (f[DW] == 1 && job->pixel == job->from_each));
+  job->joined = join ? f[KW] * job->from_each : job->from_each;
   job->columns = malloc(f[KW] * sizeof(Column) + (job->phases + 1) * sizeof(int64_t));
   if (!job->columns) return 1;
   job->phase = (int64_t *)(job->columns + f[KW]);
