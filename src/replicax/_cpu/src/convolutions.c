@@ -711,7 +711,7 @@ static int run(const XLA_FFI_CallFrame *frame, const Job *job, int (*what)(const
 
 /* The most pairs that divide the channels of a pixel; a weight gradient takes any number of pixels. */
 static int64_t pairs_of_tile(const Job *job) {
-  if (!job->pairs || job->lanes || getenv("RX_NO_TILES") || !has_tiles()) return 0;
+  if (!job->pairs || job->lanes || !has_tiles()) return 0;
   int64_t pairs = job->weight ? TILE : least(TILE, job->from_each);
   while (!job->weight && job->from_each % pairs) pairs--;
   return pairs < 4 ? 0 : pairs;
