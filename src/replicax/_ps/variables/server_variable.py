@@ -77,7 +77,7 @@ class ServerVariable(KerasVariable):
 
     @property
     def device(self) -> str:
-        """The task that holds it, such as "/job:ps/task:1"; of an optimizer's counters, all do."""
+        """Its server, as "/job:ps/replica:0/task:1/device:CPU:0"; "/job:ps" if all servers have it."""
         (shard,) = self._home.shards()
         return shard.device
 
