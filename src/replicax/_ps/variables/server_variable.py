@@ -77,7 +77,7 @@ class ServerVariable(KerasVariable):
 
     @property
     def device(self) -> str:
-        """Its server, as "/job:ps/replica:0/task:1/device:CPU:0"; "/job:ps" if all servers have it."""
+        """The device of its server; of an optimizer's counters, "/job:ps", as all servers have them."""
         (shard,) = self._home.shards()
         return shard.device
 
