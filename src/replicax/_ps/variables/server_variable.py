@@ -77,7 +77,7 @@ class ServerVariable(KerasVariable):
 
     @property
     def device(self) -> str:
-        """The device of its server; of an optimizer's counters, "/job:ps", as all servers have them."""
+        """The device of its server; "/job:ps" of an optimizer's counters, which all have."""
         (shard,) = self._home.shards()
         return shard.device
 
