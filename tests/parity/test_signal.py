@@ -97,3 +97,25 @@ def test_mel_frequencies():
     same(matrix, expected, "float32")
     logs = RNG.normal(size=(4, 20)).astype("float32")
     same(s.mfccs_from_log_mel_spectrograms(logs), scipy.fft.dct(logs) / np.sqrt(40), "float32")
+
+
+@pytest.mark.parametrize(
+    ("compute", "given", "shape"),  # of Keras 2 in TensorFlow 2.21
+    [
+        (lambda x: s.frame(x, 512, 128), (None,), (None, None, 512)),
+        (lambda x: s.frame(x, 512, 128, pad_end=True), (None,), (None, None, 512)),
+        (lambda x: s.overlap_and_add(x, 128), (None, 512), (None, None)),
+    ],
+)
+def test_a_model_may_have_sounds_of_any_length(compute, given, shape):
+    inputs = tf.keras.Input(given)
+    found = tf.keras.layers.Lambda(compute)(inputs)
+    assert found.shape == shape
+    size = [2, *(1024 if length is None else length for length in given)]
+    sound = np.arange(np.prod(size), dtype="float32").reshape(size)
+    same(tf.keras.Model(inputs, found)(sound), compute(sound))
+
+
+def test_short_sounds_have_no_frames_but_padded_ones():
+    assert s.frame(jnp.ones(100), 512, 128).shape == (0, 512)
+    assert s.frame(np.ones(0, "float32"), 4, 2, pad_end=True).shape == (0, 4)

@@ -18,7 +18,10 @@ def test_weights_are_shards_and_values_are_whole(started, monkeypatch):
         table.build()
         model = keras.Sequential([keras.Input((2,)), table, keras.layers.Flatten()])
     assert [shard.shape for shard in table.weights] == [(3, 3), (2, 3)]
-    assert [shard.device for shard in table.weights] == ["/job:ps/task:0", "/job:ps/task:1"]
+    assert [shard.device for shard in table.weights] == [
+        "/job:ps/replica:0/task:0/device:CPU:0",  # as in TensorFlow's tutorial
+        "/job:ps/replica:0/task:1/device:CPU:0",
+    ]
     assert [shard.shape for shard in model.weights] == [(3, 3), (2, 3)]
     (variable,) = model.trainable_weights
     assert variable is table.embeddings

@@ -27,7 +27,7 @@ def made(strategy, value, **options):
 
 def tasks(variable):
     """The number of the task of each shard."""
-    return [int(shard.device.removeprefix("/job:ps/task:")) for shard in variable.variables]
+    return [int(shard.device.removesuffix("/device:CPU:0")[-1]) for shard in variable.variables]
 
 
 def rows_of(variable):
@@ -37,9 +37,13 @@ def rows_of(variable):
 def test_variables_go_to_the_servers_in_turn(started):  # 19
     strategy = started(servers=3)
     variables = [made(strategy, float(n)) for n in range(5)]
-    assert [v.device for v in variables] == [f"/job:ps/task:{n}" for n in [0, 1, 2, 0, 1]]
+    assert [v.device for v in variables] == [
+        f"/job:ps/replica:0/task:{n}/device:CPU:0" for n in [0, 1, 2, 0, 1]
+    ]
     assert [float(v.value) for v in variables] == [0, 1, 2, 3, 4]
-    assert strategy.extended.parameter_devices == tuple(f"/job:ps/task:{n}" for n in range(3))
+    assert strategy.extended.parameter_devices == tuple(
+        f"/job:ps/replica:0/task:{n}/device:CPU:0" for n in range(3)
+    )
 
 
 def test_each_shard_takes_a_turn(started):  # 3.9
@@ -51,7 +55,10 @@ def test_each_shard_takes_a_turn(started):  # 3.9
     )
     assert tasks(first) == [0, 1, 2, 0]
     # A scalar has no rows, and one row is one shard: both are whole.
-    assert (scalar.device, last.device) == ("/job:ps/task:1", "/job:ps/task:2")
+    assert (scalar.device, last.device) == (
+        "/job:ps/replica:0/task:1/device:CPU:0",
+        "/job:ps/replica:0/task:2/device:CPU:0",
+    )
     with pytest.raises(AttributeError, match=r"4 shards.*shard.device"):
         _ = first.device
 
@@ -67,7 +74,7 @@ def test_a_variable_outside_the_scope_stays_until_a_closure_uses_it(started):  #
         return outside.assign_add(inside.value)
 
     assert float(coordinator.schedule(add).fetch()) == 3
-    assert outside.device == "/job:ps/task:1"
+    assert outside.device == "/job:ps/replica:0/task:1/device:CPU:0"
     assert float(outside.value) == 3
 
 
@@ -99,7 +106,9 @@ def test_an_initializer_is_divided_by_value(started):  # 16
 def test_a_small_variable_is_left_whole(started):  # 17
     partitioner = partitioners.MinSizePartitioner(64 << 20, max_shards=2)
     variable = made(started(partitioner), np.arange(10), dtype="int32")
-    assert variable.device == "/job:ps/task:0"  # sharded variables have no device
+    assert (
+        variable.device == "/job:ps/replica:0/task:0/device:CPU:0"
+    )  # sharded variables have no device
     assert variable.numpy().tolist() == list(range(10))
 
 
@@ -288,7 +297,7 @@ def test_a_variable_of_tensorflows_kind(started):
     with strategy.scope():
         v = rx.Variable(EIGHT, aggregation=rx.VariableAggregation.MEAN)
         w = rx.Variable(1.0)
-    assert v.variables[0].device == "/job:ps/task:0"
+    assert v.variables[0].device == "/job:ps/replica:0/task:0/device:CPU:0"
     assert v[1].tolist() == [3.0, 4.0]
     v[1].assign([0.0, 0.0])
     assert v.numpy()[:3].tolist() == [[1, 2], [0, 0], [5, 6]]

@@ -36,8 +36,11 @@ class Epochs:
 
 def derived(dataset: Any, node: Node) -> Any:
     """A data set of this node, with the options of `dataset`."""
-    # Not `options()`, which copies: the options of a data set never change.
-    return type(dataset)(node, dataset._options, dataset.epochs)
+    from replicax.data._dataset import Dataset  # it imports this module
+
+    # Not `options()`, which copies: the options of a data set never change. Not its class: that
+    # of a reader, or of a program, takes other arguments.
+    return Dataset(node, dataset._options, dataset.epochs)
 
 
 def whole(name: str, value: Any, *, least: int) -> int:

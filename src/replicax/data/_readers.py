@@ -28,12 +28,17 @@ if TYPE_CHECKING:
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
-def TextLineDataset(
-    filenames: Paths | Dataset,
-    compression_type: str | None = None,
-    buffer_size: int | None = None,
-    num_parallel_reads: int | None = None,
-) -> Dataset:
+class _OfFiles(Dataset):
+    """The records of files; what is made of it is a `Dataset`."""
+
+    def __init__(
+        self, filenames: Paths | Dataset, form: FileFormat, num_parallel_reads: int | None = None
+    ) -> None:
+        records = records_of(filenames, form, num_parallel_reads)
+        super().__init__(records.node, records.options(), records.epochs)
+
+
+class TextLineDataset(_OfFiles):
     r"""The lines of text files as `str`, without the `\n` or `\r\n` at their end.
 
     **Differs from TF:** lines are `str`, so the files must be UTF-8.
@@ -57,15 +62,18 @@ def TextLineDataset(
         >>> list(rx.data.TextLineDataset(path))
         ['a rose', 'is a rose']
     """
-    return records_of(filenames, TextFormat(compression_type), num_parallel_reads)
+
+    def __init__(
+        self,
+        filenames: Paths | Dataset,
+        compression_type: str | None = None,
+        buffer_size: int | None = None,
+        num_parallel_reads: int | None = None,
+    ) -> None:
+        super().__init__(filenames, TextFormat(compression_type), num_parallel_reads)
 
 
-def TFRecordDataset(
-    filenames: Paths | Dataset,
-    compression_type: str | None = None,
-    buffer_size: int | None = None,
-    num_parallel_reads: int | None = None,
-) -> Dataset:
+class TFRecordDataset(_OfFiles):
     """The records of TFRecord files as `bytes`; both checksums of each are checked.
 
     Args:
@@ -92,20 +100,18 @@ def TFRecordDataset(
         >>> [batch["label"].tolist() for batch in rx.data.TFRecordDataset(path).batch(2).map(parse)]
         [[0, 1], [2]]
     """
-    return records_of(filenames, TFRecordFormat(compression_type), num_parallel_reads)
+
+    def __init__(
+        self,
+        filenames: Paths | Dataset,
+        compression_type: str | None = None,
+        buffer_size: int | None = None,
+        num_parallel_reads: int | None = None,
+    ) -> None:
+        super().__init__(filenames, TFRecordFormat(compression_type), num_parallel_reads)
 
 
-def CsvDataset(
-    filenames: Paths | Dataset,
-    record_defaults: Sequence[Any],
-    compression_type: str | None = None,
-    buffer_size: int | None = None,
-    header: bool = False,
-    field_delim: str = ",",
-    use_quote_delim: bool = True,
-    na_value: str = "",
-    select_cols: Sequence[int] | None = None,
-) -> Dataset:
+class CsvDataset(_OfFiles):
     """The rows of CSV files as tuples; the counterpart of `tf.data.experimental.CsvDataset`.
 
     **Differs from TF:** texts are `str`, so the files must be UTF-8.
@@ -137,19 +143,32 @@ def CsvDataset(
         Ada 36
         Eva -1
     """
-    form = CsvFormat(
-        record_defaults,
-        header=header,
-        field_delim=field_delim,
-        use_quote_delim=use_quote_delim,
-        na_value=na_value,
-        select_cols=select_cols,
-        compression=compression_type,
-    )
-    return records_of(filenames, form)
+
+    def __init__(
+        self,
+        filenames: Paths | Dataset,
+        record_defaults: Sequence[Any],
+        compression_type: str | None = None,
+        buffer_size: int | None = None,
+        header: bool = False,
+        field_delim: str = ",",
+        use_quote_delim: bool = True,
+        na_value: str = "",
+        select_cols: Sequence[int] | None = None,
+    ) -> None:
+        form = CsvFormat(
+            record_defaults,
+            header=header,
+            field_delim=field_delim,
+            use_quote_delim=use_quote_delim,
+            na_value=na_value,
+            select_cols=select_cols,
+            compression=compression_type,
+        )
+        super().__init__(filenames, form)
 
 
-def ParquetDataset(filenames: Paths | Dataset, columns: Sequence[str] | None = None) -> Dataset:
+class ParquetDataset(_OfFiles):
     """The rows of Parquet files as dicts of NumPy scalars, `str`, `bytes` and arrays.
 
     Needs pyarrow: `pip install 'replicax[parquet]'`. A list is an array, a struct a dict. tf.data
@@ -174,7 +193,9 @@ def ParquetDataset(filenames: Paths | Dataset, columns: Sequence[str] | None = N
         >>> next(iter(rx.data.ParquetDataset(path)))
         {'x': np.float64(0.5), 'name': 'a'}
     """
-    return records_of(filenames, ParquetFormat(columns))
+
+    def __init__(self, filenames: Paths | Dataset, columns: Sequence[str] | None = None) -> None:
+        super().__init__(filenames, ParquetFormat(columns))
 
 
 def records_of(

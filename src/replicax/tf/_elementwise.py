@@ -307,6 +307,13 @@ def imag(input: Any, name: str | None = None) -> Any:
 
 
 @array_function
+def angle(input: Any, name: str | None = None) -> Any:
+    """The angle of a complex number, of a negative number π."""
+    xp, x = array(input)
+    return xp.angle(x)
+
+
+@array_function
 def bitcast(input: Any, type: Any, name: str | None = None) -> Any:
     """The same bits as another type; of another size, the last axis is made or goes."""
     xp, x = array(input)

@@ -281,9 +281,23 @@ def decode_bmp(contents: Any, channels: int = 0, name: str | None = None) -> Any
     return decode_image(contents, channels)
 
 
-def encode_jpeg(image: Any, format: str = "", quality: int = 95, name: str | None = None) -> Any:
-    """The bytes of a JPEG."""
-    return HostTensor.of(encode(np.asarray(image), "jpeg", quality=quality))
+def encode_jpeg(
+    image: Any,
+    format: str = "",
+    quality: int = 95,
+    progressive: bool = False,
+    optimize_size: bool = False,
+    chroma_downsampling: bool = True,
+    density_unit: str = "in",
+    x_density: int = 300,
+    y_density: int = 300,
+    xmp_metadata: str = "",
+    name: str | None = None,
+) -> Any:
+    """The bytes of a JPEG, without the density and the metadata."""
+    options = {"progressive": progressive, "optimize": optimize_size}
+    options["subsampling"] = 2 if chroma_downsampling else 0
+    return HostTensor.of(encode(np.asarray(image), "jpeg", quality=quality, **options))
 
 
 def encode_png(image: Any, compression: int = -1, name: str | None = None) -> Any:

@@ -555,7 +555,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         _ARITHMETIC,
         _of(
             "._elementwise",
-            "ceil", "conj", "digamma", "divide_no_nan", "erf", "erfc", "erfinv", "expm1",
+            "angle", "ceil", "conj", "digamma", "divide_no_nan", "erf", "erfc", "erfinv", "expm1",
             "floordiv", "floormod", "imag", "is_finite", "is_inf", "is_nan", "lgamma", "log",
             "log1p", "log_sigmoid", "logical_xor", "mod", "multiply_no_nan", "real", "reciprocal",
             "reciprocal_no_nan", "rint", "rsqrt", "squared_difference", "xdivy", "xlog1py", "xlogy",
@@ -683,7 +683,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         _of(
             "._sparse_functions",
             "add", "concat", "expand_dims", "fill_empty_rows", "from_dense", "map_values",
-            "reduce_max", "reduce_sum", "reorder", "reshape", "retain", "slice",
+            "reduce_max", "reduce_sum", "reorder", "reset_shape", "reshape", "retain", "slice",
             "sparse_dense_matmul", "to_dense", "to_indicator", "transpose",
         ),
         {"SparseTensor": "._sparse"},

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax.core import max_dim
 
 from replicax.tf._calls import (
     array,
@@ -146,12 +147,18 @@ def frame(
     xp, x = array(signal)
     length, step, axis = static_size(frame_length), static_size(frame_step), axis % x.ndim
     size = x.shape[axis]
-    count = -(-size // step) if pad_end else max(0, 1 + (size - length) // step)
-    missing = max(0, (count - 1) * step + length - size) if count else 0
-    if missing:
+    count = -(-size // step) if pad_end else max_dim(1 + (size - length) // step, 0)
+    if pad_end:
+        missing = max_dim((count - 1) * step + length - size, 0)
         edges = [(0, missing if one == axis else 0) for one in range(x.ndim)]
         x = xp.pad(x, edges, constant_values=pad_value)
-    return xp.take(x, np.arange(count)[:, None] * step + np.arange(length), axis=axis)
+    return xp.take(x, _windows(count, length, step), axis=axis)
+
+
+def _windows(count: Any, length: int, step: int) -> Any:
+    """The places of windows. Keras asks for shapes with a count that is no number."""
+    xp = np if isinstance(count, int) else jnp
+    return xp.arange(count)[:, None] * step + np.arange(length)
 
 
 @array_function
@@ -159,7 +166,7 @@ def overlap_and_add(signal: Any, frame_step: Any, name: str | None = None) -> An
     """The sum of windows, each `frame_step` numbers behind the one before."""
     xp, x = array(signal)
     step, (count, length) = static_size(frame_step), x.shape[-2:]
-    places = np.arange(count)[:, None] * step + np.arange(length)
+    places = _windows(count, length, step)
     found = xp.zeros((*x.shape[:-2], (count - 1) * step + length), x.dtype)
     if xp is jnp:
         return found.at[..., places].add(x)

@@ -7,6 +7,7 @@ computed outside of compiled code.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -77,6 +78,26 @@ def reorder(sp_input: Any, name: str | None = None) -> SparseTensor:
     """The elements in the order of the rows of a matrix."""
     tensor = sparse(sp_input, "tf.sparse.reorder")
     return _ordered(tensor.indices, tensor.values, tensor.shape)
+
+
+def reset_shape(sp_input: Any, new_shape: Any = None) -> SparseTensor:
+    """The same elements in a larger shape; without one, in the smallest that holds them.
+
+    Raises:
+        UsageError: If the shape has other axes, or is smaller.
+    """
+    tensor = sparse(sp_input, "tf.sparse.reset_shape")
+    if new_shape is None:
+        where = concrete(tensor.indices, "tf.sparse.reset_shape")
+        shape = tuple(int(most) + 1 for most in where.max(0, initial=-1))
+        return SparseTensor(tensor.indices, tensor.values, shape)
+    shape = static_shape(new_shape)
+    if len(shape) != len(tensor.shape) or any(map(operator.lt, shape, tensor.shape)):
+        raise UsageError(
+            f"`tf.sparse.reset_shape` got the shape {shape} for {tensor}. Use a shape with as many "
+            "axes, none of them shorter; cut with `tf.sparse.slice`."
+        )
+    return SparseTensor(tensor.indices, tensor.values, shape)
 
 
 def map_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> SparseTensor:

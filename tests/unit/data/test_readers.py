@@ -165,3 +165,20 @@ def test_a_missing_package_is_named_with_the_extra(tmp_path, monkeypatch, packag
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(rx.errors.UsageError, match=rf"{package}.*replicax\[{extra}\]"):
         read(tmp_path)
+
+
+def test_a_program_derives_its_own_readers(paths):
+    class Numbered(rx.data.TextLineDataset):
+        def __init__(self, first, filename, **options):
+            self.first = first
+            super().__init__(filename, **options)
+
+        def numbered(self):
+            return self.map(lambda line: f"{self.first} {line}")
+
+    own = Numbered(7, paths[0], num_parallel_reads=1)
+    plain = list(rx.data.TextLineDataset(paths[0]))
+    assert isinstance(own, rx.data.Dataset)
+    assert list(own.numbered()) == [f"7 {line}" for line in plain]
+    assert list(own.skip(1).batch(1).unbatch()) == plain[1:]
+    assert type(own.skip(1)) is rx.data.Dataset

@@ -316,3 +316,10 @@ def test_an_array_may_be_rolled_by_a_computed_number():
 def test_parts_of_computed_sizes_are_made_in_plain_python():
     parts = tf.function(lambda x, size: tf.split(x, [size, 3 - size]))
     assert [part.tolist() for part in parts(tf.range(3), tf.constant([1])[0])] == [[0], [1, 2]]
+
+
+def test_angles_are_tensorflows():
+    # tf.math.angle of TensorFlow 2.21.
+    found = tf.math.angle(tf.constant([-2.25 + 4.75j, 3.25 + 5.75j, -1 + 0j]))
+    np.testing.assert_allclose(found, [2.01317055, 1.05634501, 3.14159265], rtol=1e-6)
+    np.testing.assert_allclose(tf.math.angle([-2.0, 0.0, 3.0]), [3.14159265, 0, 0], rtol=1e-6)

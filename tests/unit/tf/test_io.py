@@ -137,6 +137,22 @@ def test_jpegs():
         tf.io.decode_jpeg(tf.io.encode_jpeg(flat), ratio=2)
 
 
+@pytest.mark.parametrize(
+    ("options", "size"),  # of tf.io.encode_jpeg of TensorFlow 2.21
+    [
+        ({}, 735),
+        ({"chroma_downsampling": False}, 857),
+        ({"progressive": True}, 592),
+        ({"optimize_size": True}, 359),
+        ({"density_unit": "cm", "x_density": 3, "y_density": 3}, 735),
+    ],
+)
+def test_jpegs_are_as_small_as_tensorflows(options, size):
+    square = np.zeros((16, 16, 3), np.uint8) + np.array([0, 0, 255], np.uint8)
+    square[4:12, 4:12] = [255, 0, 0]
+    assert len(tf.io.encode_jpeg(square, quality=80, **options).numpy()) == size
+
+
 def test_pixels_of_a_jpeg_are_tensorflows():
     pytest.importorskip("simplejpeg")
     # tf.io.decode_jpeg of TensorFlow 2.21: the corner of a red square on blue, 4:2:0.

@@ -61,8 +61,8 @@ def test_a_sequential_model_that_no_model_calls_has_an_input_and_an_output():
         (keras.layers.UpSampling1D, ["size"]),
     ],
 )
-def test_numbers_of_a_layer_may_be_numpys(layer, names):
-    number = np.int64(3)
+@pytest.mark.parametrize("number", [np.int64(3), tf.constant(3), tf.constant([1, 2, 4])[-1] - 1])
+def test_numbers_of_a_layer_may_be_numpys_or_tensors(layer, names, number):
     found = layer(number, **dict.fromkeys(names[1:], number)).get_config()
     assert [found[name] for name in names] == [3] * len(names)
 

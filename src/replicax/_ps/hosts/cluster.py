@@ -131,6 +131,11 @@ def task_name(role: str, index: int) -> str:
     return f"/job:{JOBS[role]}/task:{index}"
 
 
+def server_device(index: int) -> str:
+    """The device of a server's variables, as TensorFlow names it."""
+    return f"/job:ps/replica:0/task:{index}/device:CPU:0"
+
+
 def place_of(role: str, index: int, at: str = "") -> str:
     """A member's place in its cluster, which it proves to whoever connects.
 

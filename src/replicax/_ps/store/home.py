@@ -12,7 +12,7 @@ import numpy as np
 
 from replicax._net import RemoteError
 from replicax._ps.buffers import array_of, raw
-from replicax._ps.hosts.cluster import SERVER, task_name
+from replicax._ps.hosts.cluster import server_device
 from replicax._ps.store.partition import plan_index, rows_by_shard
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ Create = Callable[[Placed, np.ndarray], None]
 class Shard:
     """A variable, or some of its rows, on one server; its value is read and written on request.
 
-    The device is the task that holds it, such as "/job:ps/task:1".
+    The device is a server's, such as "/job:ps/replica:0/task:1/device:CPU:0".
     """
 
     device: str
@@ -104,7 +104,7 @@ class ServerHome:
     def shards(self) -> list[Shard]:
         return [
             Shard(
-                task_name(SERVER, place.server),
+                server_device(place.server),
                 self._shape_of(place),
                 self.dtype,
                 functools.partial(self._read_shard, place),

@@ -14,7 +14,7 @@ from jax.sharding import Sharding
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._ps.buffers import raw
-from replicax._ps.hosts.cluster import SERVER, task_name
+from replicax._ps.hosts.cluster import server_device
 from replicax._ps.store.home import CopiedHome, Placed, ServerHome, Shard
 from replicax._ps.store.partition import num_shards, shard_rows
 from replicax._ps.tables.table_home import LocalTable, ServedTable, SlotHome, serve_table
@@ -55,8 +55,8 @@ class ServerStore:
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """The tasks of the servers, where variables live."""
-        return tuple(task_name(SERVER, server) for server in range(self._client.num_servers))
+        """The devices of the servers, where variables live."""
+        return tuple(map(server_device, range(self._client.num_servers)))
 
     def layout(self, spec: VariableSpec) -> Sharding | None:
         return None

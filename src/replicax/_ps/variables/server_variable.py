@@ -77,7 +77,7 @@ class ServerVariable(KerasVariable):
 
     @property
     def device(self) -> str:
-        """The task that holds it, such as "/job:ps/task:1"; of an optimizer's counters, all do."""
+        """The device of its server; "/job:ps" of an optimizer's counters, which all have."""
         (shard,) = self._home.shards()
         return shard.device
 

@@ -6,8 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import keras
 import numpy as np
+from jax.core import Tracer
 
 from replicax._core.options import VariableSynchronization
 from replicax._keras import _compat
@@ -133,10 +135,12 @@ def _mask_of_the_first(method: Callable[..., Any], self: Any, /, *args: Any, **o
 def _with_plain_integers(
     method: Callable[..., Any], self: Any, /, *args: Any, **options: Any
 ) -> None:
-    """An `__init__` that takes NumPy's integers, such as `labels.max() + 1`."""
+    """An `__init__` that takes integers of NumPy and tensors, such as `labels.max() + 1`."""
 
     def plain(value: Any) -> Any:
-        return int(value) if isinstance(value, np.integer) else value
+        is_one = isinstance(value, np.integer | np.ndarray | jax.Array) and not value.ndim
+        held = is_one and value.dtype.kind in "iu" and not isinstance(value, Tracer)
+        return int(value) if held else value
 
     method(self, *map(plain, args), **{name: plain(one) for name, one in options.items()})
 
