@@ -198,6 +198,18 @@ def test_a_plain_model_answers_the_same(strategy, tmp_path):
     np.testing.assert_allclose(unknown[0], model.layers[-1].bias.numpy(), rtol=1e-5)
 
 
+def test_a_plain_model_keeps_the_functions_of_lambda_layers(strategy):
+    ids = np.array([[5, 7, -1], [7, -1, -1]], "int32")
+    with strategy.scope():
+        inputs = keras.Input((3,), dtype="int32")
+        rows = rx.layers.DynamicTable(WIDTH, combiner="mean")(inputs)
+        model = keras.Model(inputs, keras.layers.Lambda(lambda row: row * 2.0)(rows))
+        model.compile("sgd", "mse")
+    model.fit(ids, np.ones((2, WIDTH)), verbose=0)
+    found = rx.layers.to_plain(model)(ids)
+    np.testing.assert_allclose(found, model.predict(ids, verbose=0), rtol=1e-5, atol=1e-6)
+
+
 def test_bounds_are_kept_on_all_servers_together(strategy):
     with strategy.scope():
         table = rx.layers.DynamicTable(WIDTH, max_rows=32, on_disk=True)

@@ -28,6 +28,28 @@ def test_a_closure_that_calls_back_into_python_stays_behind(started):
         coordinator.schedule(shown, args=(np.float32(1.0),))
 
 
+def test_text_stays_out_of_closures(started):
+    strategy = started(servers=1)
+    coordinator = rx.coordinator.ClusterCoordinator(strategy)
+    words = np.array(["a", "bc", "d", "e"])
+
+    @rx.function
+    def of_argument(words):
+        return words.size
+
+    @rx.function
+    def of_data(iterator):
+        return next(iterator).size
+
+    with pytest.raises(UsageError, match="hash_ids"):
+        coordinator.schedule(of_argument, args=(words,))
+    data = coordinator.create_per_worker_dataset(
+        lambda: rx.data.Dataset.from_tensor_slices(words).batch(2)
+    )
+    with pytest.raises(UsageError, match="hash_ids"):
+        coordinator.schedule(of_data, args=(iter(data),))
+
+
 def test_a_closure_that_changes_each_time_it_is_traced():
     variable = keras.Variable(np.eye(3, dtype="float32"))
     counts = iter(range(1000))

@@ -165,7 +165,8 @@ def _from_meeting(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         owner = _compat.strategy_of(self)
-        if owner is None and not seams.speaks_tensorflow:
+        placed = keras.distribution.distribution()  # a program's own `keras.distribution`
+        if owner is placed is None and not seams.speaks_tensorflow:
             _say_that_keras_is_alone()
         local = owner and owner.extended.distribution.engine.local_steps
         with local.several_at_once(self) if local else contextlib.nullcontext():

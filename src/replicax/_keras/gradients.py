@@ -31,7 +31,7 @@ def value_and_grad(
         per variable, in order; with `has_aux`, `((value, aux), gradients)`.
 
     Raises:
-        UsageError: If there are no variables to differentiate by.
+        UsageError: If there are no variables to differentiate by, or something else is among them.
 
     Example:
         >>> import keras
@@ -87,4 +87,10 @@ def _differentiate(
 def _wanted(variables: Any) -> Sequence[Any]:
     if isinstance(variables, _compat.KerasVariable):
         return [variables]
-    return list(getattr(variables, "trainable_variables", variables))
+    wanted = list(getattr(variables, "trainable_variables", variables))
+    if nested := [type(one).__name__ for one in wanted if not hasattr(one, "shape")]:
+        raise UsageError(
+            f"Cannot differentiate by a {nested[0]} among `variables`, only by variables. Join the "
+            "variables of several layers or lists: `a.trainable_variables + b.trainable_variables`."
+        )
+    return wanted

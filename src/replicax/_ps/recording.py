@@ -352,6 +352,7 @@ def record(
     it needs all of a table.
     """
     inputs, known = Inputs(), ()
+    _refuse_text(arrays)
     rounds = 0
     while rounds < MAX_ROUNDS + len(inputs.batches):  # each round finds one batch
         rounds += 1
@@ -359,7 +360,9 @@ def record(
         try:
             captured = _captured(fn, arrays, recorder, known)
         except NeedsBatch as need:
-            inputs.batches.append((need.source, jax.tree.map(abstract, example(need.source))))
+            batch = jax.tree.map(abstract, example(need.source))
+            _refuse_text(jax.tree.leaves(batch))
+            inputs.batches.append((need.source, batch))
             continue
         except NotBuilt as need:
             _compat.build_optimizer(need.optimizer, need.variables)
@@ -373,6 +376,14 @@ def record(
             return _recorded(captured, recorder)
         known = captured.variables  # finding them again would cost one more trace each round
     raise RuntimeError("A closure must do the same each time that it is traced.")
+
+
+def _refuse_text(arrays: Sequence[Any]) -> None:
+    if any(getattr(array.dtype, "kind", "") in "OSU" for array in arrays):
+        raise UsageError(
+            "A scheduled function cannot take text, only numbers. Make ids of it before, by "
+            "`rx.layers.hash_ids`: in the data set's `map`, or before `schedule`."
+        )
 
 
 def _learned(inputs: Inputs, recorder: Recorder) -> bool:

@@ -446,6 +446,8 @@ def _copied(layer: Any) -> tuple[Any, list[np.ndarray]]:
         return _vocabulary(layer)
     # Operations that are not layers have no variables.
     values = [np.asarray(variable.value) for variable in getattr(layer, "variables", ())]
+    if not values and getattr(layer, "built", True):
+        return layer, values  # shared: Keras refuses to copy the Python function of a `Lambda`
     if not isinstance(layer, ShardedEmbedding) or layer.combiner is not None:
         return type(layer).from_config(layer.get_config()), values
     plain = keras.layers.Embedding(

@@ -411,6 +411,19 @@ def test_a_model_of_no_scope_is_said_to_be_keras_own_once(caplog):
     assert [record.name for record in caplog.records] == ["replicax"]
 
 
+def test_a_model_of_keras_distribution_is_not_said_to_train_on_one_device(caplog):
+    trainer._say_that_keras_is_alone.cache_clear()
+    devices = keras.distribution.list_devices()[:2]
+    keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
+    try:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(X[:4], Y[:4], batch_size=4, verbose=0)
+    finally:
+        keras.distribution.set_distribution(None)
+    assert not caplog.records
+
+
 def pictures(strategy, layer, **how):
     keras.utils.set_random_seed(1)
     with strategy.scope() if strategy else contextlib.nullcontext():

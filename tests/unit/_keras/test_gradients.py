@@ -197,3 +197,9 @@ def test_gradients_inside_run(strategy):
 
     grads = strategy.run(replica_fn)
     assert floats(strategy.experimental_local_results(grads)) == [r + 1.0 for r in range(replicas)]
+
+
+def test_only_variables_are_differentiated_by():
+    one, other = keras.Variable(1.0), keras.Variable(2.0)
+    with pytest.raises(rx.errors.UsageError, match="Join"):
+        rx.value_and_grad(lambda: one * other, [[one], [other]])()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 
@@ -77,6 +78,11 @@ def test_a_hash_is_the_same_in_every_process():
 def test_numbers_that_are_no_integers_are_refused():
     with pytest.raises(UsageError, match="float64"):
         hash_ids([1.5])
+
+
+def test_keys_of_compiled_code_are_refused():
+    with pytest.raises(UsageError, match="compiled code"):
+        jax.jit(hash_ids)(np.arange(3))
 
 
 def test_there_may_be_nothing_to_hash():

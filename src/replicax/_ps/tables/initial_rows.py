@@ -88,13 +88,19 @@ def hash_ids(keys: Any, buckets: int | None = None) -> np.ndarray:
         Integers of 64 bits, none of them negative.
 
     Raises:
-        UsageError: If the keys are neither text nor integers.
+        UsageError: If the keys are neither text nor integers, or belong to compiled code.
 
     Example:
         >>> hash_ids(["user/7", "user/8", "user/7"], 1000).tolist()
         [435, 95, 435]
     """
-    keys = np.asarray(keys)
+    try:
+        keys = np.asarray(keys)
+    except TypeError as error:  # JAX's placeholders of compiled code
+        raise UsageError(
+            "Cannot hash keys in compiled code. Make ids before: in the data set's `map`, or of "
+            "the arrays that a function gets."
+        ) from error
     if keys.dtype == object:
         keys = keys.astype(np.str_)
     if keys.dtype.kind not in "iuUS":
