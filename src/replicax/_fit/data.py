@@ -21,6 +21,7 @@ from replicax._core.values import WorkerRows
 from replicax._keras import _compat
 from replicax._keras.distribution import StoreDistribution
 from replicax._program.explain import before_the_build
+from replicax.data import INFINITE_CARDINALITY
 
 # Batches that a look at the first one takes, where one is placed on the devices ahead.
 _LOOKED_AT = 2
@@ -66,6 +67,11 @@ class HostAdapter(DatasetAdapter):
         self._put_back: Iterator[Any] | None = None
         self._notes_positions = callable(getattr(dataset, "get_state", None))
         self.position: Any = None
+
+    @property
+    def is_endless(self) -> bool:
+        count = getattr(self._dataset, "cardinality", None)
+        return callable(count) and count() == INFINITE_CARDINALITY
 
     def _begin(self) -> Iterator[Any]:
         """A pass; with where it begins, if that is to be known."""
@@ -120,10 +126,14 @@ class HostAdapter(DatasetAdapter):
                 self._look = None  # but a pass
             yield batch if self._class_weight is None else _weighted(batch, self._class_weight)
         if is_empty:
-            raise UsageError(
-                "The data set given to `fit`, `evaluate` or `predict` has no batches. Check its "
-                "files, arrays and filters."
-            )
+            raise no_batches()
+
+
+def no_batches() -> UsageError:
+    return UsageError(
+        "The data given to `fit`, `evaluate` or `predict` has no batches. Check its files, arrays, "
+        "filters and batch size."
+    )
 
 
 class _Look(NamedTuple):
