@@ -59,6 +59,7 @@ def add_slurm(commands: Commands) -> None:
     parser.add_argument("--cpus-per-worker", type=positive, metavar="C")
     parser.add_argument(
         "--time",
+        type=_time,
         metavar="[D-]H:M:S",
         help="the limit; workers get SIGTERM two minutes before it",
     )
@@ -73,7 +74,10 @@ def add_slurm(commands: Commands) -> None:
     parser.add_argument(
         "--sbatch",
         action="append",
+        type=_sbatch_option,
         default=[],
+        nargs="?",  # so that `--sbatch --account=me` is told how to write it
+        const="",
         metavar="OPTION",
         help="one more option of sbatch: --sbatch=--account=me; can be repeated",
     )
@@ -131,6 +135,21 @@ def quantity(text: str) -> str:
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)?(m|[kMGTP]i?)?", text, re.ASCII):
         raise argparse.ArgumentTypeError(
             f"must be a Kubernetes quantity such as 4, 500m or 16Gi, got {text!r}"
+        )
+    return text
+
+
+def _time(text: str) -> str:
+    # Slurm reads 2:00 as two minutes.
+    if not re.fullmatch(r"([0-9]+-)?[0-9]+:[0-9]+:[0-9]+", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"must be [D-]H:M:S, such as 2:00:00, got {text!r}")
+    return text
+
+
+def _sbatch_option(text: str) -> str:
+    if not text.startswith("-"):
+        raise argparse.ArgumentTypeError(
+            f"must be an option of sbatch, as in --sbatch=--account=me, got {text!r}"
         )
     return text
 
