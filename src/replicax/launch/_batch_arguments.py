@@ -64,7 +64,7 @@ def add_slurm(commands: Commands) -> None:
         help="the limit; workers get SIGTERM two minutes before it",
     )
     parser.add_argument("--partition", metavar="NAME")
-    parser.add_argument("--name", help="of the job (default: that of the script)")
+    parser.add_argument("--name", help="the name of the job (default: the script's)")
     _add_restarts(
         parser,
         0,
@@ -94,7 +94,7 @@ def add_kubernetes(commands: Commands) -> None:
         description=_KUBERNETES,
         epilog=_KUBERNETES_EXAMPLES,
     )
-    parser.add_argument("--image", help="has Replicax and the program in it; required")
+    parser.add_argument("--image", help="an image with Replicax and the program; required")
     parser.add_argument("--workers", type=positive, default=1, metavar="N", help="(default: 1)")
     parser.add_argument(
         "--ps",
@@ -103,10 +103,14 @@ def add_kubernetes(commands: Commands) -> None:
         help="parameter servers; the program makes its strategy with "
         'address="auto", num_workers=N, num_ps=M',
     )
-    parser.add_argument("--gpus", type=positive, metavar="G", help="of each worker")
-    parser.add_argument("--cpus", type=quantity, metavar="C", help="of each worker: 4 or 500m")
-    parser.add_argument("--memory", type=quantity, metavar="BYTES", help="of each: 16Gi")
-    parser.add_argument("--name", type=_name, help="of all (default: that of the script)")
+    parser.add_argument("--gpus", type=positive, metavar="G", help="GPUs of each worker")
+    parser.add_argument(
+        "--cpus", type=quantity, metavar="C", help="CPU cores of each worker: 4 or 500m"
+    )
+    parser.add_argument("--memory", type=quantity, metavar="BYTES", help="memory of each pod: 16Gi")
+    parser.add_argument(
+        "--name", type=_name, help="the name of all objects (default: the script's)"
+    )
     parser.add_argument("--namespace", type=_namespace)
     _add_restarts(
         parser, 3, "start all again after a failure, at most K times; preemptions do not count"
@@ -115,7 +119,7 @@ def add_kubernetes(commands: Commands) -> None:
         "--ray-version",
         default="2.60.0",
         metavar="V",
-        help="with --ps: that of the image (default: %(default)s)",
+        help="with --ps: the version of Ray in the image (default: %(default)s)",
     )
     add_program(parser)
 
