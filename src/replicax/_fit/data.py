@@ -21,10 +21,11 @@ from replicax._core.values import WorkerRows
 from replicax._keras import _compat
 from replicax._keras.distribution import StoreDistribution
 from replicax._program.explain import before_the_build
-from replicax.data import INFINITE_CARDINALITY
 
 # Batches that a look at the first one takes, where one is placed on the devices ahead.
 _LOOKED_AT = 2
+# The `INFINITE_CARDINALITY` of `rx.data`, which this room may not import.
+_INFINITE = -1
 
 
 class DatasetAdapter(_compat.DataAdapter):
@@ -71,7 +72,7 @@ class HostAdapter(DatasetAdapter):
     @property
     def is_endless(self) -> bool:
         count = getattr(self._dataset, "cardinality", None)
-        return callable(count) and count() == INFINITE_CARDINALITY
+        return callable(count) and count() == _INFINITE
 
     def _begin(self) -> Iterator[Any]:
         """Begin a pass, and note its position if positions are noted."""
