@@ -153,8 +153,8 @@ _MODULES = {
 }
 
 prefer_jax_backend()
-# `fit` reads our data sets, also of a model that no strategy owns. A data set sees to it as soon
-# as there is one, if Keras is there; it must not import Keras, nor the package that knows it.
+# `fit` reads our data sets, also for a model without a strategy. The first data set installs the
+# hooks if Keras is imported; `data` itself must import neither Keras nor `_fit`.
 seams.provide(lambda: importlib.import_module("replicax._fit.trainer").install_hooks())
 
 

@@ -144,7 +144,7 @@ def without_idle_libtpu(environ: Mapping[str, str], chips: int) -> dict[str, str
 
 
 def _installed_libtpu() -> str:
-    """What `import jax` sets `TPU_LIBRARY_PATH` to, if nobody else did: nobody has chosen it."""
+    """The value that `import jax` gives to `TPU_LIBRARY_PATH` if it is not set."""
     found = importlib.util.find_spec("libtpu")
     return str(Path(found.origin).with_name("libtpu.so")) if found and found.origin else ""
 

@@ -6,6 +6,7 @@ variables live is not decided here: see `_mesh/store.py`.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -191,7 +192,13 @@ def default_device() -> jax.Device:
 
 def default_devices() -> list[jax.Device]:
     """Every local accelerator, or every local CPU device when there is no accelerator."""
-    return jax.local_devices()
+    try:
+        return jax.local_devices()
+    except AssertionError as error:  # which JAX raises without a text
+        raise UnknownDevice(
+            f"JAX has no device: JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')} names none of "
+            "this machine. Unset it, or run `replicax doctor`. See docs/install.md."
+        ) from error
 
 
 def device_name(device: jax.Device) -> str:
@@ -270,12 +277,12 @@ def _range(kind: str, count: int) -> str:
 def _devices_of(platform: str) -> list[jax.Device]:
     try:
         return jax.local_devices(backend=platform)
-    except RuntimeError:
+    except (RuntimeError, AssertionError):
         return []
 
 
 def _all_devices() -> list[jax.Device]:
-    found = list(jax.local_devices())
+    found = list(default_devices())
     return found + [device for device in _devices_of("cpu") if device not in found]
 
 

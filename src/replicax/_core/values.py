@@ -114,7 +114,7 @@ class PerReplica(DistributedValues):
 
     __array__ = __jax_array__ = __float__ = __int__ = __bool__ = __len__ = __iter__ = _misuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _misuse
-    __truediv__ = __rtruediv__ = __matmul__ = __neg__ = __getitem__ = _misuse
+    __truediv__ = __rtruediv__ = __matmul__ = __neg__ = __getitem__ = numpy = _misuse
 
 
 @final

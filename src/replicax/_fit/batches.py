@@ -17,10 +17,11 @@ import numpy as np
 from replicax._control.agreement import Agreement, agree
 from replicax._core import events
 from replicax._core.digests import checksum, glance
+from replicax._core.errors import UsageError
 from replicax._core.events import COPY, INPUT
 from replicax._core.placement import gather_rows, own_copy, place_batch, place_rows
 from replicax._core.values import WorkerRows, refuse_text
-from replicax._fit.data import HostAdapter
+from replicax._fit.data import HostAdapter, no_batches
 from replicax._keras import _compat
 from replicax._keras.distribution import StoreDistribution
 from replicax._keras.workers import share_random_state
@@ -40,6 +41,13 @@ def placed_batches(original: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(distribution, StoreDistribution):
             return original(self, distribution)
         adapter = self.data_adapter
+        if adapter.num_batches is not None and adapter.num_batches < 1:
+            raise no_batches()
+        if isinstance(adapter, HostAdapter) and adapter.is_endless and not self.steps_per_epoch:
+            raise UsageError(
+                "The data set never ends. Pass `steps_per_epoch` to `fit`, and `steps` to "
+                "`evaluate` or `predict`, or remove its `repeat`. See docs/fit.md."
+            )
         on_cpu = distribution.topology.platform == "cpu"
         # Other devices have memory of their own, and the arrays of `fit` stay as they are while it
         # trains; generators may fill theirs again.

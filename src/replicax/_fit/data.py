@@ -24,10 +24,12 @@ from replicax._program.explain import before_the_build
 
 # Batches that a look at the first one takes, where one is placed on the devices ahead.
 _LOOKED_AT = 2
+# The `INFINITE_CARDINALITY` of `rx.data`, which this room may not import.
+_INFINITE = -1
 
 
 class DatasetAdapter(_compat.DataAdapter):
-    """What Keras' loops ask of our data sets, whose batches may differ in size."""
+    """A data set as Keras' loops see it; its batches may differ in size."""
 
     _dataset: Any
 
@@ -53,7 +55,7 @@ class DatasetAdapter(_compat.DataAdapter):
 
 @final
 class HostAdapter(DatasetAdapter):
-    """What Keras' loops read a data set through.
+    """The adapter through which Keras' loops read a data set.
 
     A data set has `host_batches()`, which yields the batches of the next epoch, and `num_batches`.
     """
@@ -67,8 +69,13 @@ class HostAdapter(DatasetAdapter):
         self._notes_positions = callable(getattr(dataset, "get_state", None))
         self.position: Any = None
 
+    @property
+    def is_endless(self) -> bool:
+        count = getattr(self._dataset, "cardinality", None)
+        return callable(count) and count() == _INFINITE
+
     def _begin(self) -> Iterator[Any]:
-        """A pass; with where it begins, if that is to be known."""
+        """Begin a pass, and note its position if positions are noted."""
         source = self._dataset
         if not self._notes_positions:
             return source.host_batches()
@@ -79,7 +86,7 @@ class HostAdapter(DatasetAdapter):
         return source.host_batches()
 
     def note_positions(self) -> None:
-        """From now on know `position`, where the pass began; after a look, where it will begin."""
+        """Keep `position` from now on: where the current pass began, or the one after a look."""
         if not self._notes_positions:
             self._notes_positions = True
             if self._put_back is not None:
@@ -89,10 +96,10 @@ class HostAdapter(DatasetAdapter):
                 self.go_to(iterator.get_state())
 
     def go_to(self, position: Any, *, is_over: bool = False) -> None:
-        """Let the next pass be one that begins at a position, or the one behind it."""
+        """Begin the next pass at a position, or after the pass of that position if it `is_over`."""
         current = _compat.distribution()
         if isinstance(position, list) and isinstance(current, StoreDistribution):
-            # Of workers that shared the data: for one worker, too, it has to be shared.
+            # Workers that shared the data saved it, so one worker shares the data, too.
             self._dataset = _shared(self._dataset)
         iterator = _pass_over(getattr(self._dataset, "dataset", self._dataset))
         iterator.set_state(position)
@@ -100,11 +107,10 @@ class HostAdapter(DatasetAdapter):
         self._put_back = None if is_over else iterator.host_batches()
 
     def end_look(self) -> None:
-        """Put back what Keras has looked at, if it has, before it begins.
+        """Put back the batches of Keras' look at the first one, before the first epoch.
 
-        A generator has it once, and an iterator would go on behind it. It is told to, and does not
-        wait for the look's own iterator to be closed: that is when the last reference to it goes,
-        which may be later on one worker than on another.
+        A generator yields them once, and an iterator would continue after them. Closing the look's
+        iterator is too late a sign: its last reference may go later on one worker than on another.
         """
         look, self._look, self._may_be_looked_at = self._look, None, False
         if look is not None:
@@ -117,34 +123,38 @@ class HostAdapter(DatasetAdapter):
         for batch in batches:
             is_empty = False
             if look is not None and look is self._look and not look.saw(batch):
-                self._look = None  # but a pass
+                self._look = None  # this is a pass, not a look
             yield batch if self._class_weight is None else _weighted(batch, self._class_weight)
         if is_empty:
-            raise UsageError(
-                "The data set given to `fit`, `evaluate` or `predict` has no batches. Check its "
-                "files, arrays and filters."
-            )
+            raise no_batches()
+
+
+def no_batches() -> UsageError:
+    return UsageError(
+        "The data given to `fit`, `evaluate` or `predict` has no batches. Check its files, arrays, "
+        "filters and batch size."
+    )
 
 
 class _Look(NamedTuple):
-    """A first pass of which Keras may only want the first batch."""
+    """The start of a pass, from which Keras may want the first batch only."""
 
     batches: Iterator[Any]
     seen: list[Any]
 
     def saw(self, batch: Any) -> bool:
-        """Note a batch down; whether this may still be a look."""
+        """Record a batch; return whether this may still be a look."""
         self.seen.append(batch)
         return len(self.seen) <= _LOOKED_AT
 
 
 def _pass_over(dataset: Any) -> Any:
-    """An iterator, also over what only `fit` may iterate over."""
+    """An iterator, also over data sets that only `fit` may iterate over."""
     return getattr(dataset, "begin", dataset.__iter__)()
 
 
 def noted_look(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Keras' look at the first batch: through which iterator, and what fails there, explained."""
+    """Keras' look at the first batch, with its iterator noted and its errors explained."""
 
     @functools.wraps(original)
     def look(self: Any, iterator: Any = None, data_batch: Any = None) -> Any:
@@ -160,7 +170,7 @@ def noted_look(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ended_look(original: Callable[..., Any]) -> Callable[..., Any]:
-    """What Keras calls when it has looked at the first batch, and before it begins."""
+    """The reset that Keras calls between its look at the first batch and the first epoch."""
 
     @functools.wraps(original)
     def reset(self: Any) -> None:
@@ -172,9 +182,9 @@ def ended_look(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def unannounced_end(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The end of data whose length nobody had said: no surprise, and no rule for the next epoch.
+    """The end of a pass over data of unknown length, without Keras' warning that data ran out.
 
-    Keras warns that data ran out, and takes the first epoch's length for that of all.
+    Keras would also take the first epoch's length for every epoch.
     """
 
     @contextlib.contextmanager

@@ -179,7 +179,7 @@ def _from_meeting(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _heard_of_at_its_end(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`fit`, which tells who wants to know that it has ended; callbacks hear of success only."""
+    """`fit`, which calls the hooks of its end even if it fails; callbacks hear of success only."""
 
     @functools.wraps(original)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -180,8 +180,8 @@ def check_batch(batch: Any, number: int, structure: Any) -> Any:
     if len({leaf.shape[0] for leaf in leaves}) > 1:
         raise UnbatchedInput(
             "The arrays of a batch differ in their number of rows: "
-            f"{[leaf.shape for leaf in leaves]}. Check the pipeline, and pass arrays without a "
-            "batch axis another way."
+            f"{[leaf.shape for leaf in leaves]}. Call `batch` before you distribute the data set, "
+            "and pass arrays without a batch axis another way."
         )
     return tree
 

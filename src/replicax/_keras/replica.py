@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import keras
 
 from replicax._core.context import current_frame, current_group, gradients_reduced
+from replicax._core.errors import UsageError
 from replicax._core.reduce import ReduceOp
 from replicax._keras import _compat
 from replicax._program.capture import CaptureScope, current_recorder
@@ -32,6 +33,7 @@ def _reduced_apply(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        grads = _without_variables(grads)
         if (recorder := current_recorder()) is not None:
             return recorder.apply(self, grads, trainable_variables)
         if trainable_variables is not None:
@@ -42,6 +44,17 @@ def _reduced_apply(original: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
+def _without_variables(grads: Iterable[Any]) -> list[Any]:
+    """The gradients, which an iterator hands out once."""
+    grads = list(grads)
+    if any(type(grad) is tuple for grad in grads):
+        raise UsageError(
+            "`optimizer.apply` takes gradients and variables, got pairs of them. Write "
+            "`optimizer.apply(gradients, variables)`, or pass the pairs to `apply_gradients`."
+        )
+    return grads
+
+
 def _reduced_stateless_apply(original: Callable[..., Any]) -> Callable[..., Any]:
     """Sum the gradients in the stateless form, too, whose loss-scale check is a branch."""
 
@@ -49,6 +62,7 @@ def _reduced_stateless_apply(original: Callable[..., Any]) -> Callable[..., Any]
     def stateless_apply(
         self: Any, optimizer_variables: Any, grads: Any, trainable_variables: Any
     ) -> Any:
+        grads = _without_variables(grads)
         if (recorder := current_recorder()) is not None:
             recorder.apply(self, grads, None)
             return trainable_variables, optimizer_variables

@@ -20,15 +20,15 @@ Axis = int | None  # of the rows; None where they are not, or not known
 
 
 def axes_of_results(equation: Any, rows: Sequence[Axis]) -> list[Axis]:
-    """The axis of the rows in each result of an operation, by that in each operand."""
+    """The axis of the rows in each result of an operation, from the axis in each operand."""
     found = _RULES.get(equation.primitive.name, _as_it_is)
     return [found(equation, rows, out.aval.shape) for out in equation.outvars]
 
 
 def summed_axes(equation: Any, rows: Sequence[Axis]) -> list[Axis] | None:
-    """If an operation sums over rows: the axis that it sums over, in each operand.
+    """The axis of each operand that an operation sums over, if it sums over rows.
 
-    An operand without such an axis is one that the sum is added to.
+    The axis is None for an operand to which the sum is added.
     """
     name, params = equation.primitive.name, equation.params
     if name == "reduce_sum":
@@ -52,9 +52,9 @@ def summed_axes(equation: Any, rows: Sequence[Axis]) -> list[Axis] | None:
 
 
 def pays_to_gather(scatter: Any, replicas: int) -> bool:
-    """Whether to add rows to a table costs less than to make, and to exchange, as large a table.
+    """Whether exchanging the rows to add costs less than exchanging a table of their sums.
 
-    Each of the replicas has as many rows.
+    Each replica has as many rows.
     """
     table, _, updates = (atom.aval for atom in scatter.invars)
     # Every replica adds the rows of all, which takes longer than to add up whole tables.
@@ -62,7 +62,7 @@ def pays_to_gather(scatter: Any, replicas: int) -> bool:
 
 
 def is_look_up(scatter: Any) -> bool:
-    """Whether an operation adds rows, of known number, where indices say, and leaves out others."""
+    """Whether an operation adds a fixed number of rows at indices, and drops those outside."""
     arrays = [atom.aval for atom in scatter.invars]
     numbers = jnp.issubdtype(arrays[2].dtype, jnp.floating) and arrays[1].ndim > 1
     outside = scatter.params["mode"] in (_Mode.FILL_OR_DROP, _Mode.PROMISE_IN_BOUNDS)

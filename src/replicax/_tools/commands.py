@@ -59,8 +59,9 @@ def _compare(options: Options) -> int:
     from replicax import report
     from replicax._tools import progress
     from replicax._tools.compare import text
+    from replicax._tools.text import make_folder
 
-    folder = text.make_folder(options.pop("output"))
+    folder = make_folder(options.pop("output"))
     text.drawing()  # missing packages are found before minutes of work, not after
     show = options.pop("open", False)
     settings = report.Settings(**options)
@@ -131,6 +132,8 @@ def _migrate(options: Options) -> int:
     from replicax._tools.migrate import findings, programs, report, trial
     from replicax._tools.text import as_json, counted
 
+    if options["backup"] and not options["write"]:
+        raise UsageError("Cannot use --backup without --write. Add --write to change the files.")
     found, unread, named = [], [], set()
     for path, root in programs.find(options["paths"]):
         try:
@@ -212,7 +215,7 @@ def _profile(options: Options) -> int:
     from replicax._tools import progress
     from replicax._tools.profile import text
     from replicax._tools.profile.recorder import Plan, profile_script
-    from replicax._tools.text import milliseconds
+    from replicax._tools.text import make_folder, milliseconds
 
     plan = Plan(options["warm_up"], options["steps"], options["traced"])
     with progress.for_stdout() as listener:
@@ -221,7 +224,7 @@ def _profile(options: Options) -> int:
             options["script"],
             options["args"],
             plan=plan,
-            folder=Path(options["output"]) if plan.traced else None,
+            folder=make_folder(options["output"]) if plan.traced else None,
             replicas=options["replicas"],
             of_workers=options["of_workers"],
             scale=options["scale"],

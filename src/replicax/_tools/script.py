@@ -53,7 +53,7 @@ def run_program(path: str, arguments: Sequence[str] = (), *, forget: bool = Fals
     when it runs again.
     """
     if not Path(path).is_file():
-        raise UsageError(f"Cannot run {path!r}: no such file.")
+        raise UsageError(f"Cannot run {path!r}: it is no file. Pass the path of a Python script.")
     _check_depth(path)
     try:
         with _as_program(path, arguments, forget=forget):

@@ -7,6 +7,7 @@ import math
 import textwrap
 from collections.abc import Collection
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from replicax._core.errors import UsageError, did_you_mean
@@ -104,3 +105,15 @@ def unknown(what: str, name: str, known: Collection[str]) -> UsageError:
     """The error of a name that is none of those known."""
     meant = did_you_mean(name, known)
     return UsageError(f"No {what} {name!r} here.{meant} Use any of {', '.join(known)}.")
+
+
+def make_folder(folder: str | Path) -> Path:
+    """Make a folder, unless it is there."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"Cannot make the folder {str(folder)!r}: {error.strerror}. Pass another one with "
+            "--output."
+        ) from error
+    return Path(folder)

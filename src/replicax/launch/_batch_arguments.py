@@ -59,11 +59,12 @@ def add_slurm(commands: Commands) -> None:
     parser.add_argument("--cpus-per-worker", type=positive, metavar="C")
     parser.add_argument(
         "--time",
+        type=_time,
         metavar="[D-]H:M:S",
         help="the limit; workers get SIGTERM two minutes before it",
     )
     parser.add_argument("--partition", metavar="NAME")
-    parser.add_argument("--name", help="of the job (default: that of the script)")
+    parser.add_argument("--name", help="the name of the job (default: the script's)")
     _add_restarts(
         parser,
         0,
@@ -73,7 +74,10 @@ def add_slurm(commands: Commands) -> None:
     parser.add_argument(
         "--sbatch",
         action="append",
+        type=_sbatch_option,
         default=[],
+        nargs="?",  # so that `--sbatch --account=me` is told how to write it
+        const="",
         metavar="OPTION",
         help="one more option of sbatch: --sbatch=--account=me; can be repeated",
     )
@@ -90,7 +94,7 @@ def add_kubernetes(commands: Commands) -> None:
         description=_KUBERNETES,
         epilog=_KUBERNETES_EXAMPLES,
     )
-    parser.add_argument("--image", help="has Replicax and the program in it; required")
+    parser.add_argument("--image", help="an image with Replicax and the program; required")
     parser.add_argument("--workers", type=positive, default=1, metavar="N", help="(default: 1)")
     parser.add_argument(
         "--ps",
@@ -99,10 +103,14 @@ def add_kubernetes(commands: Commands) -> None:
         help="parameter servers; the program makes its strategy with "
         'address="auto", num_workers=N, num_ps=M',
     )
-    parser.add_argument("--gpus", type=positive, metavar="G", help="of each worker")
-    parser.add_argument("--cpus", type=quantity, metavar="C", help="of each worker: 4 or 500m")
-    parser.add_argument("--memory", type=quantity, metavar="BYTES", help="of each: 16Gi")
-    parser.add_argument("--name", type=_name, help="of all (default: that of the script)")
+    parser.add_argument("--gpus", type=positive, metavar="G", help="GPUs of each worker")
+    parser.add_argument(
+        "--cpus", type=quantity, metavar="C", help="CPU cores of each worker: 4 or 500m"
+    )
+    parser.add_argument("--memory", type=quantity, metavar="BYTES", help="memory of each pod: 16Gi")
+    parser.add_argument(
+        "--name", type=_name, help="the name of all objects (default: the script's)"
+    )
     parser.add_argument("--namespace", type=_namespace)
     _add_restarts(
         parser, 3, "start all again after a failure, at most K times; preemptions do not count"
@@ -111,7 +119,7 @@ def add_kubernetes(commands: Commands) -> None:
         "--ray-version",
         default="2.60.0",
         metavar="V",
-        help="with --ps: that of the image (default: %(default)s)",
+        help="with --ps: the version of Ray in the image (default: %(default)s)",
     )
     add_program(parser)
 
@@ -131,6 +139,21 @@ def quantity(text: str) -> str:
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)?(m|[kMGTP]i?)?", text, re.ASCII):
         raise argparse.ArgumentTypeError(
             f"must be a Kubernetes quantity such as 4, 500m or 16Gi, got {text!r}"
+        )
+    return text
+
+
+def _time(text: str) -> str:
+    # Slurm reads 2:00 as two minutes.
+    if not re.fullmatch(r"([0-9]+-)?[0-9]+:[0-9]+:[0-9]+", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"must be [D-]H:M:S, such as 2:00:00, got {text!r}")
+    return text
+
+
+def _sbatch_option(text: str) -> str:
+    if not text.startswith("-"):
+        raise argparse.ArgumentTypeError(
+            f"must be an option of sbatch, as in --sbatch=--account=me, got {text!r}"
         )
     return text
 

@@ -100,12 +100,15 @@ def add_init(commands: Commands) -> None:
     parser.add_argument(
         "--program",
         metavar="FILE",
-        help="that a job runs, in the image for k8s (default: train.py)",
+        help="the program of a job; for k8s its path in the image (default: train.py)",
     )
     parser.add_argument(
-        "--workers", type=positive, metavar="N", help="of a job, one a node (default: 2)"
+        "--workers",
+        type=positive,
+        metavar="N",
+        help="the workers of a job, one a node (default: 2)",
     )
-    parser.add_argument("--image", help="has Replicax and the program in it; for k8s, required")
+    parser.add_argument("--image", help="an image with Replicax and the program; for k8s, required")
     parser.add_argument(
         "--output", metavar="FILE", help="(default: train.py, .ipynb, .sbatch or .yaml)"
     )
@@ -223,7 +226,7 @@ def _job(kind: str, answers: _Answers) -> tuple[str, Path, str]:
 
     image = answers.get("image", "Image", "")
     if not image:
-        raise UsageError("--image is required: it has Replicax and the program in it.")
+        raise UsageError("--image is required. Name an image with Replicax and the program.")
     file = Path(answers.get("output", "", _KINDS[kind]))
     return (
         Manifests(program, image, workers=workers).text,

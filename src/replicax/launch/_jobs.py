@@ -6,6 +6,7 @@ Workers that train together are a JobSet; parameter servers are a RayJob of Kube
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import shlex
@@ -134,6 +135,8 @@ def write_or_submit(batch: Batch) -> int:
     if not batch.submit:
         print(batch.text, end="", flush=True)
         return 0
+    if not batch.is_module and not os.path.isfile(batch.script):
+        raise UsageError(f"No file {batch.script!r} to submit. Correct the path.")
     try:
         return subprocess.run(["sbatch"], input=batch.text, text=True).returncode
     except OSError as error:

@@ -45,7 +45,9 @@ def add_plan(commands: Commands) -> None:
         description=_PLAN,
         epilog=_PLAN_EXAMPLES,
     )
-    parser.add_argument("target", type=_target, metavar="TARGET", help="what is planned; see above")
+    parser.add_argument(
+        "target", type=_target, metavar="TARGET", help="a script or a model; see above"
+    )
     _add_where(parser.add_argument_group("for which machines"))
     _add_what(parser.add_argument_group("what is planned"))
     _add_output(parser.add_argument_group("what is written"))
@@ -79,7 +81,7 @@ def _add_what(what: Any) -> None:
         "--batch",
         type=positive,
         metavar="B",
-        help="examples in a global batch, which the replicas share (default: that of the script, "
+        help="examples in a global batch, which the replicas share (default: as in the script, "
         "or 32)",
     )
     what.add_argument(
@@ -155,7 +157,7 @@ def add_migrate(commands: Commands) -> None:
         epilog=_MIGRATE_EXAMPLES,
     )
     parser.add_argument(
-        "paths", nargs="+", type=existing, metavar="PATH", help="what is migrated; see above"
+        "paths", nargs="+", type=existing, metavar="PATH", help="a script, notebook or folder"
     )
     parser.add_argument("--diff", action="store_true", help="show what would be rewritten")
     parser.add_argument("--write", action="store_true", help="show it, and rewrite the files")
@@ -166,8 +168,8 @@ def add_migrate(commands: Commands) -> None:
         "--run",
         action="store_true",
         help="also run each program, rewritten in a temporary copy of its folder, under "
-        "MirroredStrategy, and say whether that agrees with what was found; what is behind -- are "
-        "its arguments",
+        "MirroredStrategy, and say whether that agrees with what was found; arguments after -- go "
+        "to the program",
     )
     parser.add_argument(
         "--steps",

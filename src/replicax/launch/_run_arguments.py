@@ -99,7 +99,8 @@ def add_program(parser: argparse.ArgumentParser) -> None:
         "-m", dest="is_module", action="store_true", help="script is the name of a module"
     )
     program.add_argument("script", help="a Python file, or with -m a module")
-    program.add_argument("args", nargs=argparse.REMAINDER, help="its own arguments")
+    arguments = program.add_argument("args", nargs=argparse.REMAINDER, help="its own arguments")
+    arguments.required = False  # or argparse asks for it where only the script is missing
 
 
 def _add_cluster(cluster: Options) -> None:

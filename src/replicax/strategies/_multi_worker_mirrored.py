@@ -44,7 +44,7 @@ class MultiWorkerMirroredStrategy(Strategy):
     Raises:
         UsageError: If `sync_every` is not a positive whole number, or gradients that stay where
             they are should be compressed.
-        BackendAlreadyInitialized: If JAX was used before; `replicax run` sees to it.
+        BackendAlreadyInitialized: If JAX was used before; under `replicax run` it is not.
         ClusterSpecError: If the description of the cluster cannot be used.
         ClusterError: If not all workers come in time.
         WorkersDiffer: If versions, devices or options are not the same on all workers.

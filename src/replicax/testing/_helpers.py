@@ -25,12 +25,15 @@ def virtual_devices(count: int) -> list[jax.Device]:
 
     Raises:
         BackendAlreadyInitialized: If JAX is already in use with fewer devices.
+        UsageError: If `count` is not a number of at least 1.
 
     Example:
         >>> import replicax as rx
         >>> len(rx.testing.virtual_devices(2)) >= 2
         True
     """
+    if not isinstance(count, int) or count < 1:
+        raise rx.errors.UsageError.of("count", "a whole number of at least 1", count)
     begin()
     # If JAX is already in use, it may still have enough devices.
     with contextlib.suppress(RuntimeError):

@@ -157,3 +157,15 @@ class Described:
 def test_a_device_that_is_only_described_has_its_id_for_a_name(monkeypatch):
     monkeypatch.setattr(jax, "local_devices", lambda **_: pytest.fail("a backend was asked"))
     assert device_name(Described()) == "TPU:5"
+
+
+def test_platforms_that_are_not_here(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+
+    def local_devices(**_):
+        raise AssertionError  # as JAX does
+
+    monkeypatch.setattr(jax, "local_devices", local_devices)
+    for devices in (None, ["GPU:0"]):
+        with pytest.raises(UnknownDevice, match="JAX_PLATFORMS=cuda"):
+            Topology.local(devices)

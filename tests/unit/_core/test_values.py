@@ -32,6 +32,7 @@ MISUSES = {
     "divide": lambda v: v / 2,
     "matmul": lambda v: v @ v,
     "negate": operator.neg,
+    "numpy()": lambda v: v.numpy(),
     "numpy": np.asarray,
     "jax.numpy": jnp.asarray,
 }

@@ -471,3 +471,20 @@ def test_a_layer_that_keeps_a_model_from_being_compiled_is_named_once(caplog):
     caplog.clear()
     pictures(MATRIX["one_device"](), Uncompiled)
     assert not caplog.records
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
+@pytest.mark.parametrize("rows", [0, 8])
+def test_data_without_a_batch_are_refused(strategy, method, rows):
+    data = (X[:rows],) if method == "predict" else (X[:rows], Y[:rows])
+    with pytest.raises(rx.errors.UsageError, match="no batches"):
+        getattr(net(strategy), method)(*data, batch_size=-1 if rows else None, verbose=0)
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
+def test_an_endless_data_set_needs_a_number_of_steps(strategy, method):
+    endless = rx.data.Dataset.from_tensor_slices((X, Y)).repeat().batch(3)
+    with pytest.raises(rx.errors.UsageError, match="steps_per_epoch"):
+        getattr(net(strategy), method)(endless, verbose=0)
+    steps = {"steps_per_epoch" if method == "fit" else "steps": 2}
+    getattr(net(strategy), method)(endless, verbose=0, **steps)

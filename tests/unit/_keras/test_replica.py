@@ -61,6 +61,21 @@ def test_apply_gradients_is_summed_too(mirrored):
     assert float(v.value) == -3.0
 
 
+def test_gradients_may_be_an_iterator(mirrored):
+    weight = variable(mirrored)
+    optimizer = keras.optimizers.SGD(1.0)
+    mirrored.run(lambda: optimizer.apply(iter([jnp.float32(1.0)]), [weight]))
+    assert float(weight.value) == -2.0
+
+
+@pytest.mark.parametrize("form", [list, iter])
+def test_pairs_are_no_gradients(mirrored, form):
+    weight = variable(mirrored)
+    optimizer = keras.optimizers.SGD(1.0)
+    with pytest.raises(rx.errors.UsageError, match="apply_gradients"):
+        mirrored.run(lambda: optimizer.apply(form([(jnp.float32(1.0), weight)])))
+
+
 def test_a_missing_gradient_stays_missing(mirrored):
     v, w = variable(mirrored), variable(mirrored)
     with mirrored.scope():

@@ -90,7 +90,7 @@ def test_the_default_name_of_a_job_is_plain(written):
     assert "#SBATCH --job-name=train" in written("slurm", "é.py").splitlines()
 
 
-@pytest.mark.parametrize("option", ["--name=a\nb", "--time=1\r", "--sbatch=-A a\nrm x"])
+@pytest.mark.parametrize("option", ["--name=a\nb", "--partition=p\r", "--sbatch=-A a\nrm x"])
 def test_an_option_of_sbatch_has_no_line_break(option, capsys):
     assert main(["slurm", option, "train.py"]) == 2
     assert capsys.readouterr().out == ""
@@ -117,15 +117,49 @@ def test_a_job_that_has_saved_is_queued_again(written, programs, code, earlier, 
         assert (folder / "again").read_text() == "requeue 7\n"
 
 
+@pytest.mark.parametrize(
+    ("typed", "named"),
+    [
+        ("--time 2hours", "2:00:00"),
+        ("--time 2:00", "2:00:00"),
+        ("--sbatch account=me", "--sbatch=--account=me"),
+        ("--sbatch --account=me", "--sbatch=--account=me"),
+    ],
+)
+def test_an_option_that_sbatch_would_refuse_or_misread(typed, named, capsys):
+    with pytest.raises(SystemExit):
+        main(["slurm", *typed.split(), "train.py"])
+    assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit", ["2:00:00", "1-0:30:00"])
+def test_a_limit_reaches_the_job(limit, written):
+    assert f"#SBATCH --time={limit}" in written("slurm", "--time", limit, "train.py").splitlines()
+
+
+def test_a_missing_program_is_not_submitted(programs, capsys):
+    folder = programs(sbatch="cat > $DIR/script")
+    assert main(["slurm", "--submit", "missing.py"]) == 2
+    assert "missing.py" in capsys.readouterr().err
+    assert not (folder / "script").exists()
+
+
+def test_without_a_program_only_the_program_is_asked_for(capsys):
+    with pytest.raises(SystemExit):
+        main(["slurm"])
+    assert capsys.readouterr().err.endswith("required: script\n")
+
+
 def test_the_batch_script_can_be_submitted(programs):
     folder = programs(sbatch="cat > $DIR/script; exit 5")
-    assert main(["slurm", "--submit", "train.py"]) == 5
+    (folder / "train.py").touch()
+    assert main(["slurm", "--submit", str(folder / "train.py")]) == 5
     assert "replicax run" in (folder / "script").read_text()
 
 
 def test_without_sbatch_there_is_an_error(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert main(["slurm", "--submit", "train.py"]) == 2
+    assert main(["slurm", "--submit", "-m", "train"]) == 2
     assert "sbatch" in capsys.readouterr().err
 
 

@@ -236,3 +236,8 @@ def test_a_file_that_is_not_there_is_named_with_the_one_that_is_meant(
     (tmp_path / "train.py").touch()
     said = refusal([command, "trian.py"], capsys)
     assert "'trian.py'" in said and "Did you mean 'train.py'?" in said
+
+
+def test_a_folder_is_no_program(tmp_path, capsys):
+    assert _cli.main(["run", "--workers", "2", str(tmp_path)]) == 2
+    assert str(tmp_path) in capsys.readouterr().err

@@ -29,6 +29,12 @@ def test_devices_that_are_there_already_are_enough():
         assert rx.testing.virtual_devices(count) == jax.local_devices(backend="cpu")
 
 
+@pytest.mark.parametrize("count", [0, -1, "2", 2.0])
+def test_a_wrong_number_of_devices(count):
+    with pytest.raises(rx.errors.UsageError, match="count"):
+        rx.testing.virtual_devices(count)
+
+
 def test_too_late_for_more():
     with pytest.raises(
         rx.errors.BackendAlreadyInitialized, match="JAX already runs with 8"

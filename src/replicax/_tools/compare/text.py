@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import replicax as rx
 from replicax._core.errors import needs
 from replicax._tools.compare.result import WEIGHT_LIMIT, Comparison, Interval
 from replicax._tools.compare.settings import BASELINE, MULTI_WORKER
 from replicax._tools.machine import busy_machine, name_range
-from replicax._tools.text import aligned, as_json, counted, wrapped
+from replicax._tools.text import aligned, as_json, counted, make_folder, wrapped
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import ModuleType
 
     from replicax._tools.compare.result import Measurement
@@ -246,15 +245,3 @@ def drawing() -> ModuleType:
     with needs("Drawing a comparison", extra="report"):
         from replicax._tools.compare import page
     return page
-
-
-def make_folder(folder: str | Path) -> Path:
-    """Make a folder, unless it is there."""
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise rx.errors.UsageError(
-            f"Cannot make the folder {str(folder)!r}: {error.strerror}. Pass another one with "
-            "--output."
-        ) from error
-    return Path(folder)

@@ -76,7 +76,10 @@ def find(paths: list[str]) -> Iterator[tuple[Path, Path | None]]:
     for name in paths:
         path = Path(name)
         if path.is_dir():
-            yield from ((file, path) for file in sorted(path.rglob("*")) if _is_program(file, path))
+            files = [file for file in sorted(path.rglob("*")) if _is_program(file, path)]
+            if not files:
+                raise UsageError(f"Cannot migrate {name!r}: the folder has no .py or .ipynb file.")
+            yield from ((file, path) for file in files)
         elif path.is_file() and path.suffix in (".py", ".ipynb"):
             yield path, None
         else:
@@ -119,7 +122,8 @@ def refused(path: Path) -> Generator[None, None, None]:
         ) from error
     except (OSError, SyntaxError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"Cannot read {str(path)!r}: {type(error).__name__}: {error}. Save it again as UTF-8."
+            f"Cannot read {str(path)!r}: {type(error).__name__}: {error}. Save it again, "
+            + ("by Jupyter." if path.suffix == ".ipynb" else "as UTF-8.")
         ) from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Generator, Sequence
+from numbers import Real
 from typing import Any, final
 
 import jax
@@ -98,6 +99,8 @@ class _Search:
 
     def __init__(self, planned: Subject, strategy: Strategy, memory: int | None) -> None:
         self._planned, self.strategy = planned, strategy
+        if not isinstance(memory, Real | None):
+            raise UsageError.of("memory", "a number of bytes", memory)
         if strategy.extended.distribution.engine.closures is not None:
             raise UsageError(
                 "Cannot find a batch size under ParameterServerStrategy: its variables live on "

@@ -33,6 +33,7 @@ from replicax._tools.profile.times import (
     operations,
     trace_file,
 )
+from replicax._tools.text import counted
 
 if TYPE_CHECKING:
     from replicax._tools.profile.recorder import ProgramUse, Recorder
@@ -112,9 +113,13 @@ def _steps(recorder: Recorder, name: str) -> tuple[str, list[Step], list[Step]]:
     ]
     measured = [step for step in whole if not step.is_traced]
     if not measured:
+        if not recorder.begun:
+            fix = "Check its arguments, or pass `--replicas`"
+        else:
+            fix = f"The first {recorder.plan.warm_up} warm up: train longer, or warm up for fewer"
         raise UsageError(
-            f"Cannot profile {name}: it made {recorder.begun} training steps, and too few of them "
-            "under a strategy of Replicax after the warm-up. Train longer, or pass `--replicas`."
+            f"Cannot profile {name}: it made {counted(recorder.begun, 'training step')} under a "
+            f"strategy of Replicax. {fix}. See docs/monitoring.md."
         )
     traced = [step for step in whole if step.is_traced]
     # A program's first run takes longer, and is often another program.

@@ -62,6 +62,21 @@ def script(tmp_path):
     return path
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "fix"),
+    [("notes.txt", "", "no .py or .ipynb"), ("broken.ipynb", '{"cells": [', "Jupyter")],
+)
+def test_what_cannot_be_migrated(file, text, fix, tmp_path, capsys):
+    (tmp_path / file).write_text(text)
+    migrate(tmp_path)
+    assert fix in capsys.readouterr().err
+
+
+def test_a_backup_without_changes_is_refused(script, capsys):
+    assert migrate(script, backup=True) == 2
+    assert "--write" in capsys.readouterr().err
+
+
 def test_a_report_changes_nothing(script, capsys, tmp_path):
     assert migrate(script, json=str(tmp_path / "names.json")) == 0
     said = capsys.readouterr().out

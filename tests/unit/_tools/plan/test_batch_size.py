@@ -162,3 +162,8 @@ def test_servers_hold_what_a_worker_does_not(monkeypatch):
     monkeypatch.setitem(engine.__dict__, "closures", object())
     with pytest.raises(rx.errors.UsageError, match="ParameterServerStrategy"):
         rx.find_batch_size(mlp(), strategy=strategy)
+
+
+def test_memory_is_a_number():
+    with pytest.raises(rx.errors.UsageError, match="bytes"):
+        rx.find_batch_size(made_in(rx.get_strategy()), memory="2GB")

@@ -158,7 +158,14 @@ def test_a_script_without_such_steps(script, capsys):
         )
         == 2
     )
-    assert "Cannot profile" in capsys.readouterr().err
+    assert "--replicas" in capsys.readouterr().err
+
+
+def test_the_folder_of_the_trace_is_made_before_the_script_runs(script, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    wanted = {"script": script(LOOP), "output": str(tmp_path / "file"), "traced": 5}
+    assert main(["profile", json.dumps(OPTIONS | wanted)]) == 2
+    assert "--output" in capsys.readouterr().err
 
 
 def test_a_step_whose_end_is_not_known_is_left_out():
@@ -171,5 +178,5 @@ def test_a_step_whose_end_is_not_known_is_left_out():
 
 def test_too_few_steps(script):
     plan = Plan(warm_up=50, steps=1, traced=0)
-    with pytest.raises(rx.errors.UsageError, match=r"30 training steps"):
+    with pytest.raises(rx.errors.UsageError, match=r"30 training steps.*first 50"):
         profile_script(script(LOOP), plan=plan, replicas=1)
