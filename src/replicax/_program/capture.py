@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 from jax.core import Tracer
-from jax.dtypes import canonicalize_dtype
 
 from replicax._core import seams
 from replicax._core.errors import UsageError
@@ -381,8 +380,7 @@ def abstract(leaf: Any) -> Any:
 
     def one(array: Any) -> Any:
         weak_type = getattr(array, "weak_type", False)
-        dtype = canonicalize_dtype(array.dtype, allow_extended_dtype=True)
-        return jax.ShapeDtypeStruct(array.shape, dtype, weak_type=weak_type)
+        return jax.ShapeDtypeStruct(array.shape, array.dtype, weak_type=weak_type)
 
     return jax.tree.map(one, leaf)
 
