@@ -13,9 +13,10 @@ alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Literal, Var, new_jaxpr_eqn, no_effects
@@ -52,12 +53,15 @@ def sums_behind(equation: Any) -> Sequence[Any]:
     The factors are stacked, which takes at most as much memory as what the scan stacks already.
     """
     params = equation.params
-    # JAX 0.11 counts what a scan carries in another way: its scans stay as they are.
-    if equation.primitive is not lax.scan_p or not is_on("loops") or "num_carry" not in params:
+    # Without effects, a loop that has no results left may go.
+    if equation.primitive is not lax.scan_p or not is_on("loops") or equation.effects:
         return [equation]
-    body = products.turned(params["jaxpr"])
-    first, count, length = params["num_consts"], params["num_carry"], params["length"]
+    body, length = products.turned(params["jaxpr"]), params["length"]
     inputs, outputs = body.jaxpr.invars, body.jaxpr.outvars
+    # What is carried or constant has one shape inside and outside.
+    count = len(outputs) - _differing(equation.outvars, outputs)
+    read = _differing(equation.invars, inputs)
+    first = len(inputs) - read - count
     stacks = dict(zip(inputs[first + count :], equation.invars[first + count :], strict=True))
     sums = _sums(body.jaxpr, range(first, first + count))
     of_products = [one for one in sums if one.source.primitive is lax.dot_general_p]
@@ -79,20 +83,47 @@ def sums_behind(equation: Any) -> Sequence[Any]:
         outvars=[*(outputs[i] for i in kept_out), *new],
         debug_info=body.jaxpr.debug_info._replace(arg_names=None, result_paths=None),
     )
-    loop = equation.replace(
-        invars=[equation.invars[i] for i in kept_in],
-        outvars=[*(equation.outvars[i] for i in kept_out), *new.values()],
-        params={
-            **params,
-            "jaxpr": body.replace(jaxpr=jaxpr),
-            "num_carry": count - len(moved),
-        },
-    )
-    behind = []
+    results = [*(equation.outvars[i] for i in kept_out), *new.values()]
+    equations = []
+    if results:
+        left = count - len(moved)
+        counted = _counted(params, first, left, read, len(results) - left)
+        loop = equation.replace(
+            invars=[equation.invars[i] for i in kept_in],
+            outvars=results,
+            params={**counted, "jaxpr": body.replace(jaxpr=jaxpr)},
+        )
+        equations.append(loop)
     for one in sums:
         before, after = equation.invars[first + one.place], equation.outvars[one.place]
-        behind += _behind(one, [stacks[atom] for atom in one.source.invars], before, after)
-    return [loop, *behind]
+        equations += _behind(one, [stacks[atom] for atom in one.source.invars], before, after)
+    return equations
+
+
+def _differing(outside: Sequence[Any], inside: Sequence[Any]) -> int:
+    """How many arrays a loop cuts or stacks: they have another shape inside of it."""
+    pairs = zip(outside, inside, strict=True)
+    return sum(one.aval.shape != other.aval.shape for one, other in pairs)
+
+
+def _counted(
+    params: Mapping[str, Any], constant: int, carried: int, cut: int, stacked: int
+) -> dict[str, Any]:
+    """The parameters of a scan of so many arrays, in the form of the JAX that runs."""
+
+    def scan(constant: Sequence[Any], carried: Sequence[Any], cut: Sequence[Any]) -> Any:
+        def round_(carried: Any, cut: Any) -> Any:
+            # No result is an operand: JAX would take it out of the loop.
+            result = sum([*constant, *carried, *cut]) + jnp.ones(())
+            return [result] * len(carried), [result] * stacked
+
+        how = {name: params[name] for name in ("length", "reverse", "unroll")}
+        return lax.scan(round_, carried, cut, **how)
+
+    number = jax.ShapeDtypeStruct((), "float32")
+    rows = jax.ShapeDtypeStruct((params["length"],), "float32")
+    traced = jax.make_jaxpr(scan)([number] * constant, [number] * carried, [rows] * cut)
+    return next(one.params for one in traced.eqns if one.primitive is lax.scan_p)
 
 
 def _behind(one: _Sum, stacked: Sequence[Any], before: Any, after: Any) -> list[Any]:
