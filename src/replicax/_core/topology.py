@@ -6,7 +6,6 @@ variables live is not decided here: see `_mesh/store.py`.
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -196,8 +195,8 @@ def default_devices() -> list[jax.Device]:
         return jax.local_devices()
     except AssertionError as error:  # which JAX raises without a text
         raise UnknownDevice(
-            f"JAX has no device: JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')} names none of "
-            "this machine. Unset it, or run `replicax doctor`. See docs/install.md."
+            "JAX has no device: JAX_PLATFORMS names none of this machine. Unset it, or run "
+            "`replicax doctor`. See docs/install.md."
         ) from error
 
 

@@ -37,7 +37,6 @@ from replicax.data._selection import Batching, Selection
 _AHEAD_OF_FIT = 2
 
 
-@final
 class Dataset(Creation, Selection, Batching, Mapping, Storage):
     """A description of how elements are made, with the names and meanings of tf.data.
 

@@ -144,8 +144,8 @@ def quantity(text: str) -> str:
 
 
 def _time(text: str) -> str:
-    # Slurm reads 2:00 as two minutes.
-    if not re.fullmatch(r"([0-9]+-)?[0-9]+:[0-9]+:[0-9]+", text, re.ASCII):
+    # Slurm reads 2:00 as two minutes, and 2 as well.
+    if not re.fullmatch(r"\d+-\d+(:\d+){0,2}|\d+:\d+:\d+", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"must be [D-]H:M:S, such as 2:00:00, got {text!r}")
     return text
 

@@ -295,8 +295,8 @@ def encode_jpeg(
     name: str | None = None,
 ) -> Any:
     """The bytes of a JPEG, without the density and the metadata."""
-    options = {"progressive": progressive, "optimize": optimize_size}
-    options["subsampling"] = 2 if chroma_downsampling else 0
+    subsampling = 2 if chroma_downsampling else 0
+    options = {"progressive": progressive, "optimize": optimize_size, "subsampling": subsampling}
     return HostTensor.of(encode(np.asarray(image), "jpeg", quality=quality, **options))
 
 

@@ -167,5 +167,5 @@ def test_platforms_that_are_not_here(monkeypatch):
 
     monkeypatch.setattr(jax, "local_devices", local_devices)
     for devices in (None, ["GPU:0"]):
-        with pytest.raises(UnknownDevice, match="JAX_PLATFORMS=cuda"):
+        with pytest.raises(UnknownDevice, match="JAX_PLATFORMS"):
             Topology.local(devices)

@@ -132,7 +132,7 @@ def test_an_option_that_sbatch_would_refuse_or_misread(typed, named, capsys):
     assert named in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("limit", ["2:00:00", "1-0:30:00"])
+@pytest.mark.parametrize("limit", ["2:00:00", "1-0:30:00", "2-12"])
 def test_a_limit_reaches_the_job(limit, written):
     assert f"#SBATCH --time={limit}" in written("slurm", "--time", limit, "train.py").splitlines()
 
