@@ -39,7 +39,7 @@ with strategy.scope():
     a, b = keras.Variable(given), keras.Variable([[3.0]])
 a.assign(2 * given); given[:] = 99
 assert strategy.num_replicas_in_sync == 1
-assert [a.device, b.device] == ["/job:ps/task:0", "/job:ps/task:1"]
+assert ["task:0" in a.device, "task:1" in b.device] == [True, True]
 assert a.numpy().tolist() == [2.0, 4.0] and b.numpy().tolist() == [[3.0]]
 coordinator = rx.coordinator.ClusterCoordinator(strategy)
 optimizer = keras.optimizers.SGD(0.5, momentum=0.9)

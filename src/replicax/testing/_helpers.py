@@ -32,7 +32,7 @@ def virtual_devices(count: int) -> list[jax.Device]:
         >>> len(rx.testing.virtual_devices(2)) >= 2
         True
     """
-    if not isinstance(count, int) or count < 1:
+    if not hasattr(count, "__index__") or count < 1:
         raise rx.errors.UsageError.of("count", "a whole number of at least 1", count)
     begin()
     # If JAX is already in use, it may still have enough devices.
