@@ -203,11 +203,17 @@ def test_a_plain_model_keeps_the_functions_of_lambda_layers(strategy):
     with strategy.scope():
         inputs = keras.Input((3,), dtype="int32")
         rows = rx.layers.DynamicTable(WIDTH, combiner="mean")(inputs)
-        model = keras.Model(inputs, keras.layers.Lambda(lambda row: row * 2.0)(rows))
+        double = keras.layers.Lambda(
+            lambda row, by: row * by, arguments={"by": 2.0}, output_shape=(WIDTH,), name="double"
+        )
+        model = keras.Model(inputs, keras.layers.Activation("relu", name="last")(double(rows)))
         model.compile("sgd", "mse")
     model.fit(ids, np.ones((2, WIDTH)), verbose=0)
-    found = rx.layers.to_plain(model)(ids)
-    np.testing.assert_allclose(found, model.predict(ids, verbose=0), rtol=1e-5, atol=1e-6)
+    plain = rx.layers.to_plain(model)
+    np.testing.assert_allclose(plain(ids), model.predict(ids, verbose=0), rtol=1e-5, atol=1e-6)
+    inner = keras.Model(plain.inputs[0], plain.get_layer("double").output)
+    assert keras.ops.shape(inner(ids)) == (2, WIDTH)
+    assert plain.get_layer("last") is not model.get_layer("last")
 
 
 def test_bounds_are_kept_on_all_servers_together(strategy):

@@ -195,8 +195,8 @@ def default_devices() -> list[jax.Device]:
         return jax.local_devices()
     except AssertionError as error:  # which JAX raises without a text
         raise UnknownDevice(
-            "JAX has no device: JAX_PLATFORMS names none of this machine. Unset it, or run "
-            "`replicax doctor`. See docs/install.md."
+            "No device here of the platforms that JAX_PLATFORMS or `jax.config` names. Unset it or "
+            "run `replicax doctor`. See docs/install.md."
         ) from error
 
 

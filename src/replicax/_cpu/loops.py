@@ -114,10 +114,11 @@ def _counted(
     def scan(constant: Sequence[Any], carried: Sequence[Any], cut: Sequence[Any]) -> Any:
         def round_(carried: Any, cut: Any) -> Any:
             # No result is an operand: JAX would take it out of the loop.
-            result = sum([*constant, *carried, *cut]) + jnp.ones(())
+            result = sum([*constant, *carried, *cut]) + jnp.ones((), "float32")
             return [result] * len(carried), [result] * stacked
 
-        how = {name: params[name] for name in ("length", "reverse", "unroll")}
+        names = ("length", "reverse", "unroll", "_split_transpose")
+        how = {name: params[name] for name in names if name in params}
         return lax.scan(round_, carried, cut, **how)
 
     number = jax.ShapeDtypeStruct((), "float32")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -17,7 +18,6 @@ import numpy as np
 from replicax._control.agreement import Agreement, agree
 from replicax._core import events
 from replicax._core.digests import checksum, glance
-from replicax._core.errors import UsageError
 from replicax._core.events import COPY, INPUT
 from replicax._core.placement import gather_rows, own_copy, place_batch, place_rows
 from replicax._core.values import WorkerRows, refuse_text
@@ -27,6 +27,8 @@ from replicax._keras.distribution import StoreDistribution
 from replicax._keras.workers import share_random_state
 
 Placed = tuple[Any, Agreement | None]
+
+_log = logging.getLogger("replicax")
 
 SAME_BATCHES = (
     "`fit`, `evaluate` and `predict` divide batches that all workers have: pass the same arrays "
@@ -41,12 +43,10 @@ def placed_batches(original: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(distribution, StoreDistribution):
             return original(self, distribution)
         adapter = self.data_adapter
-        if adapter.num_batches is not None and adapter.num_batches < 1:
-            raise no_batches()
         if isinstance(adapter, HostAdapter) and adapter.is_endless and not self.steps_per_epoch:
-            raise UsageError(
-                "The data set never ends. Pass `steps_per_epoch` to `fit`, and `steps` to "
-                "`evaluate` or `predict`, or remove its `repeat`. See docs/fit.md."
+            _log.warning(
+                "The data set never ends: only a callback stops `fit` or `evaluate`. Pass "
+                "`steps_per_epoch` or `steps`, or remove its `repeat`. See docs/fit.md."
             )
         on_cpu = distribution.topology.platform == "cpu"
         # Other devices have memory of their own, and the arrays of `fit` stay as they are while it
@@ -62,6 +62,8 @@ def placed_batches(original: Callable[..., Any]) -> Callable[..., Any]:
             return _of_arrays(adapter, distribution)
         if several:
             _meet(adapter)
+        if adapter.num_batches is not None and adapter.num_batches < 1:
+            raise no_batches()
         return placed(adapter.get_jax_iterator(), distribution, ahead=ahead, owned=owned)
 
     return batches

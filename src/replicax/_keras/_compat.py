@@ -820,3 +820,10 @@ def call_specs(model: Any) -> list[Any]:
     """
     specs: Any = get_input_signature(model)
     return list(specs)
+
+
+def copy_of_lambda(layer: Any) -> Any:
+    """A copy of a `Lambda` layer with its Python function, which Keras refuses to read again."""
+    config = layer.get_config()
+    read = {name: config[name] for name in ("name", "trainable", "dtype", "arguments")}
+    return type(layer)(layer.function, layer._output_shape, layer.__dict__.get("mask"), **read)

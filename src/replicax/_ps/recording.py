@@ -379,7 +379,7 @@ def record(
 
 
 def _refuse_text(arrays: Sequence[Any]) -> None:
-    if any(getattr(array.dtype, "kind", "") in "OSU" for array in arrays):
+    if any(getattr(array.dtype, "kind", "") in ("O", "S", "U") for array in arrays):
         raise UsageError(
             "A scheduled function cannot take text, only numbers. Make ids of it before, by "
             "`rx.layers.hash_ids`: in the data set's `map`, or before `schedule`."

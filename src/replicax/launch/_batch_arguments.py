@@ -144,9 +144,12 @@ def quantity(text: str) -> str:
 
 
 def _time(text: str) -> str:
-    # Slurm reads 2:00 as two minutes, and 2 as well.
-    if not re.fullmatch(r"\d+-\d+(:\d+){0,2}|\d+:\d+:\d+", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"must be [D-]H:M:S, such as 2:00:00, got {text!r}")
+    # Slurm reads 2:00 as two minutes.
+    forms = r"\d+|\d+:\d+:\d+|\d+-\d+(:\d+){0,2}|UNLIMITED|INFINITE"
+    if not re.fullmatch(forms, text, re.ASCII | re.IGNORECASE):
+        raise argparse.ArgumentTypeError(
+            f"must be [D-]H:M:S, such as 2:00:00, minutes or UNLIMITED, got {text!r}"
+        )
     return text
 
 

@@ -135,7 +135,8 @@ def write_or_submit(batch: Batch) -> int:
     if not batch.submit:
         print(batch.text, end="", flush=True)
         return 0
-    if not batch.is_module and not os.path.isfile(batch.script):
+    elsewhere = any(option.startswith(("--chdir", "-D")) for option in batch.sbatch)
+    if not (batch.is_module or elsewhere or os.path.exists(batch.script)):
         raise UsageError(f"No file {batch.script!r} to submit. Correct the path.")
     try:
         return subprocess.run(["sbatch"], input=batch.text, text=True).returncode

@@ -220,7 +220,9 @@ def _check_options(request: Request) -> None:
 
 def check_program(program: Program) -> None:
     """Refuse a missing file here, instead of letting every worker report it."""
-    if not program.is_module and not Path(program.target).is_file():
+    path = Path(program.target)
+    found = (path / "__main__.py").is_file() if path.is_dir() else path.exists()
+    if not program.is_module and not found:
         raise UsageError(
             f"No file {program.target!r} in {Path.cwd()}. Correct the path, or write `-m` before "
             "a module. Options of `replicax run` come before the program."

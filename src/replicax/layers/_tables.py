@@ -10,6 +10,7 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._core.lookup import NO_ID, embedding_lookup, embedding_lookup_sparse
+from replicax._keras import _compat
 from replicax._keras.distribution import installed
 from replicax._ps.tables.dynamic_table import DynamicTableSpec
 from replicax._ps.tables.table_home import place_table
@@ -446,8 +447,8 @@ def _copied(layer: Any) -> tuple[Any, list[np.ndarray]]:
         return _vocabulary(layer)
     # Operations that are not layers have no variables.
     values = [np.asarray(variable.value) for variable in getattr(layer, "variables", ())]
-    if not values and getattr(layer, "built", True):
-        return layer, values  # shared: Keras refuses to copy the Python function of a `Lambda`
+    if isinstance(layer, keras.layers.Lambda):
+        return _compat.copy_of_lambda(layer), values
     if not isinstance(layer, ShardedEmbedding) or layer.combiner is not None:
         return type(layer).from_config(layer.get_config()), values
     plain = keras.layers.Embedding(

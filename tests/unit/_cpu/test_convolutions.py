@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import re
 
@@ -13,7 +14,7 @@ from jax import lax
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from replicax._cpu import convolutions
+from replicax._cpu import convolutions, kernels
 from replicax._cpu.convolution_forms import Kind, form_of
 from replicax._cpu.convolutions import found_again
 from replicax._cpu.kernels import multiplies_pairs
@@ -248,8 +249,11 @@ def rounded(array):
     return np.asarray(array).astype("bfloat16").astype("float64")
 
 
-@pytest.mark.parametrize("pairs", [True, False])
-def test_numbers_of_sixteen_bits_are_right(kernel, pairs, monkeypatch):
+@pytest.mark.parametrize(("pairs", "tiles"), [(True, True), (True, False), (False, False)], ids=str)
+def test_numbers_of_sixteen_bits_are_right(kernel, pairs, tiles, monkeypatch, request):
+    use_tiles = kernels.function("rx_use_tiles", ctypes.c_int64)
+    request.addfinalizer(lambda: use_tiles(True))
+    assert bool(use_tiles(tiles)) <= tiles
     if not pairs:
         monkeypatch.setattr(convolutions, "multiplies_pairs", lambda: False)
     with_pairs = pairs and multiplies_pairs()

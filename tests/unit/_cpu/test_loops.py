@@ -97,6 +97,15 @@ def carries(program):
     ]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_numbers_may_have_64_bits(dtype):
+    with jax.enable_x64(True):
+        found, expected, _ = both(gradient, *arrays(dtype))
+    for ours, stock in zip(found, expected, strict=True):
+        assert ours.dtype == stock.dtype == dtype
+        np.testing.assert_allclose(ours, stock, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("function", [gradient, two_layers])
 def test_the_gradient_by_weights_is_summed_behind_the_loop(function, dtype):

@@ -481,10 +481,18 @@ def test_data_without_a_batch_are_refused(strategy, method, rows):
         getattr(net(strategy), method)(*data, batch_size=-1 if rows else None, verbose=0)
 
 
-@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
-def test_an_endless_data_set_needs_a_number_of_steps(strategy, method):
+@pytest.mark.parametrize("method", ["fit", "evaluate"])
+def test_a_callback_may_end_an_endless_data_set(strategy, method, caplog):
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.stop_training = batch == 3
+
+        def on_test_batch_end(self, batch, logs=None):
+            self.model.stop_evaluating = batch == 3
+
     endless = rx.data.Dataset.from_tensor_slices((X, Y)).repeat().batch(3)
-    with pytest.raises(rx.errors.UsageError, match="steps_per_epoch"):
-        getattr(net(strategy), method)(endless, verbose=0)
     steps = {"steps_per_epoch" if method == "fit" else "steps": 2}
     getattr(net(strategy), method)(endless, verbose=0, **steps)
+    assert not caplog.records
+    getattr(net(strategy), method)(endless, verbose=0, callbacks=[Stop()])
+    assert "steps_per_epoch" in caplog.text

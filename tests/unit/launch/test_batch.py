@@ -132,7 +132,7 @@ def test_an_option_that_sbatch_would_refuse_or_misread(typed, named, capsys):
     assert named in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("limit", ["2:00:00", "1-0:30:00", "2-12"])
+@pytest.mark.parametrize("limit", ["2:00:00", "1-0:30:00", "2-12", "90", "UNLIMITED"])
 def test_a_limit_reaches_the_job(limit, written):
     assert f"#SBATCH --time={limit}" in written("slurm", "--time", limit, "train.py").splitlines()
 
@@ -142,6 +142,7 @@ def test_a_missing_program_is_not_submitted(programs, capsys):
     assert main(["slurm", "--submit", "missing.py"]) == 2
     assert "missing.py" in capsys.readouterr().err
     assert not (folder / "script").exists()
+    assert main(["slurm", "--sbatch=--chdir=/elsewhere", "--submit", "missing.py"]) == 0
 
 
 def test_without_a_program_only_the_program_is_asked_for(capsys):

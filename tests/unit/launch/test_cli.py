@@ -241,3 +241,5 @@ def test_a_file_that_is_not_there_is_named_with_the_one_that_is_meant(
 def test_a_folder_is_no_program(tmp_path, capsys):
     assert _cli.main(["run", "--workers", "2", str(tmp_path)]) == 2
     assert str(tmp_path) in capsys.readouterr().err
+    (tmp_path / "__main__.py").write_text("print('hello')")
+    assert _cli.main(["run", "--workers", "1", str(tmp_path)]) == 0

@@ -776,6 +776,12 @@ int64_t rx_multiplies_pairs(void) {
 #endif
 }
 
+/* Leaves out tiles from now on, or asks for them again, and says whether there are any: for tests. */
+int64_t rx_use_tiles(int64_t wanted) {
+  __atomic_store_n(&tiles_known, !wanted, __ATOMIC_RELAXED);
+  return has_tiles();
+}
+
 XLA_FFI_Error *rx_convolution(XLA_FFI_CallFrame *frame) {
   if (told_version(frame)) return NULL;
   const XLA_FFI_Array *form = frame->attrs.attrs[0];

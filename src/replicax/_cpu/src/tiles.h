@@ -46,14 +46,14 @@ typedef struct {
 #define TILE_ADD(sum, left, right) __asm__ volatile("tdpbf16ps %%tmm" #right ", %%tmm" #left ", %%tmm" #sum::)
 
 /* Linux lets a process use tiles if it asks: ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA. */
+static int tiles_known; /* 1: no, 2: yes; threads find the same */
 static int has_tiles(void) {
-  static int known; /* 1: no, 2: yes; threads find the same */
-  int found = __atomic_load_n(&known, __ATOMIC_RELAXED);
+  int found = __atomic_load_n(&tiles_known, __ATOMIC_RELAXED);
   if (!found) {
     unsigned a, b, c, d = 0;
     const int has = __get_cpuid_count(7, 0, &a, &b, &c, &d) && d >> 22 & 1 && d >> 24 & 1;
     found = has && !syscall(SYS_arch_prctl, 0x1023, 18) ? 2 : 1;
-    __atomic_store_n(&known, found, __ATOMIC_RELAXED);
+    __atomic_store_n(&tiles_known, found, __ATOMIC_RELAXED);
   }
   return found == 2;
 }
@@ -130,6 +130,7 @@ static inline __attribute__((always_inline)) void turn(Vec rows[TILE]) {
 }
 
 #else
+static int tiles_known;
 static int has_tiles(void) { return 0; }
 #endif
 #endif
