@@ -7,6 +7,7 @@ hears, on its standard input, that this has happened.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -91,7 +92,7 @@ class Program:
         seen = self.seen.numpy()
         return {
             "seen": [int(seen.min()), int(seen.max()), int(seen.sum())],
-            "server": int(self.seen.device.rpartition(":")[2]),
+            "server": int(re.search(r"task:(\d+)", self.seen.device)[1]),
             "error": float(np.abs(self.weights.numpy() - TRUTH).max()),
             "recoveries": [one._asdict() for one in self.coordinator.recoveries],
         }
