@@ -100,6 +100,12 @@ def multiplies_pairs() -> bool:
     return asked is not None and bool(asked())
 
 
+def multiplies_tiles() -> bool:
+    """Whether the kernels multiply such pairs by tiles (AMX), several times as fast."""
+    asked = function("rx_multiplies_tiles")
+    return asked is not None and bool(asked())
+
+
 def _best(folder: Path) -> str:
     built = [name for name in LEVELS if (folder / f"{name}.so").exists()]
     if not built:

@@ -21,7 +21,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,8 +38,21 @@ from replicax._cpu.lowering import is_on_one_device
 from replicax._cpu.tuning import is_on
 
 _LEAST_ROWS = 1024
-_LEAST_ROWS_OF_PAIRS, _LEAST_PRODUCTS = 64, 1 << 23
 _VECTOR, _WIDEST = 16, 128  # widths are multiples of the one and at most the other
+
+
+class _Least(NamedTuple):
+    """The smallest products of `bfloat16` that the kernel multiplies faster than XLA."""
+
+    products: int
+    summed: int  # numbers that are summed to one of the result
+    rows: int
+    rows_turned: int  # where weights are transposed
+    rows_summed: int  # where the sum is over the rows
+
+
+_OF_PAIRS = _Least(1 << 23, 1, 64, 256, 1024)
+_OF_TILES = _Least(1 << 20, 48, 32, 16, 128)
 
 
 def with_products_turned(
@@ -152,17 +165,16 @@ def form_of(left: Any, right: Any, *, dimension_numbers: Any, **params: Any) -> 
     last_left, last = (tuple(range(array.ndim - count, array.ndim)) for array in (left, right))
     summed = math.prod(left.shape[axis] for axis in contracted[0])
     width_left, width = left.size // summed, right.size // summed
-    if width_left * width * summed < _LEAST_PRODUCTS:
+    least = _OF_TILES if kernels.multiplies_tiles() else _OF_PAIRS
+    if width_left * width * summed < least.products or summed < least.summed:
         return None
     if contracted == (first, first):
         kind, rows, ends = Kind.WEIGHT_GRADIENT, summed, (width_left, width)
-        fits = summed >= _LEAST_ROWS
+        fits = summed >= least.rows_summed
     else:
         kind, rows, ends = Kind.FORWARD, width_left, (summed, width)
         by_rows = contracted[0] == last_left and contracted[1] in (first, last)
-        # Weights whose rows are summed over are gathered first.
-        least = _LEAST_ROWS_OF_PAIRS * (1 if contracted[1] == first else 4)
-        fits = by_rows and rows >= least
+        fits = by_rows and rows >= (least.rows if contracted[1] == first else least.rows_turned)
     row, one = (1, rows), (1, 1)
     leads = contracted[1] == first
     form = Form(kind, 1, 1, row, ends[0], row, ends[1], one, one, one, (0, 0), leads)

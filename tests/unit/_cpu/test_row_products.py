@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -86,26 +88,56 @@ def test_each_device_its_rows():
     assert not is_for_kernel(lambda a, b: product(a, b), *divided)
 
 
+@pytest.fixture
+def tiles(request):
+    """Whether the kernel may use tiles, if this CPU has them."""
+    use_tiles = kernels.function("rx_use_tiles", ctypes.c_int64) or bool
+    use_tiles(request.param)
+    yield request.param
+    use_tiles(True)
+
+
+def are_computed_by_the_kernel(product, left, right):
+    """Whether the kernel computes a product; its numbers are right in any case."""
+    arrays = [jnp.asarray(numbers(*shape), "bfloat16") for shape in (left, right)]
+    run = jax.jit(with_rules(product))
+    expected = product(*(array.astype("float32") for array in arrays))
+    atol = 2**-8 * float(abs(expected).max())
+    np.testing.assert_allclose(run(*arrays).astype("float32"), expected, rtol=0, atol=atol)
+    return kernels.CONVOLUTION in run.lower(*arrays).as_text()
+
+
+@pytest.mark.parametrize("tiles", [True, False], ids=["tiles", "pairs"], indirect=True)
 @pytest.mark.parametrize(
     ("product", "left", "right"),
     [
-        (over((2,), (0,)), (4, 64, 48), (48, 700)),
+        (over((2,), (0,)), (4, 64, 64), (64, 700)),
         (over((2,), (1,)), (4, 512, 48), (100, 48)),  # a gradient by the rows
         (over((1, 2), (0, 1)), (300, 8, 16), (8, 16, 300)),  # several axes of a weight
         (over((0, 1), (0, 1)), (5, 411, 48), (5, 411, 8, 16)),  # by the weight, of odd rows
         (over((0,), (0,)), (2047, 33), (2047, 253)),
     ],
 )
-def test_products_of_sixteen_bits(product, left, right):
-    arrays = [jnp.asarray(numbers(*shape), "bfloat16") for shape in (left, right)]
-    run = jax.jit(with_rules(product))
-    is_convolution = kernels.CONVOLUTION in run.lower(*arrays).as_text()
-    assert is_convolution == kernels.multiplies_pairs()
-    expected = product(*(array.astype("float32") for array in arrays))
-    atol = 2**-8 * float(abs(expected).max())
-    np.testing.assert_allclose(run(*arrays).astype("float32"), expected, rtol=0, atol=atol)
+def test_products_of_sixteen_bits(product, left, right, tiles):
+    by_kernel = are_computed_by_the_kernel(product, left, right)
+    assert by_kernel == kernels.multiplies_pairs()
 
 
+@pytest.mark.parametrize("tiles", [True, False], ids=["tiles", "pairs"], indirect=True)
+@pytest.mark.parametrize(
+    ("product", "left", "right"),
+    [
+        (over((1,), (0,)), (33, 160), (160, 257)),
+        (over((1,), (1,)), (16, 300), (333, 300)),  # pairs of a weight that fill no tile
+        (over((0,), (0,)), (129, 100), (129, 90)),
+    ],
+)
+def test_small_products_of_sixteen_bits_are_for_tiles(product, left, right, tiles):
+    by_kernel = are_computed_by_the_kernel(product, left, right)
+    assert by_kernel == kernels.multiplies_tiles()
+
+
+@pytest.mark.parametrize("tiles", [False], indirect=True)
 @pytest.mark.parametrize(
     ("product", "left", "right"),
     [
@@ -116,9 +148,8 @@ def test_products_of_sixteen_bits(product, left, right):
         (over((1, 2), (1, 0)), (512, 32, 32), (32, 32, 128)),  # another order
     ],
 )
-def test_other_products_of_sixteen_bits_are_left_to_xla(product, left, right):
-    arrays = [jnp.ones(shape, "bfloat16") for shape in (left, right)]
-    assert kernels.CONVOLUTION not in jax.jit(with_rules(product)).lower(*arrays).as_text()
+def test_other_products_of_sixteen_bits_are_left_to_xla(product, left, right, tiles):
+    assert not are_computed_by_the_kernel(product, left, right)
 
 
 def test_neither_exported_nor_switched_off():

@@ -45,7 +45,7 @@ enum { TALL = 6 }; /* 12 of 16; of NEON, whose vectors are half as long, 24 of 3
 enum { WIDE = 2 * LANES, HIGH = 12 }; /* columns of a tile; rows of a tile that is one vector wide */
 enum { COPIED = 192 << 10, KEPT = 64 << 20 }; /* bytes: of a block; of all chunks' weight gradients */
 enum { FEW = 1 << 18 };   /* numbers that are read as one block, if weights are more */
-enum { ALONE = 1 << 18 }; /* so few products are not worth a second thread */
+enum { ALONE = 1 << 18, ALONE_BY_TILES = 1 << 21 }; /* so few products are not worth a second thread */
 
 typedef struct { int64_t first, end, a, count, to; } Row; /* its runs; `count` rows of tiles from a on */
 typedef struct { Run *runs; Row *rows; int64_t run_count, row_count, low, high; int fills; } Plan;
@@ -272,12 +272,17 @@ static void round_numbers(float *numbers, int64_t count) {
 }
 
 /* Makes a pair of bfloat16 of each two numbers. */
-static void pair_weights(float *first, float *second, int64_t count) {
-  round_numbers(first, count), round_numbers(second, count);
+#if HAS_PAIRS
+__attribute__((target("avx512bf16")))
+#endif
+static void pair_weights(float *first, const float *second, int64_t count) {
+#if HAS_PAIRS
   for (int64_t i = 0; i < count; i += LANES) {
-    Ints *low = (Ints *)(first + i), *high = (Ints *)(second + i);
-    *low = (*low >> 16 & 0xffff) | *high;
+    const __m256i low = (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(first + i));
+    const __m256i high = (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(second + i));
+    _mm512_storeu_si512(first + i, _mm512_cvtepu16_epi32(low) | _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
   }
+#endif
 }
 
 static inline void pick(float *to, const float *weights, const int64_t *at, int64_t count, int together) {
@@ -318,6 +323,26 @@ static void turn_panel(const Job *job, int64_t number, float *packed) {
 }
 #endif
 
+#if HAS_TILES
+/* A tap's weights, whose pairs are side by side, to rows of a panel. */
+static __attribute__((target("avx512bf16"))) void turn_weights(
+    const Job *job, const float *weights, const int64_t *at, Panel panel, float *packed) {
+  for (int64_t low = 0; low < panel.width; low += TILE)
+    for (int64_t pair = 0; pair < job->from_each; pair += TILE) {
+      const int64_t rows = least(TILE, job->from_each - pair), columns = most(0, least(TILE, panel.columns - low));
+      const uint32_t some = (1ull << 2 * rows) - 1;
+      Vec turned[TILE] = {0};
+      for (int64_t i = 0; i < columns; i++) {
+        const float *from = weights + at[low + i] + 2 * pair;
+        const __m512 first = _mm512_maskz_loadu_ps(some, from), second = _mm512_maskz_loadu_ps(some >> LANES, from + LANES);
+        turned[i] = (Vec)_mm512_cvtne2ps_pbh(second, first);
+      }
+      turn(turned);
+      for (int64_t i = 0; i < rows; i++) *(Vec *)(packed + (pair + i) * panel.width + low) = turned[i];
+    }
+}
+#endif
+
 /* Weights to their panels, or back the sums of their gradients over all chunks. */
 static void pack_panel(const Job *job, int64_t number, float *packed) {
 #if HAS_TILES
@@ -336,6 +361,13 @@ static void pack_panel(const Job *job, int64_t number, float *packed) {
   if (!job->weight && panel.columns < panel.width) memset(packed, 0, job->depth * panel.width * sizeof *packed);
   for (int64_t tap = 0; tap < f[KH] * f[KW]; tap++) {
     int64_t first = (tap / f[KW] * f[KW] + job->columns[tap % f[KW]].kernel) * (f[C] / f[GROUPS]) * f[O];
+#if HAS_TILES
+    if (pairs && job->apart_from == 1) {
+      turn_weights(job, job->other + first, at, panel, packed);
+      packed += job->from_each * panel.width;
+      continue;
+    }
+#endif
     for (int64_t from = 0; from < job->from_each; from++, first += (1 + pairs) * job->apart_from, packed += panel.width)
       if (!job->weight) {
         pick(packed, job->other + first, at, panel.columns, together);
@@ -749,7 +781,7 @@ static int convolve(const XLA_FFI_CallFrame *frame, const int64_t *f, void *a, v
   job->phase = (int64_t *)(job->columns + f[KW]);
   arrange(job);
   const int64_t products = f[N] * f[OH] * f[OW] * f[O] * f[KH] * f[KW] * (f[C] / f[GROUPS]);
-  const int64_t threads = products < ALONE ? 1 : threads_of(frame);
+  const int64_t threads = products < (job->tiles ? ALONE_BY_TILES : ALONE) ? 1 : threads_of(frame);
   divide(job, threads);
   const int64_t size = job->panels * job->depth * WIDE, packers = size < 1 << 16 ? 1 : threads;
   int bad = 0;
@@ -775,6 +807,9 @@ int64_t rx_multiplies_pairs(void) {
   return 0;
 #endif
 }
+
+/* Whether it multiplies them by tiles. */
+int64_t rx_multiplies_tiles(void) { return rx_multiplies_pairs() && has_tiles(); }
 
 /* Leaves out tiles from now on, or asks for them again, and says whether there are any: for tests. */
 int64_t rx_use_tiles(int64_t wanted) {
