@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 from jax.core import Tracer
+from jax.dtypes import canonicalize_dtype
 
 from replicax._core import seams
 from replicax._core.errors import UsageError
@@ -376,11 +377,12 @@ def of_replica(variable: Any, value: Any) -> Any:
 
 
 def abstract(leaf: Any) -> Any:
-    """The shape and type of an array; a nest of arrays keeps its structure."""
+    """The shape and type of an array in JAX; a nest of arrays keeps its structure."""
 
     def one(array: Any) -> Any:
         weak_type = getattr(array, "weak_type", False)
-        return jax.ShapeDtypeStruct(array.shape, array.dtype, weak_type=weak_type)
+        dtype = canonicalize_dtype(array.dtype, allow_extended_dtype=True)
+        return jax.ShapeDtypeStruct(array.shape, dtype, weak_type=weak_type)
 
     return jax.tree.map(one, leaf)
 

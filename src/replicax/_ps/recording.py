@@ -24,7 +24,7 @@ from replicax._core.errors import UsageError
 from replicax._core.tracing import trace_around_tapes
 from replicax._keras import _compat
 from replicax._program.aggregation import change
-from replicax._program.capture import Captured, TraceAgain, abstract, capture, current_recorder
+from replicax._program.capture import Captured, TraceAgain, capture, current_recorder
 from replicax._program.feeding import Refusal
 from replicax._program.program import rebuilt
 
@@ -348,8 +348,8 @@ def record(
 ) -> Recorded:
     """Trace a closure, a function of a list of arrays, or of their shapes.
 
-    `example` gives a batch (or its shapes) like those of an iterator that `fn` reads. `DenseUse` if
-    it needs all of a table.
+    `example` gives the shapes of a batch like those of an iterator that `fn` reads. They keep their
+    types: a worker compares its batches with them. `DenseUse` if `fn` needs all of a table.
     """
     inputs, known = Inputs(), ()
     _refuse_text(arrays)
@@ -360,7 +360,7 @@ def record(
         try:
             captured = _captured(fn, arrays, recorder, known)
         except NeedsBatch as need:
-            batch = jax.tree.map(abstract, example(need.source))
+            batch = example(need.source)
             _refuse_text(jax.tree.leaves(batch))
             inputs.batches.append((need.source, batch))
             continue
