@@ -404,6 +404,12 @@ def test_two_strategies_take_turns_on_the_same_devices(strategy, mirrored):
     assert_trees_close(other.value, np.full(3, 10.0))
 
 
+@two_strategies
+def test_arrays_of_text_are_refused(strategy):
+    with pytest.raises(rx.errors.UsageError, match="Make ids of"):
+        strategy.run(lambda x: x, args=(np.array(["a", "b"]),))
+
+
 def test_values_from_function_count_the_replicas(strategy):
     contexts = []
 

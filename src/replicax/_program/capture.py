@@ -25,7 +25,7 @@ from replicax._core import seams
 from replicax._core.errors import UsageError
 from replicax._core.placement import is_spread
 from replicax._core.tracing import Reader, read_by
-from replicax._core.values import PerReplica
+from replicax._core.values import PerReplica, is_text
 from replicax._keras import _compat
 from replicax._program.explain import raise_explained
 
@@ -381,6 +381,11 @@ def abstract(leaf: Any) -> Any:
 
     def one(array: Any) -> Any:
         weak_type = getattr(array, "weak_type", False)
+        if is_text(array):
+            raise UsageError(
+                f"A compiled function takes numbers, got an array of {array.dtype}. Make ids of "
+                "text before, by `rx.layers.hash_ids` or a lookup layer: in the data set's `map`."
+            )
         dtype = canonicalize_dtype(array.dtype, allow_extended_dtype=True)
         return jax.ShapeDtypeStruct(array.shape, dtype, weak_type=weak_type)
 

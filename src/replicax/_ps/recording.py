@@ -352,7 +352,6 @@ def record(
     types: a worker compares its batches with them. `DenseUse` if `fn` needs all of a table.
     """
     inputs, known = Inputs(), ()
-    _refuse_text(arrays)
     rounds = 0
     while rounds < MAX_ROUNDS + len(inputs.batches):  # each round finds one batch
         rounds += 1
@@ -361,7 +360,6 @@ def record(
             captured = _captured(fn, arrays, recorder, known)
         except NeedsBatch as need:
             batch = example(need.source)
-            _refuse_text(jax.tree.leaves(batch))
             inputs.batches.append((need.source, batch))
             continue
         except NotBuilt as need:
@@ -376,14 +374,6 @@ def record(
             return _recorded(captured, recorder)
         known = captured.variables  # finding them again would cost one more trace each round
     raise RuntimeError("A closure must do the same each time that it is traced.")
-
-
-def _refuse_text(arrays: Sequence[Any]) -> None:
-    if any(getattr(array.dtype, "kind", "") in ("O", "S", "U") for array in arrays):
-        raise UsageError(
-            "A scheduled function cannot take text, only numbers. Make ids of it before, by "
-            "`rx.layers.hash_ids`: in the data set's `map`, or before `schedule`."
-        )
 
 
 def _learned(inputs: Inputs, recorder: Recorder) -> bool:
