@@ -277,7 +277,7 @@ def _verify(options: Options) -> int:
             )
     except UsageError:
         raise
-    except (Exception, SystemExit):  # of the script, on one device
+    except Exception:  # of the script, on one device
         traceback.print_exc()
         return 2
     print(f"\n{found.table()}", flush=True)
