@@ -21,7 +21,7 @@ from fitting import ROWS, TARGETS, dense_net, made, weight_difference
 
 SAMPLE = np.random.default_rng(7)
 X = SAMPLE.normal(size=(101, 8, 8, 1)).astype("float32")
-Y = SAMPLE.integers(0, 10, 101)
+Y = SAMPLE.integers(0, 10, 101).astype("int32")  # Keras without a strategy warns of 64 bits
 
 SEVERAL = ("one_device", "mirrored_3", "central_storage_4")
 

@@ -404,6 +404,12 @@ def test_two_strategies_take_turns_on_the_same_devices(strategy, mirrored):
     assert_trees_close(other.value, np.full(3, 10.0))
 
 
+@two_strategies
+def test_arrays_of_text_are_refused(strategy):
+    with pytest.raises(rx.errors.UsageError, match="Make ids of"):
+        strategy.run(lambda x: x, args=(np.array(["a", "b"]),))
+
+
 def test_values_from_function_count_the_replicas(strategy):
     contexts = []
 
@@ -415,3 +421,18 @@ def test_values_from_function_count_the_replicas(strategy):
     replicas = strategy.num_replicas_in_sync
     assert contexts == [(r, replicas) for r in range(replicas)]
     assert local(strategy, value["x"]) == list(range(replicas))
+
+
+@pytest.mark.filterwarnings("error:Explicitly requested dtype")
+@two_strategies
+def test_numbers_of_64_bits_become_32_without_a_warning(strategy):
+    ids = np.arange(4).reshape(-1, 1)
+    twice = rx.function(lambda args: strategy.run(lambda x, y: (2 * x, 2 * y), args=args))
+    for call in (twice, twice.python_function):
+        found = [local(strategy, one)[0] for one in call((ids, ids.astype("float64")))]
+        assert [one.dtype for one in found] == ["int32", "float32"]
+        np.testing.assert_array_equal(found[0], 2 * ids)
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Embedding(4, 3), keras.layers.Flatten()])
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(ids, ids[:, 0] % 3, batch_size=4, verbose=0)

@@ -116,6 +116,18 @@ def test_a_model_may_have_sounds_of_any_length(compute, given, shape):
     same(tf.keras.Model(inputs, found)(sound), compute(sound))
 
 
+@pytest.mark.parametrize("norm", [None, "ortho"])
+@pytest.mark.parametrize("kind", [1, 2, 3, 4])
+def test_cosines_of_any_length_in_a_model(kind, norm):
+    def compute(x):
+        return s.dct(x, kind, norm=None if kind == 1 else norm)
+
+    inputs = tf.keras.Input((None,))
+    found = tf.keras.layers.Lambda(compute)(inputs)
+    assert found.shape == (None, None)
+    same(tf.keras.Model(inputs, found)(REAL), compute(REAL))
+
+
 def test_short_sounds_have_no_frames_but_padded_ones():
     assert s.frame(jnp.ones(100), 512, 128).shape == (0, 512)
     assert s.frame(np.ones(0, "float32"), 4, 2, pad_end=True).shape == (0, 4)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from replicax._core import host_calls
+from replicax._core import folder, host_calls
 from replicax._core.errors import needs
 
 if TYPE_CHECKING:
@@ -26,9 +26,10 @@ class EventFile:
     """The event file of one run; up to `queue` events wait to be written, for up to `seconds`."""
 
     def __init__(self, logdir: str | Path, queue: int, seconds: float, suffix: str) -> None:
-        self._own = part("summary.writer.event_file_writer").EventFileWriter(
-            str(logdir), queue, seconds, suffix
-        )
+        with folder.named(str(logdir)):
+            self._own = part("summary.writer.event_file_writer").EventFileWriter(
+                str(logdir), queue, seconds, suffix
+            )
         self._end = weakref.finalize(self, _end, self._own)
         # A program that ends has written everything: weakref.finalize would come too late for
         # what compiled code has under way.
@@ -38,7 +39,7 @@ class EventFile:
         self, tag: str, kind: str, tensor: np.ndarray, step: int, description: str = ""
     ) -> None:
         """Add a summary: of the kind `scalars`, `histograms`, `images` or `text`."""
-        event, summary = part("compat.proto.event_pb2"), part("compat.proto.summary_pb2")
+        summary = part("compat.proto.summary_pb2")
         metadata = summary.SummaryMetadata(
             plugin_data=summary.SummaryMetadata.PluginData(plugin_name=kind),
             summary_description=description,
@@ -50,22 +51,23 @@ class EventFile:
         )
         proto = part("util.tensor_util").make_tensor_proto(tensor)
         value = summary.Summary.Value(tag=tag, tensor=proto, metadata=metadata)
-        self._own.add_event(
-            event.Event(
-                wall_time=time.time(), step=int(step), summary=summary.Summary(value=[value])
-            )
-        )
+        self._add(step=int(step), summary=summary.Summary(value=[value]))
 
     def add_graph(self, graph: Any) -> None:
         """Add a `GraphDef`, which the graph plugin shows."""
-        event = part("compat.proto.event_pb2").Event
-        self._own.add_event(event(wall_time=time.time(), graph_def=graph.SerializeToString()))
+        self._add(graph_def=graph.SerializeToString())
+
+    def _add(self, **content: Any) -> None:
+        event = part("compat.proto.event_pb2").Event(wall_time=time.time(), **content)
+        with folder.named(self._own.get_logdir()):
+            self._own.add_event(event)
 
     def flush(self) -> None:
         """Write all, also what compiled code has under way."""
         if self._end.alive:
             host_calls.flush()
-            self._own.flush()
+            with folder.named(self._own.get_logdir()):
+                self._own.flush()
 
     def close(self) -> None:
         """Write all, and end."""
@@ -74,7 +76,8 @@ class EventFile:
 
 def _end(own: Any) -> None:
     host_calls.flush()
-    own.close()
+    with folder.named(own.get_logdir()):
+        own.close()
 
 
 def histogram(data: Any, buckets: int, numpy: Any) -> Any:

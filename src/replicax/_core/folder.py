@@ -101,6 +101,17 @@ class NewFolder:
 
 
 @contextlib.contextmanager
+def named(path: str | os.PathLike[str]) -> Generator[None]:
+    """Name the path in an error of writing, as of a full disk: Python names none there."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno and error.filename is None:
+            error.filename = os.fspath(path)
+        raise
+
+
+@contextlib.contextmanager
 def created(path: str | os.PathLike[str]) -> Generator[BinaryIO]:
     """A new file, which is safe from a loss of power when the block ends.
 

@@ -10,6 +10,7 @@ import warnings
 from typing import Any
 
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from replicax._core.context import current_frame, current_group
 from replicax._core.errors import NotInReplicaContext, UsageError
@@ -31,10 +32,10 @@ def compute_average_loss(
             number of replicas, with a warning if the replicas hold different numbers.
 
     Returns:
-        A scalar: Σ loss·weight / global_batch_size, and 0 for an empty batch.
+        A scalar: Σ loss·weight / global_batch_size, and 0 if that is 0, as in TensorFlow.
 
     Raises:
-        UsageError: If the losses are a scalar.
+        UsageError: If the losses are a scalar, or the batch size is negative or no scalar.
         NotInReplicaContext: If it is called in a scope outside `run` without a global batch
             size.
 
@@ -63,9 +64,11 @@ def compute_average_loss(
                 "docs/custom_loops.md.",
                 stacklevel=2,
             )
-    # 0 for an empty batch, by a division that is defined everywhere.
     count = jnp.asarray(global_batch_size)
-    return jnp.where(count == 0, 0.0, jnp.sum(losses) / jnp.maximum(count, 1))
+    if count.ndim or (not isinstance(count, Tracer) and count < 0):
+        raise UsageError.of("global_batch_size", "a number of rows, 0 or more", global_batch_size)
+    # 0 for an empty batch, by a division that is defined everywhere.
+    return jnp.where(count == 0, 0.0, jnp.sum(losses) / jnp.where(count == 0, 1, count))
 
 
 def scale_regularization_loss(regularization_loss: Any) -> Any:

@@ -166,8 +166,10 @@ def _from_meeting(original: Callable[..., Any]) -> Callable[..., Any]:
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         owner = _compat.strategy_of(self)
         placed = keras.distribution.distribution()  # a program's own `keras.distribution`
-        if owner is placed is None and not seams.speaks_tensorflow:
-            _say_that_keras_is_alone()
+        frame = current_frame()
+        is_chosen = frame is not None and frame.strategy.num_replicas_in_sync == 1
+        if owner is placed is None and not is_chosen and not seams.speaks_tensorflow:
+            _say_that_keras_is_alone(self.name)
         local = owner and owner.extended.distribution.engine.local_steps
         with local.several_at_once(self) if local else contextlib.nullcontext():
             history = original(self, *args, **kwargs)
@@ -191,13 +193,18 @@ def _heard_of_at_its_end(original: Callable[..., Any]) -> Callable[..., Any]:
     return fit
 
 
-@functools.cache
-def _say_that_keras_is_alone() -> None:
+_told_of_keras_alone: set[str] = set()
+
+
+def _say_that_keras_is_alone(name: str) -> None:
     """One line a process, for programs that forgot a scope."""
-    _log.warning(
-        "Keras trains this model on one device, without Replicax: it was made outside every "
-        "`strategy.scope()`. Make and compile it inside one, or ignore this line."
-    )
+    if not _told_of_keras_alone:
+        _told_of_keras_alone.add(name)
+        _log.warning(
+            "The model '%s' was made outside every `strategy.scope()`: Keras trains it on one "
+            "device, without Replicax. Make and compile it inside one, or ignore this line.",
+            name,
+        )
 
 
 def _say_that_layers_are_not_compiled(names: set[str]) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
@@ -31,7 +32,8 @@ def value_and_grad(
         per variable, in order; with `has_aux`, `((value, aux), gradients)`.
 
     Raises:
-        UsageError: If there are no variables to differentiate by, or something else is among them.
+        UsageError: If there are no variables to differentiate by, or something else is among them;
+            if `fn` is no function, or does not return a scalar.
 
     Example:
         >>> import keras
@@ -41,6 +43,11 @@ def value_and_grad(
         >>> float(value), float(gradient)
         (36.0, 24.0)
     """
+
+    if not callable(fn):
+        raise UsageError.of(
+            "fn", "a function", fn, "It comes first: `rx.value_and_grad(fn, variables)`."
+        )
 
     def wrapped(*args: Any, **kwargs: Any) -> tuple[Any, list[Any]]:
         call = functools.partial(fn, *args, **kwargs)
@@ -75,7 +82,7 @@ def _differentiate(
             result = call()
         updates = scope.updates()
         written[:] = [variable for variable, _ in updates]
-        value, aux = result if has_aux else (result, None)
+        value, aux = _parted(result, has_aux=has_aux)
         return value, (aux, [new for _, new in updates])
 
     values = [_compat.read(variable) for variable in wanted]
@@ -84,10 +91,31 @@ def _differentiate(
     return ((value, aux) if has_aux else value), gradients, updates
 
 
+def _parted(result: Any, *, has_aux: bool) -> tuple[Any, Any]:
+    is_pair = isinstance(result, tuple | list) and len(result) == 2
+    value, aux = result if has_aux and is_pair else (result, None)
+    is_one = jax.tree_util.all_leaves([value])
+    if has_aux and not is_pair or not is_one or np.shape(value):
+        found = f"shape {np.shape(value)}" if is_one else f"a {type(value).__name__}"
+        raise UsageError(
+            f"`fn` must return a scalar, or `(scalar, anything)` with `has_aux=True`; with "
+            f"has_aux={has_aux} it returned {found}. Pass the other `has_aux`, or take a mean."
+        )
+    return value, aux
+
+
 def _wanted(variables: Any) -> Sequence[Any]:
     if isinstance(variables, _compat.KerasVariable):
         return [variables]
-    wanted = list(getattr(variables, "trainable_variables", variables))
+    wanted = getattr(variables, "trainable_variables", variables)
+    if not isinstance(wanted, Iterable):
+        raise UsageError.of(
+            "variables",
+            "a list of variables, a model or a layer",
+            wanted,
+            "The function comes first: `rx.value_and_grad(fn, variables)`.",
+        )
+    wanted = list(wanted)
     if nested := [type(one).__name__ for one in wanted if not hasattr(one, "shape")]:
         raise UsageError(
             f"Cannot differentiate by a {nested[0]} among `variables`, only by variables. Join the "

@@ -19,12 +19,13 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 from jax.core import Tracer
+from jax.dtypes import canonicalize_dtype
 
 from replicax._core import seams
 from replicax._core.errors import UsageError
 from replicax._core.placement import is_spread
 from replicax._core.tracing import Reader, read_by
-from replicax._core.values import PerReplica
+from replicax._core.values import PerReplica, is_text
 from replicax._keras import _compat
 from replicax._program.explain import raise_explained
 
@@ -376,11 +377,17 @@ def of_replica(variable: Any, value: Any) -> Any:
 
 
 def abstract(leaf: Any) -> Any:
-    """The shape and type of an array; a nest of arrays keeps its structure."""
+    """The shape and type of an array in JAX; a nest of arrays keeps its structure."""
 
     def one(array: Any) -> Any:
         weak_type = getattr(array, "weak_type", False)
-        return jax.ShapeDtypeStruct(array.shape, array.dtype, weak_type=weak_type)
+        if is_text(array):
+            raise UsageError(
+                f"A compiled function takes numbers, got an array of {array.dtype}. Make ids of "
+                "text before, by `rx.layers.hash_ids` or a lookup layer: in the data set's `map`."
+            )
+        dtype = canonicalize_dtype(array.dtype, allow_extended_dtype=True)
+        return jax.ShapeDtypeStruct(array.shape, dtype, weak_type=weak_type)
 
     return jax.tree.map(one, leaf)
 

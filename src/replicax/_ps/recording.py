@@ -24,7 +24,7 @@ from replicax._core.errors import UsageError
 from replicax._core.tracing import trace_around_tapes
 from replicax._keras import _compat
 from replicax._program.aggregation import change
-from replicax._program.capture import Captured, TraceAgain, abstract, capture, current_recorder
+from replicax._program.capture import Captured, TraceAgain, capture, current_recorder
 from replicax._program.feeding import Refusal
 from replicax._program.program import rebuilt
 
@@ -348,11 +348,10 @@ def record(
 ) -> Recorded:
     """Trace a closure, a function of a list of arrays, or of their shapes.
 
-    `example` gives a batch (or its shapes) like those of an iterator that `fn` reads. `DenseUse` if
-    it needs all of a table.
+    `example` gives the shapes of a batch like those of an iterator that `fn` reads. They keep their
+    types: a worker compares its batches with them. `DenseUse` if `fn` needs all of a table.
     """
     inputs, known = Inputs(), ()
-    _refuse_text(arrays)
     rounds = 0
     while rounds < MAX_ROUNDS + len(inputs.batches):  # each round finds one batch
         rounds += 1
@@ -360,8 +359,7 @@ def record(
         try:
             captured = _captured(fn, arrays, recorder, known)
         except NeedsBatch as need:
-            batch = jax.tree.map(abstract, example(need.source))
-            _refuse_text(jax.tree.leaves(batch))
+            batch = example(need.source)
             inputs.batches.append((need.source, batch))
             continue
         except NotBuilt as need:
@@ -376,14 +374,6 @@ def record(
             return _recorded(captured, recorder)
         known = captured.variables  # finding them again would cost one more trace each round
     raise RuntimeError("A closure must do the same each time that it is traced.")
-
-
-def _refuse_text(arrays: Sequence[Any]) -> None:
-    if any(getattr(array.dtype, "kind", "") in ("O", "S", "U") for array in arrays):
-        raise UsageError(
-            "A scheduled function cannot take text, only numbers. Make ids of it before, by "
-            "`rx.layers.hash_ids`: in the data set's `map`, or before `schedule`."
-        )
 
 
 def _learned(inputs: Inputs, recorder: Recorder) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from replicax._core.errors import ReplicaxError, UsageError, needs
+from replicax._core.folder import named
 
 Options = dict[str, Any]
 
@@ -52,7 +53,8 @@ def _check_writable(file: Any) -> None:
 
 def _write(file: str | None, text: str) -> None:
     if file:
-        Path(file).write_text(text, encoding="utf-8")
+        with named(file):
+            Path(file).write_text(text, encoding="utf-8")
 
 
 def _compare(options: Options) -> int:
@@ -67,9 +69,9 @@ def _compare(options: Options) -> int:
     settings = report.Settings(**options)
     with progress.for_stdout() as listener:
         comparison = report.compare(settings, listener=listener)
+    print(f"\n{text.to_text(comparison)}\n", flush=True)  # a full disk does not lose it
     files = text.save(comparison, folder)
-    names = ", ".join(file.name for file in files)
-    print(f"\n{text.to_text(comparison)}\n\nWritten to {folder}: {names}", flush=True)
+    print(f"Written to {folder}: {', '.join(file.name for file in files)}", flush=True)
     if show:
         _show(folder / text.PAGE)
     verdict = text.verdict(comparison)
@@ -275,7 +277,7 @@ def _verify(options: Options) -> int:
             )
     except UsageError:
         raise
-    except (Exception, SystemExit):  # of the script, on one device
+    except Exception:  # of the script, on one device
         traceback.print_exc()
         return 2
     print(f"\n{found.table()}", flush=True)

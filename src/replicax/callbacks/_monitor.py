@@ -17,6 +17,7 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._core.event_files import EventFile
+from replicax._core.folder import named
 from replicax._core.machine import nvidia
 from replicax._fit.figures import Count, between
 from replicax._fit.steps import pace_of
@@ -162,8 +163,9 @@ class ReplicaMonitor(keras.callbacks.Callback):
         if self._lines is None:
             return
         line = {"kind": kind, "step": self._pace.steps, **place, "time": time.time(), **about}
-        self._lines.write(json.dumps({key: _as_json(value) for key, value in line.items()}) + "\n")
-        self._lines.flush()
+        with named(self._lines.name):
+            text = json.dumps({key: _as_json(value) for key, value in line.items()})
+            print(text, file=self._lines, flush=True)
         if self._events is not None:
             for tag, number in _scalars(about):
                 self._events.add(f"{kind}/{tag}", "scalars", np.asarray(number, "f4"), line["step"])

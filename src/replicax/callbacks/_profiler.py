@@ -11,6 +11,7 @@ import jax
 import keras
 
 from replicax._core.errors import UsageError
+from replicax._core.folder import named
 from replicax._keras import _compat
 from replicax._tools.profile.recorder import Plan, Recorder, talk_timed
 from replicax._tools.profile.summary import summarized
@@ -103,4 +104,5 @@ class Profiler(keras.callbacks.Callback):
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         for name, text in (("md", to_markdown), ("json", to_json)):
-            (self._folder / f"profile.{name}").write_text(text(self.profile), encoding="utf-8")
+            with named(self._folder):
+                (self._folder / f"profile.{name}").write_text(text(self.profile), encoding="utf-8")

@@ -24,7 +24,7 @@ import jax
 import numpy as np
 
 from replicax._core.errors import CorruptRecord, UsageError
-from replicax._core.folder import NewFolder
+from replicax._core.folder import NewFolder, named
 from replicax.data._spec import ArraySpec, spec_of
 
 NAME = "replicax.json"
@@ -255,20 +255,22 @@ class Writer:
             self._columns = [Column(opened, number) for number in range(len(leaves))]
         if tree != self._tree or not leaves:
             raise _unlike(f"a nest {tree} after {self._rows} of {self._tree}")
-        for column, leaf in zip(self._columns, leaves, strict=True):
-            column.append(leaf)
+        with named(self._new.target):
+            for column, leaf in zip(self._columns, leaves, strict=True):
+                column.append(leaf)
         self._rows += 1
 
     def finish(self, compression: str | None = None, *, replace: bool = True) -> None:
         """Put the folder into its place at once; without `replace`, discard it if one is there."""
-        leaves = tuple(column.finish() for column in self._columns)
-        if compression == "GZIP":
-            for stream in self._streams:
-                stream.compress()
-        structure = self._tree and self._tree.unflatten(range(len(leaves)))
-        sizes = {os.path.basename(s.path): os.path.getsize(s.path) for s in self._streams}
-        Manifest(self._rows, compression, structure, leaves, sizes).write(self._folder)
-        self._new.finish(replace=replace)
+        with named(self._new.target):
+            leaves = tuple(column.finish() for column in self._columns)
+            if compression == "GZIP":
+                for stream in self._streams:
+                    stream.compress()
+            structure = self._tree and self._tree.unflatten(range(len(leaves)))
+            sizes = {os.path.basename(s.path): os.path.getsize(s.path) for s in self._streams}
+            Manifest(self._rows, compression, structure, leaves, sizes).write(self._folder)
+            self._new.finish(replace=replace)
         self.discard()
 
 

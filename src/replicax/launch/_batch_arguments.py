@@ -94,7 +94,9 @@ def add_kubernetes(commands: Commands) -> None:
         description=_KUBERNETES,
         epilog=_KUBERNETES_EXAMPLES,
     )
-    parser.add_argument("--image", help="an image with Replicax and the program; required")
+    parser.add_argument(
+        "--image", type=image_name, help="an image with Replicax and the program; required"
+    )
     parser.add_argument("--workers", type=positive, default=1, metavar="N", help="(default: 1)")
     parser.add_argument(
         "--ps",
@@ -139,6 +141,16 @@ def quantity(text: str) -> str:
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)?(m|[kMGTP]i?)?", text, re.ASCII):
         raise argparse.ArgumentTypeError(
             f"must be a Kubernetes quantity such as 4, 500m or 16Gi, got {text!r}"
+        )
+    return text
+
+
+def image_name(text: str) -> str:
+    """Read the name of an image, as registries allow it."""
+    name = r"[\w.-]+(:\d+)?(/[a-z0-9._-]+)*(:[\w.-]+)?(@\w+:[0-9a-f]{32,})?"
+    if not re.fullmatch(name, text, re.ASCII):
+        raise argparse.ArgumentTypeError(
+            f"must be an image such as registry.example/train:1, got {text!r}"
         )
     return text
 

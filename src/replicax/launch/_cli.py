@@ -158,6 +158,7 @@ class _Parser(argparse.ArgumentParser):
     def _refuse(self, unknown: Sequence[str]) -> None:
         if unknown:
             meant = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions)
+            meant = meant or f" `{self.prog} --help` lists the options."
             self.error(f"unrecognized arguments: {' '.join(unknown)}.{meant}")
 
     def options_in(self, arguments: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from replicax._core.errors import ReplicaxError, UsageError, did_you_mean
+from replicax.launch._batch_arguments import image_name
 from replicax.launch._run_arguments import positive
 
 if TYPE_CHECKING:
@@ -108,7 +109,11 @@ def add_init(commands: Commands) -> None:
         metavar="N",
         help="the workers of a job, one a node (default: 2)",
     )
-    parser.add_argument("--image", help="an image with Replicax and the program; for k8s, required")
+    parser.add_argument(
+        "--image",
+        type=image_name,
+        help="an image with Replicax and the program; for k8s, required",
+    )
     parser.add_argument(
         "--output", metavar="FILE", help="(default: train.py, .ipynb, .sbatch or .yaml)"
     )
@@ -224,7 +229,7 @@ def _job(kind: str, answers: _Answers) -> tuple[str, Path, str]:
         return Batch(program, nodes=workers).text, file, f"sbatch {quote(str(file))}"
     from replicax.launch._jobs import Manifests
 
-    image = answers.get("image", "Image", "")
+    image = answers.get("image", "Image", "", image_name)
     if not image:
         raise UsageError("--image is required. Name an image with Replicax and the program.")
     file = Path(answers.get("output", "", _KINDS[kind]))

@@ -317,9 +317,10 @@ class Strategy:
     if not TYPE_CHECKING:  # to a type checker, every attribute would exist
 
         def __getattr__(self, name: str) -> Any:
-            hint = _INSTEAD.get(name) or did_you_mean(name, dir(type(self))).strip()
+            instead = _INSTEAD.get(name)
+            hint = f" {instead}" if instead else did_you_mean(name, dir(type(self)))
             kind = type(self).__name__
-            raise AttributeError(f"{kind} has no {name!r}. {hint} See docs/migration.md.")
+            raise AttributeError(f"{kind} has no {name!r}.{hint} See docs/migration.md.")
 
     def __repr__(self) -> str:
         devices = ", ".join(self.extended.worker_devices)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from replicax._core.errors import UsageError
+from replicax._core.folder import named
 from replicax.data._host import HostTensor
 from replicax.data._pixels import decode, decode_frames, encode
 from replicax.tf._calls import hosted, published
@@ -188,7 +189,7 @@ def write_file(filename: Any, contents: Any, name: str | None = None) -> None:
     folder = _path_of(filename).rpartition("/")[0]
     if folder:
         makedirs(folder)
-    with GFile(filename, "wb") as file:
+    with named(_path_of(filename)), GFile(filename, "wb") as file:
         file.write(bytes_of(contents))
 
 

@@ -101,23 +101,22 @@ def dct(
     return xp.matmul(x, _cosines(type, x.shape[-1], norm == "ortho").astype(x.dtype))
 
 
-def _cosines(type: int, size: int, orthogonal: bool) -> np.ndarray:
+def _cosines(type: int, size: Any, orthogonal: bool) -> Any:
     """The matrix of a cosine transform, a row for each input; JAX has type 2 alone."""
-    at, frequency = np.arange(size)[:, None], np.arange(size)
+    xp = np if isinstance(size, int) else jnp  # Keras asks for shapes with a size that is no number
+    at, frequency = xp.arange(size)[:, None], xp.arange(size)
     if type == 3:
-        found = _cosines(2, size, orthogonal).T.copy()
-        found[0] *= 1 if orthogonal else 0.5
-    elif type == 1:
-        found = 2 * np.cos(np.pi * at * frequency / (size - 1))
-        found[[0, -1]] /= 2
-    elif type == 2:
-        found = 2 * np.cos(np.pi * (2 * at + 1) * frequency / (2 * size))
+        return _cosines(2, size, orthogonal).T * xp.where(at == 0, 1 if orthogonal else 0.5, 1)
+    if type == 1:
+        is_edge = (at == 0) | (at == size - 1)
+        return 2 * xp.cos(np.pi * at * frequency / (size - 1)) * xp.where(is_edge, 0.5, 1)
+    if type == 2:
+        found = 2 * xp.cos(np.pi * (2 * at + 1) * frequency / (2 * size))
         if orthogonal:
-            found *= np.where(frequency == 0, 0.5, np.sqrt(0.5)) / np.sqrt(size)
-    else:
-        found = 2 * np.cos(np.pi * (2 * at + 1) * (2 * frequency + 1) / (4 * size))
-        found /= np.sqrt(2 * size) if orthogonal else 1
-    return found
+            found *= xp.where(frequency == 0, 0.5, np.sqrt(0.5)) / xp.sqrt(xp.asarray(size))
+        return found
+    found = 2 * xp.cos(np.pi * (2 * at + 1) * (2 * frequency + 1) / (4 * size))
+    return found / xp.sqrt(xp.asarray(2 * size)) if orthogonal else found
 
 
 @array_function

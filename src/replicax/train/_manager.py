@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, final
 from replicax._core.errors import CheckpointError, UsageError
 from replicax.train import _files
 from replicax.train._bundle import bundles
+from replicax.train._checkpoint import Checkpoint
 
 if TYPE_CHECKING:
-    from replicax.train._checkpoint import Checkpoint
     from replicax.train._status import CheckpointOptions
 
 
@@ -44,7 +44,8 @@ class CheckpointManager:
         asynchronous: Let a thread write; see `Checkpoint.write`.
 
     Raises:
-        UsageError: If `max_to_keep` is not positive, or an interval has no counter.
+        UsageError: If `checkpoint` is another object, `max_to_keep` is not positive, or an interval
+            has no counter.
 
     Example:
         >>> import tempfile
@@ -70,6 +71,10 @@ class CheckpointManager:
         *,
         asynchronous: bool = False,
     ) -> None:
+        if not isinstance(checkpoint, Checkpoint):
+            raise UsageError.of(
+                "checkpoint", "a `Checkpoint`", checkpoint, "Write `Checkpoint(model=model)`."
+            )
         if max_to_keep is not None and max_to_keep < 1:
             raise UsageError.of(
                 "max_to_keep", "at least 1", max_to_keep, "Pass None to keep all checkpoints."

@@ -63,6 +63,16 @@ def test_the_batch_size_may_be_traced():
     assert float(average(0)) == 0.0
 
 
+def test_sums_of_weights_below_one_divide_too():
+    assert float(compute_average_loss(jnp.ones(2), global_batch_size=0.5)) == 4.0
+
+
+@pytest.mark.parametrize("size", [-1, [2, 2]])
+def test_batch_sizes_that_are_no_number_of_rows_are_refused(size):
+    with pytest.raises(UsageError, match="global_batch_size"):
+        compute_average_loss(jnp.ones(2), global_batch_size=size)
+
+
 def test_the_average_has_a_gradient_also_when_empty():
     gradient = jax.grad(lambda x: compute_average_loss(x, global_batch_size=jnp.int32(0)))
     assert gradient(jnp.ones(2)).tolist() == [0.0, 0.0]

@@ -402,17 +402,27 @@ def test_keras_looks_for_variables_in_no_step(strategy, monkeypatch):
 
 
 def test_a_model_of_no_scope_is_said_to_be_keras_own_once(caplog):
-    trainer._say_that_keras_is_alone.cache_clear()
+    trainer._told_of_keras_alone.clear()
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     for _ in range(2):
         model.fit(X, Y, verbose=0)
     net(MATRIX["mirrored_2"]()).fit(X, Y, verbose=0)
     assert [record.name for record in caplog.records] == ["replicax"]
+    assert model.name in caplog.text
+
+
+def test_a_scope_of_one_replica_is_a_choice(caplog):
+    trainer._told_of_keras_alone.clear()
+    with rx.get_strategy().scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(X, Y, verbose=0)
+    assert not caplog.records
 
 
 def test_a_model_of_keras_distribution_is_not_said_to_train_on_one_device(caplog):
-    trainer._say_that_keras_is_alone.cache_clear()
+    trainer._told_of_keras_alone.clear()
     devices = keras.distribution.list_devices()[:2]
     keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
     try:

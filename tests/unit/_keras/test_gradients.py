@@ -179,10 +179,29 @@ def test_an_error_inside_leaves_the_variables_alone():
     assert float(a.value) == 3.0
 
 
-def test_a_value_that_is_no_scalar_is_refused():
+@pytest.mark.parametrize(
+    ("result", "has_aux"),
+    [
+        (lambda a: a * 2.0, False),
+        (lambda a: (keras.ops.sum(a), 1), False),
+        (lambda a: keras.ops.sum(a), True),
+        (lambda a: (keras.ops.sum(a), 1, 2), True),
+        (lambda a: None, False),
+    ],
+)
+def test_a_value_that_is_no_scalar_is_refused(result, has_aux):
     a = keras.Variable(np.ones(2, "float32"))
-    with pytest.raises(TypeError, match="scalar"):
-        rx.value_and_grad(lambda: a * 2.0, [a])()
+    with pytest.raises(rx.errors.UsageError, match=f"scalar.*has_aux={has_aux} it returned"):
+        rx.value_and_grad(lambda: result(a), [a], has_aux=has_aux)()
+
+
+def test_swapped_arguments_are_told():
+    a = keras.Variable(1.0)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    with pytest.raises(rx.errors.UsageError, match="comes first"):
+        rx.value_and_grad([a], lambda: a * a)
+    with pytest.raises(rx.errors.UsageError, match="comes first"):
+        rx.value_and_grad(model, lambda: a * a)()
 
 
 def test_gradients_inside_run(strategy):

@@ -14,6 +14,7 @@ from replicax._program.capture import (
     CaptureScope,
     MadeOfArguments,
     Static,
+    abstract,
     capture,
     evaluate,
     is_array,
@@ -35,6 +36,12 @@ def run(captured, *arrays):
 
 
 ONE = jnp.float32(1.0)
+
+
+def test_types_are_narrowed_as_jax_narrows_arrays():
+    arrays = np.arange(3), np.float64(1.0), jax.random.key(0)
+    for array, shape in zip(arrays, abstract(arrays), strict=True):
+        assert (shape.shape, shape.dtype) == (array.shape, jnp.asarray(array).dtype)
 
 
 def test_reads_and_writes_are_noted():

@@ -221,7 +221,16 @@ def test_parameter_servers_are_a_ray_job_with_a_pod_for_each_member(written):
 
 
 @pytest.mark.parametrize(
-    "option", ["--name=A", "--name=" + "a" * 41, "--memory=x", "--workers=0", "--namespace=-a"]
+    "option",
+    [
+        "--name=A",
+        "--name=" + "a" * 41,
+        "--memory=x",
+        "--workers=0",
+        "--namespace=-a",
+        "--image=a b",
+        "--image=r/T:1:2",
+    ],
 )
 def test_what_kubernetes_would_refuse_is_refused_here(option, capsys):
     with pytest.raises(SystemExit):

@@ -147,6 +147,7 @@ def test_a_strategy_can_be_named_once(capsys):
         (["compare", "--model", "vgg"], "argument --model: invalid choice: 'vgg'"),
         (["compare", "--epoch", "3"], "unrecognized arguments: --epoch"),
         (["devices", "--epochs", "3"], "unrecognized arguments: --epochs"),
+        (["run", "--nproc-per-node=2", "x.py"], "`replicax run --help` lists the options"),
     ],
 )
 def test_other_bad_arguments_are_refused(arguments, complaint, capsys):

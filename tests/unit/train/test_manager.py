@@ -27,6 +27,11 @@ def test_the_last_few_stay(tmp_path):
     assert kept.latest_checkpoint == rx.train.latest_checkpoint(tmp_path) == paths[3]
 
 
+def test_a_model_is_no_checkpoint(tmp_path):
+    with pytest.raises(UsageError, match=r"Checkpoint\(model=model\)"):
+        rx.train.CheckpointManager(keras.Sequential([keras.layers.Dense(1)]), tmp_path)
+
+
 def test_all_stay(tmp_path):
     _, kept = manager(tmp_path, max_to_keep=None)
     for _ in range(7):

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from replicax._core.errors import needs
+from replicax._core.folder import named
 from replicax._tools.compare.result import WEIGHT_LIMIT, Comparison, Interval
 from replicax._tools.compare.settings import BASELINE, MULTI_WORKER
 from replicax._tools.machine import busy_machine, name_range
@@ -235,8 +236,9 @@ def save(comparison: Comparison, folder: str | Path) -> tuple[Path, ...]:
     """
     page, place = drawing(), make_folder(folder)
     html, raw = place / PAGE, place / "compare.json"
-    html.write_text(page.to_html(comparison), encoding="utf-8")
-    raw.write_text(to_json(comparison), encoding="utf-8")
+    with named(place):
+        html.write_text(page.to_html(comparison), encoding="utf-8")
+        raw.write_text(to_json(comparison), encoding="utf-8")
     return html, raw
 
 

@@ -176,6 +176,11 @@ def verify_program(
 
 
 def _check_trains(run: Run, name: str) -> None:
+    if isinstance(run.error, SystemExit):
+        raise UsageError(
+            f"Cannot verify {name}: it ended by sys.exit({run.error.code!r}) on one device. Let it "
+            "end without, or check its arguments."
+        )
     if run.error is not None:
         raise run.error
     if not run.steps:

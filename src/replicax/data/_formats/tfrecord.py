@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, final
 
 from replicax._core.errors import CorruptRecord, UsageError
+from replicax._core.folder import named
 from replicax._core.wire import crc32c_function, masked
 from replicax.data._formats.format import open_bytes, window_bits_of
 
@@ -118,9 +119,10 @@ class TFRecordWriter:
         self._check_open()
         record = bytes(record)
         length = _LENGTH.pack(len(record))
-        self._put(length + _CHECKSUM.pack(masked(self._crc32c(length))))
-        self._put(record)
-        self._put(_CHECKSUM.pack(masked(self._crc32c(record))))
+        with named(self._path):
+            self._put(length + _CHECKSUM.pack(masked(self._crc32c(length))))
+            self._put(record)
+            self._put(_CHECKSUM.pack(masked(self._crc32c(record))))
 
     def flush(self) -> None:
         """Hand what was written to the operating system, so that a reader sees it.
@@ -129,17 +131,18 @@ class TFRecordWriter:
             UsageError: If the writer is closed.
         """
         self._check_open()
-        if self._deflater:
-            self._file.write(self._deflater.flush(zlib.Z_SYNC_FLUSH))
-        self._file.flush()
+        with named(self._path):
+            if self._deflater:
+                self._file.write(self._deflater.flush(zlib.Z_SYNC_FLUSH))
+            self._file.flush()
 
     def close(self) -> None:
         """Finish the file; a second time, do nothing."""
         if self._file.closed:
             return
-        if self._deflater:
-            self._file.write(self._deflater.flush())
-        self._file.close()
+        with named(self._path), self._file:
+            if self._deflater:
+                self._file.write(self._deflater.flush())
 
     def __enter__(self) -> TFRecordWriter:
         return self

@@ -181,7 +181,7 @@ def test_copies_that_part_by_a_nan_have_a_size():
     [
         ("print(1)", {}, "no training step"),
         ("raise KeyError('mine')", {}, "KeyError: 'mine'"),
-        ("raise SystemExit(1)", {}, "SystemExit: 1"),
+        ("raise SystemExit(1)", {}, "error: Cannot verify"),
         ("", {"steps": 0}, "`steps` must be"),
         ("", {"replicas": 9}, "`replicas` must be"),
         ("", {"strategies": ["none"]}, "No strategy"),
