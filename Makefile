@@ -49,7 +49,7 @@ test-slow: $(INSTALLED) $(LOWEST_INSTALLED) ## run the slow tests, and some once
 	$(TEST_ENV) $(PYTEST) tests -m "slow and not core" $(ARGS)
 	$(AS_USERS)
 
-test-all: check $(LOWEST_INSTALLED) ## check, then run every test: about 30 minutes; name the fast tests that became slow
+test-all: check $(LOWEST_INSTALLED) ## check, then run every test: about 40 minutes; name the fast tests that became slow
 	mkdir -p build
 	$(TEST_ENV) $(VENV)/bin/pytest $(WAITING) >build/waiting.txt 2>&1 & waiting=$$!; code=0; \
 	$(TEST_ENV) $(PYTEST) tests --ignore $(WAITING) --durations-file $(DURATIONS) || code=$$?; \
