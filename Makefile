@@ -19,8 +19,13 @@ TEST_ENV := env -u JAX_PLATFORMS -u PYTHONDONTWRITEBYTECODE KERAS_BACKEND=jax NP
 # Not reordered: files with a few long tests would come last, and one core would wait for the other.
 PYTEST := $(VENV)/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder
 SITE_PACKAGES = $(wildcard $(CURDIR)/$(VENV)/lib/python3*/site-packages)
-FAST_DURATIONS := build/durations-fast.json
-SLOW_DURATIONS := build/durations-slow.json
+DURATIONS := build/durations.json
+# Its machines wait nearly all the time, for each other, so that it runs beside the others.
+WAITING := tests/machines/test_ray.py
+# Once more with the flags of XLA that users have.
+AS_USERS = $(TEST_ENV) XLA_FLAGS= $(PYTEST) $(wildcard tests/conformance/test_fit*.py) \
+	tests/conformance/test_custom_loop.py tests/conformance/test_tape.py \
+	-k "mirrored_2 or (central_storage_3 and test_fit.py)"
 
 .PHONY: help compare docs pictures test test-slow test-all durations stubs check keras-range bench bench-models bench-steps bench-input bench-workers bench-servers bench-clicks bench-scale bench-monitoring gpu faults clean
 .DELETE_ON_ERROR:
@@ -38,23 +43,24 @@ pictures: $(INSTALLED) ## make the pictures of the documentation, which needs Ch
 	$(VENV)/bin/python scripts/pictures.py $(ARGS)
 
 test: check ## check, then run the fast tests: about 8 minutes; ARGS="-k name" chooses
-	mkdir -p build
-	$(TEST_ENV) $(PYTEST) tests -m "not slow or core" --durations-file $(FAST_DURATIONS) $(ARGS)
+	$(TEST_ENV) $(PYTEST) tests -m "not slow or core" $(ARGS)
 
 test-slow: $(INSTALLED) $(LOWEST_INSTALLED) ## run the slow tests, and some once more as users have it
-	mkdir -p build
-	$(TEST_ENV) $(PYTEST) tests -m "slow and not core" --durations-file $(SLOW_DURATIONS) $(ARGS)
-	$(TEST_ENV) XLA_FLAGS= $(PYTEST) tests/conformance -k "mirrored_2 or (central_storage_3 and test_fit.py)"
+	$(TEST_ENV) $(PYTEST) tests -m "slow and not core" $(ARGS)
+	$(AS_USERS)
 
-test-all: ## run everything, about 40 minutes: test, then test-slow; name the fast tests that became slow
-	$(MAKE) test
-	$(MAKE) test-slow
-	$(VENV)/bin/python tests/durations.py check $(FAST_DURATIONS) $(SLOW_DURATIONS)
+test-all: check $(LOWEST_INSTALLED) ## check, then run every test: about 40 minutes; name the fast tests that became slow
+	mkdir -p build
+	$(TEST_ENV) $(VENV)/bin/pytest $(WAITING) >build/waiting.txt 2>&1 & waiting=$$!; code=0; \
+	$(TEST_ENV) $(PYTEST) tests --ignore $(WAITING) --durations-file $(DURATIONS) || code=$$?; \
+	wait $$waiting || code=$$?; cat build/waiting.txt; exit $$code
+	$(AS_USERS)
+	$(VENV)/bin/python tests/durations.py check $(DURATIONS)
 
 durations: $(INSTALLED) $(LOWEST_INSTALLED) ## run every test and list the slow ones anew, in tests/slow.txt
 	mkdir -p build
-	$(TEST_ENV) $(PYTEST) tests --durations-file build/durations.json
-	$(VENV)/bin/python tests/durations.py write build/durations.json
+	$(TEST_ENV) $(PYTEST) tests --durations-file $(DURATIONS)
+	$(VENV)/bin/python tests/durations.py write $(DURATIONS)
 
 stubs: $(INSTALLED) ## write the stub files of replicax.tf, by which editors complete `tf.…`
 	$(VENV)/bin/python scripts/stubs.py

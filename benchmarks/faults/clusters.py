@@ -22,7 +22,7 @@ import keras
 import numpy as np
 
 import replicax as rx
-from faults.fault import Fault, Outcome
+from faults.fault import ANOTHER_ROW, Fault, Outcome
 from faults.trial import ROOT
 
 SECONDS = 120  # for what takes a few: the machine may be busy
@@ -295,13 +295,26 @@ def _full_disk(folder: Path) -> Outcome:
 
 
 def _of_workers(
-    what: str, fault: str, culprit: int, error: str = "WorkerLost", **how: Any
+    what: str,
+    fault: str,
+    culprit: int,
+    error: str = "WorkerLost",
+    *,
+    tested_by: str = "",
+    **how: Any,
 ) -> Fault:
-    return Fault("hangs", what, functools.partial(_workers, fault, culprit, error, **how))
+    return Fault(
+        "hangs", what, functools.partial(_workers, fault, culprit, error, **how), tested_by
+    )
 
 
 FAULTS = (
-    _of_workers("One of two workers is killed in an own loop", "kill in a loop", 1),
+    _of_workers(
+        "One of two workers is killed in an own loop",
+        "kill in a loop",
+        1,
+        tested_by="multi_process/test_faults.py::test_one_is_killed",
+    ),
     _of_workers("One of three workers is killed in fit", "kill", 1, workers=3),
     _of_workers("The machine of a worker stands still", "stop", 1),
     _of_workers("The machine of the chief stands still", "stop", 0),
@@ -312,15 +325,15 @@ FAULTS = (
     _of_workers("A worker has another model", "program", 1, "WorkersDiffer", lost="nothing"),
     _of_workers("The chief is killed in fit", "kill", 0),
     _of_workers("The chief is killed as soon as all have joined", "kill at once", 0),
-    _of_workers("A worker sleeps for ever in a callback", "sleep", 1),
+    _of_workers("A worker sleeps for ever in a callback", "sleep", 1, tested_by=ANOTHER_ROW),
     _of_workers("A worker computes for ever in a callback", "busy", 1),
     *(
-        _of_workers(f"{who} {what}", fault, culprit, workers=workers)
+        _of_workers(f"{who} {what}", fault, culprit, workers=workers, tested_by=tested_by)
         for fault, what in _OUT_OF_STEP.items()
-        for who, culprit, workers in (
-            ("One of two workers", 1, 2),
-            ("One of three workers", 1, 3),
-            ("The chief", 0, 2),
+        for who, culprit, workers, tested_by in (
+            ("One of two workers", 1, 2, ANOTHER_ROW),
+            ("One of three workers", 1, 3, ""),
+            ("The chief", 0, 2, ""),
         )
     ),
     Fault("hangs", "A worker is busy elsewhere for longer than the watchdog's time", _nap),

@@ -84,6 +84,7 @@ FAULTS = (
         "wrong numbers",
         "Three workers with parameter servers take large steps (RMSprop, rate 0.1)",
         _learn,
+        "ps/test_staleness.py::test_a_program_of_the_tutorials_shape_learns",
     ),
     Fault(
         "wrong numbers",

@@ -104,3 +104,10 @@ STRATEGIES = {
     "central_storage": lambda: rx.CentralStorageStrategy(GPUS or ["CPU:1", "CPU:2"], "CPU:0"),
     "multi_worker": lambda: rx.MultiWorkerMirroredStrategy(),
 }
+# Without a GPU, each model and each strategy once shows that all of them run.
+PAIRS = [
+    (name, strategy)
+    for name in MODELS
+    for strategy in STRATEGIES
+    if GPUS or name == "mlp" or strategy == "default"
+]

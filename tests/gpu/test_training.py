@@ -17,8 +17,8 @@ from .cases import (
     DEVICE,
     GPUS,
     LABELS,
-    MODELS,
     NUMBERS,
+    PAIRS,
     STRATEGIES,
     WORDS,
     compiled,
@@ -42,8 +42,7 @@ def on_cpu(name):
         keras.config.set_dtype_policy(before)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "strategy"), PAIRS)
 def test_training_gives_what_a_cpu_gives(name, strategy):
     weights, told = trained(STRATEGIES[strategy](), name)
     expected, expected_told = on_cpu(name)

@@ -9,12 +9,18 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import functools
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from zygote import Zygote
 
 PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
 BEGIN, END = "<!-- mistakes: begin -->\n", "<!-- mistakes: end -->\n"
@@ -48,6 +54,12 @@ def built():
     return model
 (batch,) = strategy.experimental_distribute_dataset([x])
 (uneven,) = strategy.experimental_distribute_dataset([x[:3]])
+"""
+
+COMMAND = """
+import runpy, sys
+sys.argv = {}
+runpy.run_module("replicax", run_name="__main__", alter_sys=True)
 """
 
 MISTAKES = [
@@ -143,26 +155,39 @@ class Ended(NamedTuple):
 
 def replay(mistake: Mistake) -> Ended:
     """Run it in a process of its own, in an empty folder with a small train.py."""
-    names = ("TF_CONFIG", "KERAS_BACKEND", "JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES", "NPROC")
-    environ = {name: value for name, value in os.environ.items() if name not in names}
-    environ |= dict(mistake.environ)
+    program = f"import replicax as rx\n{mistake.program}\n{mistake.written}\n"
     if mistake.is_command:
-        command = [sys.executable, "-m", "replicax", *mistake.written.split()[1:]]
-    else:
-        program = f"import replicax as rx\n{mistake.program}\n{mistake.written}\n"
-        command = [sys.executable, "-c", program]
+        program = COMMAND.format(mistake.written.split())
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "train.py").write_text("")
+        said = Path(folder, "said")
+        run = _run_apart if mistake.environ else _run_forked
+        code = run(program, said, folder, {"JAX_NUM_CPU_DEVICES": "1", **dict(mistake.environ)})
+        last = _last(said.read_text(errors="replace"), mistake.is_command)
+    return Ended(code, last.replace(folder, "."))
+
+
+def _run_apart(program: str, said: Path, folder: str, variables: dict[str, str]) -> int:
+    """Run it in this environment, which Keras reads when it is imported."""
+    command, environ = [sys.executable, "-c", program], {**os.environ, **variables}
+    with said.open("w") as file:
         done = subprocess.run(
-            command,
-            env=environ,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
+            command, env=environ, cwd=folder, stdout=file, stderr=file, timeout=SECONDS, check=False
         )
-    return Ended(done.returncode, _last(done.stderr, mistake.is_command).replace(folder, "."))
+    return done.returncode
+
+
+def _run_forked(program: str, said: Path, folder: str, variables: dict[str, str]) -> int:
+    started = _zygote().start("-c", program, output=said, cwd=folder, variables=variables)
+    return started.wait(SECONDS)
+
+
+@functools.cache
+def _zygote() -> Zygote:
+    """Return a process that has imported Replicax, which takes longer than a mistake, and forks."""
+    zygote = Zygote()
+    atexit.register(zygote.close)
+    return zygote
 
 
 def _last(errors: str, is_command: bool) -> str:

@@ -21,8 +21,7 @@ from helpers import run_python
 SCRIPT = Path(__file__).parents[3] / "scripts" / "kernels.py"
 BUILDER = runpy.run_path(str(SCRIPT))
 build = BUILDER["build"]
-# The real compiler without its optimizations, which take most of its time; those of the build are
-# made by the install, and by the test of the wheel.
+# The real compiler without its optimizations, which take most of its time; an install makes them.
 QUICKLY = f'exec {" ".join(BUILDER["compiler"]())} "$@" -O0'
 
 
