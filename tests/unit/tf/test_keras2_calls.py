@@ -28,6 +28,8 @@ def test_training_without_a_default_is_what_it_is_around():
     assert float(Asking()(x)[0, 0]) == 1
     assert float(Asking()(x, True)[0, 0]) == 2
     assert [float(Around()(x, training=flag)[0, 0]) for flag in (None, False, True)] == [1, 1, 2]
+    flag = tf.function(lambda x, training: Asking()(x, training))
+    assert [float(flag(x, tf.constant(given))[0, 0]) for given in (False, True)] == [1, 2]
     inputs = keras.Input((1,))
     model = keras.Model(inputs, Asking()(inputs))
     assert [float(model(x, training=flag)[0, 0]) for flag in (False, True)] == [1, 2]

@@ -103,10 +103,14 @@ def _own_end(name: str, of_a_call: Callable[[Any], Any], model: Any) -> Any:
 
 
 def _flags_by_name(method: Callable[..., Any], self: Any, /, *args: Any, **options: Any) -> Any:
-    """The `__call__` of layers: `layer(x, True)` and `layer(x, None, True)` by names."""
-    if any(isinstance(each, bool) for each in args[1:]):
-        first = next(i for i in range(1, len(args)) if args[i] is None or isinstance(args[i], bool))
-        named = dict(zip(self.call_signature_parameters[first:], args[first:], strict=False))
+    """The `__call__` of layers: `layer(x, True)` and `layer(x, None, training)` by names."""
+    names = self.call_signature_parameters
+    if "training" in names[1 : len(args)] or any(isinstance(each, bool) for each in args[1:]):
+        flags = [one is None or isinstance(one, bool) for one in args]
+        first = (flags + [True]).index(True, 1)
+        if "training" in names[1:]:
+            first = min(first, names.index("training"))
+        named = dict(zip(names[first:], args[first:], strict=False))
         if len(named) == len(args) - first:
             return method(self, *args[:first], **named, **options)
     return method(self, *args, **options)
