@@ -79,6 +79,7 @@ from keras.src.utils.file_utils import is_remote_path as is_remote  # noqa: E402
 from keras.src.utils.python_utils import is_default  # noqa: E402
 from keras.src.utils.python_utils import pythonify_logs as numbers_of  # noqa: E402
 from keras.src.utils.tracking import DotNotTrackScope  # noqa: E402
+from keras.src.utils.tracking import Tracker as Tracker  # noqa: E402
 
 # `keras.src.backend.jax` has a function of that name, too.
 jax_rnn = importlib.import_module("keras.src.backend.jax.rnn")

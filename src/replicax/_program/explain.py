@@ -27,6 +27,7 @@ _NEEDS_A_NUMBER = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
+_IS_A_SIZE = (jax.errors.NonConcreteBooleanIndexError, jax.errors.TracerIntegerConversionError)
 # What JAX says of the gradient of a loop without a known end.
 _NO_REVERSE = "Reverse-mode differentiation does not work for lax.while_loop"
 # What JAX says of a slice whose ends it does not know.
@@ -85,7 +86,7 @@ def explain(error: Exception) -> Exception:
             "`keras.Variable`. See docs/custom_loops.md#what-must-not-escape."
         )
     is_end = isinstance(root, IndexError) and str(root).startswith(_NO_END)
-    if is_end or isinstance(error, jax.errors.TracerIntegerConversionError):
+    if is_end or isinstance(root, _IS_A_SIZE):
         ops = seams.spelled("tf", "keras.ops")
         return NeedsValues(
             f"Cannot use an array of compiled code as an index, a size or an end of a slice "

@@ -158,6 +158,10 @@ def test_a_size_that_is_not_known_makes_calls_of_one_signature_plain_python(capl
     iterator = iter(tf.data.Dataset.range(3))
     draw = tf.function(lambda x: x[: next(iterator)])
     assert [draw(tf.range(4)).tolist() for _ in range(3)] == [[], [0], [0, 1]]
+    kept = tf.function(lambda x: x[x > 1])
+    assert [kept(tf.constant(x)).tolist() for x in ([0, 2], [3, 4])] == [[2], [3, 4]]
+    with pytest.raises(rx.errors.LeakedTracer, match="tf.where"):
+        rx.OneDeviceStrategy("CPU:0").run(lambda x: x[x > 1], args=(jnp.arange(4),))
     with pytest.raises(rx.errors.LeakedTracer, match="tf.slice"):
         rx.OneDeviceStrategy("CPU:0").run(lambda n: jnp.arange(4)[:n], args=(jnp.int32(2),))
 

@@ -28,6 +28,8 @@ def test_training_without_a_default_is_what_it_is_around():
     assert float(Asking()(x)[0, 0]) == 1
     assert float(Asking()(x, True)[0, 0]) == 2
     assert [float(Around()(x, training=flag)[0, 0]) for flag in (None, False, True)] == [1, 1, 2]
+    flag = tf.function(lambda x, training: Asking()(x, training))
+    assert [float(flag(x, tf.constant(given))[0, 0]) for given in (False, True)] == [1, 2]
     inputs = keras.Input((1,))
     model = keras.Model(inputs, Asking()(inputs))
     assert [float(model(x, training=flag)[0, 0]) for flag in (False, True)] == [1, 2]
@@ -35,6 +37,36 @@ def test_training_without_a_default_is_what_it_is_around():
 
 def test_the_shape_of_an_input_may_be_a_length():
     assert keras.Input(3).shape == keras.Input(shape=3).shape == (None, 3)
+
+
+def test_the_layers_of_a_model_may_be_called_one_by_one():
+    inputs = keras.Input((3,))
+    model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
+    x = given = tf.ones((4, 3))
+    for layer in model.layers:  # the first is the input, which Keras 3 does not let be called
+        x = layer(x)
+    assert np.array_equal(x, model(given))
+    again = model.layers[1](model.layers[0](keras.Input((3,))))
+    assert again.shape == (None, 2)
+
+
+class Settings(dict):
+    def __getattr__(self, name):
+        return self[name]
+
+
+def test_a_layer_holds_a_dict_of_the_programs_own_class():
+    class Scaled(keras.layers.Layer):
+        def __init__(self, settings):
+            super().__init__()
+            self.settings = settings
+
+        def call(self, x):
+            return self.settings.dense(x) * self.settings.scale
+
+    layer = Scaled(Settings(scale=2.0, dense=keras.layers.Dense(1, kernel_initializer="ones")))
+    assert layer(tf.ones((1, 3))).numpy() == 6
+    assert len(layer.trainable_variables) == 2
 
 
 def test_a_sequential_model_that_no_model_calls_has_an_input_and_an_output():

@@ -227,10 +227,13 @@ def test_checkpoints_need_no_ending(tmp_path):
     callbacks = [
         keras.callbacks.ModelCheckpoint(f"{tmp_path}/ckpt_{{epoch}}", save_weights_only=True),
         keras.callbacks.ModelCheckpoint(tmp_path / "whole"),
+        keras.callbacks.ModelCheckpoint(tmp_path / "older.hdf5"),
     ]
     model.fit(X, X[:, :1], epochs=2, verbose=0, callbacks=callbacks)
     written = sorted(path.name for path in tmp_path.iterdir())
-    assert written == ["ckpt_1.weights.h5", "ckpt_2.weights.h5", "whole.keras"]
+    assert written == ["ckpt_1.weights.h5", "ckpt_2.weights.h5", "older.hdf5", "whole.keras"]
+    older = keras.models.load_model(tmp_path / "older.hdf5")
+    np.testing.assert_allclose(older(X), model(X), rtol=1e-6)
 
 
 def test_a_checkpoint_is_saved_every_period(tmp_path):

@@ -124,6 +124,7 @@ def is_noted(kind: type, name: str) -> bool:
 @functools.cache
 def attribute(kind: type, name: str) -> Any:
     """What an attribute of an instance is: `METHOD`, `MISSING`, `ARRAYS`, a class, or None."""
+    kind = _as_made(kind)
     if not hasattr(kind, name) or is_noted(kind, name):
         is_open = hasattr(kind, "__getattr__") or name in _mentioned(kind)
         is_open = is_open and not is_noted(kind, name)
@@ -274,9 +275,14 @@ def _inits(function: Any) -> Iterator[Callable[..., Any]]:
     if not isinstance(function, type):
         yield function
         return
-    if function is find("keras.Model"):
-        function = importlib.import_module("keras.src.models.functional").Functional
-    yield from (vars(one)["__init__"] for one in function.__mro__ if "__init__" in vars(one))
+    mro = _as_made(function).__mro__
+    yield from (vars(one)["__init__"] for one in mro if "__init__" in vars(one))
+
+
+def _as_made(kind: type) -> type:
+    """The class of what is made by a class: `keras.Model(inputs, outputs)` is functional."""
+    is_model = kind is find("keras.Model")
+    return importlib.import_module("keras.src.models.functional").Functional if is_model else kind
 
 
 def uncalled(base: type, names: set[str], *, is_older: bool) -> Iterator[tuple[str, str]]:

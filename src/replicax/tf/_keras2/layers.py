@@ -26,6 +26,9 @@ _ASK_FOR_INTEGERS = (
     keras.layers.UpSampling1D,
 )
 
+# Packages whose dicts Keras' own replace; a `defaultdict` may get layers later.
+_DICTS = {"builtins", "collections", "keras"}
+
 
 def install() -> None:
     """Put them into Keras; it is called once."""
@@ -33,12 +36,15 @@ def install() -> None:
         around(owner, "__init__", _with_any_name)
     around(keras.Layer, "__init__", _with_first_weights)
     around(keras.layers.InputLayer, "__init__", _with_a_length)
+    # For `for layer in model.layers: x = layer(x)`; Keras 3's takes no argument.
+    keras.layers.InputLayer.call = lambda self, inputs=None: inputs
     for owner in _ASK_FOR_INTEGERS:
         around(owner, "__init__", _with_plain_integers)
     around(keras.Layer, "__call__", _flags_by_name)
     around(keras.Layer, "__call__", _training_from_around)
     around(keras.Layer, "__call__", _mask_of_the_first)
     around(keras.Layer, "add_variable", _as_a_weight)
+    around(_compat.Tracker, "track", _of_its_class)
     around(keras.Sequential, "add", _with_batch_shape)
     for name in ("input", "output"):
         of_a_call = getattr(keras.Sequential, name).fget
@@ -97,10 +103,14 @@ def _own_end(name: str, of_a_call: Callable[[Any], Any], model: Any) -> Any:
 
 
 def _flags_by_name(method: Callable[..., Any], self: Any, /, *args: Any, **options: Any) -> Any:
-    """The `__call__` of layers: `layer(x, True)` and `layer(x, None, True)` by names."""
-    if any(isinstance(each, bool) for each in args[1:]):
-        first = next(i for i in range(1, len(args)) if args[i] is None or isinstance(args[i], bool))
-        named = dict(zip(self.call_signature_parameters[first:], args[first:], strict=False))
+    """The `__call__` of layers: `layer(x, True)` and `layer(x, None, training)` by names."""
+    names = self.call_signature_parameters
+    if "training" in names[1 : len(args)] or any(isinstance(each, bool) for each in args[1:]):
+        flags = [one is None or isinstance(one, bool) for one in args]
+        first = (flags + [True]).index(True, 1)
+        if "training" in names[1:]:
+            first = min(first, names.index("training"))
+        named = dict(zip(names[first:], args[first:], strict=False))
         if len(named) == len(args) - first:
             return method(self, *args[:first], **named, **options)
     return method(self, *args, **options)
@@ -150,6 +160,16 @@ def _with_a_length(
 ) -> None:
     """The `__init__` of inputs, of which a shape may be one number."""
     method(self, (shape,) if isinstance(shape, int) else shape, *args, **options)
+
+
+def _of_its_class(method: Callable[..., Any], self: Any, /, attr: Any) -> Any:
+    """What a layer holds for an attribute: a program's own kind of dict, such as `EasyDict`, as it
+    is; Keras copies it into a dict of its own, without its attributes."""
+    if isinstance(attr, dict) and type(attr).__module__.partition(".")[0] not in _DICTS:
+        for value in attr.values():
+            self.track(value)
+        return attr
+    return method(self, attr)
 
 
 def _as_a_weight(method: Callable[..., Any], self: Any, /, *args: Any, **options: Any) -> Any:

@@ -370,8 +370,8 @@ def _checkpoint_by_prefix(
     if not path.endswith((".keras", ".h5", ".hdf5")):
         path += ".weights.h5" if save_weights_only else ".keras"
     named = path
-    if save_weights_only and is_older_weights_file(path):
-        path += ".weights.h5"  # Keras takes no other ending
+    if is_older_weights_file(path):  # Keras takes no other endings
+        path += ".weights.h5" if save_weights_only else ".h5"
     original(self, path, monitor, verbose, save_best_only, save_weights_only, *args, **kwargs)
     self.filepath = named
     if period > 1:

@@ -183,6 +183,7 @@ RIGHT = [
     "  def update_step(self, gradient, variable, learning_rate):\n    pass"),
     "tf.function(lambda x: x)(1)\n@tf.function(jit_compile=True)\ndef f(x):\n  tf.abs(x)\nf(1)",
     "e = tf.train.Example(features=tf.train.Features(feature={}))\ne.SerializeToString()",
+    "m = keras.Model([keras.Input((3,))], [])\nkeras.Model(m.inputs, m.output)",
     "import unittest\nclass T(unittest.TestCase):\n  def test(self):\n    self.assertEqual(1, 1)",
     "print(np.zeros(3).sum())\n'a'.split()\n[].append(1)\n{}.get(1)\nlen([1])",
 ]  # fmt: skip
