@@ -24,7 +24,7 @@ DURATIONS := build/durations.json
 WAITING := tests/machines/test_ray.py
 # Once more with the flags of XLA that users have.
 AS_USERS = $(TEST_ENV) XLA_FLAGS= $(PYTEST) $(wildcard tests/conformance/test_fit*.py) \
-	tests/conformance/test_custom_loop.py tests/conformance/test_tape.py \
+	$(foreach name,custom_loop optimizer reduce run tape uneven,tests/conformance/test_$(name).py) \
 	-k "mirrored_2 or (central_storage_3 and test_fit.py)"
 
 .PHONY: help compare docs pictures test test-slow test-all durations stubs check keras-range bench bench-models bench-steps bench-input bench-workers bench-servers bench-clicks bench-scale bench-monitoring gpu faults clean
@@ -52,7 +52,7 @@ test-slow: $(INSTALLED) $(LOWEST_INSTALLED) ## run the slow tests, and some once
 test-all: check $(LOWEST_INSTALLED) ## check, then run every test: about 40 minutes; name the fast tests that became slow
 	mkdir -p build
 	$(TEST_ENV) $(VENV)/bin/pytest $(WAITING) >build/waiting.txt 2>&1 & waiting=$$!; code=0; \
-	$(TEST_ENV) $(PYTEST) tests --ignore $(WAITING) --durations-file $(DURATIONS) || code=$$?; \
+	$(TEST_ENV) $(PYTEST) tests --ignore $(WAITING) --durations-file $(DURATIONS) $(ARGS) || code=$$?; \
 	wait $$waiting || code=$$?; cat build/waiting.txt; exit $$code
 	$(AS_USERS)
 	$(VENV)/bin/python tests/durations.py check $(DURATIONS)

@@ -24,6 +24,7 @@ def test_the_outcome_is_the_promised_one(fault):
 
 
 def test_the_others_have_tests_elsewhere():
-    for test in {fault.tested_by for fault in FAULTS} - {""}:
+    tried = {fault.what for fault in FAULTS if not fault.tested_by}
+    for test in {fault.tested_by for fault in FAULTS} - {"", *tried}:
         file, _, name = test.partition("::")
         assert f"def {name}(" in (TESTS / file).read_text()

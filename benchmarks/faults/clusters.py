@@ -22,7 +22,7 @@ import keras
 import numpy as np
 
 import replicax as rx
-from faults.fault import ANOTHER_ROW, Fault, Outcome
+from faults.fault import Fault, Outcome
 from faults.trial import ROOT
 
 SECONDS = 120  # for what takes a few: the machine may be busy
@@ -325,13 +325,18 @@ FAULTS = (
     _of_workers("A worker has another model", "program", 1, "WorkersDiffer", lost="nothing"),
     _of_workers("The chief is killed in fit", "kill", 0),
     _of_workers("The chief is killed as soon as all have joined", "kill at once", 0),
-    _of_workers("A worker sleeps for ever in a callback", "sleep", 1, tested_by=ANOTHER_ROW),
+    _of_workers(
+        "A worker sleeps for ever in a callback",
+        "sleep",
+        1,
+        tested_by="A worker computes for ever in a callback",
+    ),
     _of_workers("A worker computes for ever in a callback", "busy", 1),
     *(
         _of_workers(f"{who} {what}", fault, culprit, workers=workers, tested_by=tested_by)
         for fault, what in _OUT_OF_STEP.items()
         for who, culprit, workers, tested_by in (
-            ("One of two workers", 1, 2, ANOTHER_ROW),
+            ("One of two workers", 1, 2, f"One of three workers {what}"),
             ("One of three workers", 1, 3, ""),
             ("The chief", 0, 2, ""),
         )

@@ -10,9 +10,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-ANOTHER_ROW = "test_faults.py::test_the_outcome_is_the_promised_one"
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What was observed.
@@ -41,9 +38,8 @@ class Fault:
         what: The fault in one short sentence; no two faults have the same.
         try_it: Provokes it, in an empty folder of its own. It ends by itself and leaves no
             process.
-        tested_by: The test that does the same to the same program, or `ANOTHER_ROW` if what
-            another fault leads to takes the same way, so that no other test tries this;
-            `make faults` does.
+        tested_by: The test that does the same to the same program, or the fault that leads to the
+            same by the same way, so that no other test tries this; `make faults` does.
     """
 
     line: str

@@ -66,7 +66,7 @@ def compute_average_loss(
             )
     count = jnp.asarray(global_batch_size)
     if count.ndim or (not isinstance(count, Tracer) and count < 0):
-        raise UsageError.of("global_batch_size", "a number of rows, 0 or more", global_batch_size)
+        raise UsageError.of("global_batch_size", "one number, 0 or more", global_batch_size)
     # 0 for an empty batch, by a division that is defined everywhere.
     return jnp.where(count == 0, 0.0, jnp.sum(losses) / jnp.where(count == 0, 1, count))
 

@@ -165,16 +165,19 @@ def form_of(left: Any, right: Any, *, dimension_numbers: Any, **params: Any) -> 
     last_left, last = (tuple(range(array.ndim - count, array.ndim)) for array in (left, right))
     summed = math.prod(left.shape[axis] for axis in contracted[0])
     width_left, width = left.size // summed, right.size // summed
-    least = _OF_TILES if kernels.multiplies_tiles() else _OF_PAIRS
+    by_rows = contracted == (first, first)
+    # A tile has 4 to 16 pairs of a row, without rest; of columns it may have fewer.
+    is_tiled = by_rows or any(summed % (2 * pairs) == 0 for pairs in range(4, 17))
+    least = _OF_TILES if is_tiled and kernels.multiplies_tiles() else _OF_PAIRS
     if width_left * width * summed < least.products or summed < least.summed:
         return None
-    if contracted == (first, first):
+    if by_rows:
         kind, rows, ends = Kind.WEIGHT_GRADIENT, summed, (width_left, width)
         fits = summed >= least.rows_summed
     else:
         kind, rows, ends = Kind.FORWARD, width_left, (summed, width)
-        by_rows = contracted[0] == last_left and contracted[1] in (first, last)
-        fits = by_rows and rows >= (least.rows if contracted[1] == first else least.rows_turned)
+        fits = contracted[0] == last_left and contracted[1] in (first, last)
+        fits = fits and rows >= (least.rows if contracted[1] == first else least.rows_turned)
     row, one = (1, rows), (1, 1)
     leads = contracted[1] == first
     form = Form(kind, 1, 1, row, ends[0], row, ends[1], one, one, one, (0, 0), leads)

@@ -166,9 +166,7 @@ def _from_meeting(original: Callable[..., Any]) -> Callable[..., Any]:
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         owner = _compat.strategy_of(self)
         placed = keras.distribution.distribution()  # a program's own `keras.distribution`
-        frame = current_frame()
-        is_chosen = frame is not None and frame.strategy.num_replicas_in_sync == 1
-        if owner is placed is None and not is_chosen and not seams.speaks_tensorflow:
+        if owner is placed is None and not seams.speaks_tensorflow:
             _say_that_keras_is_alone(self.name)
         local = owner and owner.extended.distribution.engine.local_steps
         with local.several_at_once(self) if local else contextlib.nullcontext():

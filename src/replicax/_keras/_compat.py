@@ -548,6 +548,13 @@ def training_argument(model: Any, training: bool) -> dict[str, bool]:
     return {"training": training} if model._call_has_training_arg else {}
 
 
+def positional_names(layer: Any) -> list[str]:
+    """The names of the arguments that a layer's `call` takes by position."""
+    parameters = layer._call_signature.parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [one.name for one in parameters if one.kind in kinds]
+
+
 def needs_training(layer: Any) -> bool:
     """Whether a layer's `call` has an argument `training` without a default."""
     parameter = layer._call_signature.parameters.get("training")

@@ -146,9 +146,10 @@ def quantity(text: str) -> str:
 
 
 def image_name(text: str) -> str:
-    """Read the name of an image, as registries allow it."""
+    """Read the name of an image, as registries allow it, or a template of one."""
     name = r"[\w.-]+(:\d+)?(/[a-z0-9._-]+)*(:[\w.-]+)?(@\w+:[0-9a-f]{32,})?"
-    if not re.fullmatch(name, text, re.ASCII):
+    is_template = "$" in text or "{{" in text
+    if not is_template and not re.fullmatch(name, text, re.ASCII):
         raise argparse.ArgumentTypeError(
             f"must be an image such as registry.example/train:1, got {text!r}"
         )

@@ -128,7 +128,7 @@ def test_products_of_sixteen_bits(product, left, right, tiles):
     ("product", "left", "right"),
     [
         (over((1,), (0,)), (33, 160), (160, 257)),
-        (over((1,), (1,)), (16, 300), (333, 300)),  # pairs of a weight that fill no tile
+        (over((1,), (1,)), (16, 300), (333, 300)),  # 15 pairs of a weight fill no tile
         (over((0,), (0,)), (129, 100), (129, 90)),
     ],
 )
@@ -137,16 +137,20 @@ def test_small_products_of_sixteen_bits_are_for_tiles(product, left, right, tile
     assert by_kernel == kernels.multiplies_tiles()
 
 
-@pytest.mark.parametrize("tiles", [False], indirect=True)
 @pytest.mark.parametrize(
-    ("product", "left", "right"),
+    ("product", "left", "right", "tiles"),
     [
-        (over((1,), (0,)), (2048, 129), (129, 253)),  # an odd number of products
-        (over((1,), (0,)), (32, 2048), (2048, 512)),  # few rows
-        (over((0,), (0,)), (512, 256), (512, 256)),
-        (over((1,), (0,)), (256, 64), (64, 256)),  # few numbers
-        (over((1, 2), (1, 0)), (512, 32, 32), (32, 32, 128)),  # another order
+        (over((1,), (0,)), (2048, 129), (129, 253), True),  # an odd number of products
+        (over((1,), (0,)), (32, 2048), (2048, 512), False),  # few rows
+        (over((1,), (0,)), (24, 512), (512, 512), True),
+        (over((0,), (0,)), (512, 256), (512, 256), False),
+        (over((0,), (0,)), (96, 256), (96, 256), True),
+        (over((1,), (0,)), (256, 64), (64, 256), False),  # few numbers
+        (over((1,), (0,)), (64, 64), (64, 64), True),
+        (over((1,), (0,)), (512, 94), (94, 128), True),  # 47 pairs are no number of whole tiles
+        (over((1, 2), (1, 0)), (512, 32, 32), (32, 32, 128), True),  # another order
     ],
+    indirect=["tiles"],
 )
 def test_other_products_of_sixteen_bits_are_left_to_xla(product, left, right, tiles):
     assert not are_computed_by_the_kernel(product, left, right)

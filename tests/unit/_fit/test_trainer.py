@@ -412,12 +412,12 @@ def test_a_model_of_no_scope_is_said_to_be_keras_own_once(caplog):
     assert model.name in caplog.text
 
 
-def test_a_scope_of_one_replica_is_a_choice(caplog):
+def test_a_model_of_the_default_strategy_is_not_said_to_be_keras_own(caplog):
     trainer._told_of_keras_alone.clear()
     with rx.get_strategy().scope():
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
-        model.fit(X, Y, verbose=0)
+    model.fit(X, Y, verbose=0)
     assert not caplog.records
 
 

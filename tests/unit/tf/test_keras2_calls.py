@@ -69,6 +69,27 @@ def test_a_layer_holds_a_dict_of_the_programs_own_class():
     assert len(layer.trainable_variables) == 2
 
 
+def test_a_dict_of_another_class_that_is_a_dict_alone_is_that_of_keras():
+    class Named(dict):
+        pass
+
+    layer = keras.layers.Layer()
+    layer.parts = Named()
+    layer.parts["late"] = keras.layers.Dense(1)
+    layer.parts["late"].build((None, 3))
+    assert len(layer.trainable_variables) == 2
+
+
+def test_arguments_of_a_call_that_takes_any_number_are_no_flags():
+    class Sum(keras.layers.Layer):
+        def call(self, x, *others, training=None):
+            return sum(others, x) + (100 if training else 0)
+
+    one = tf.ones(())
+    assert float(Sum()(one, one, one)) == 3
+    assert float(Sum()(one, one, training=True)) == 102
+
+
 def test_a_sequential_model_that_no_model_calls_has_an_input_and_an_output():
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), keras.layers.Dense(1)])
     first = keras.Model(model.input, model.layers[0].output)

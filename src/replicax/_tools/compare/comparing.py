@@ -159,10 +159,10 @@ def _prepare(settings: Settings, devices: Sequence[jax.Device], listener: Listen
     listener.report("loading data")
     data = load_data(settings)
     listener.report("warming up")
-    model = new_model(settings, data)
-    initial = [np.array(weight) for weight in model.get_weights()]
     with rx.get_strategy().scope():
-        model.fit(data.train_inputs[:1], data.train_classes[:1], verbose=QUIET)
+        model = new_model(settings, data)
+    initial = [np.array(weight) for weight in model.get_weights()]
+    model.fit(data.train_inputs[:1], data.train_classes[:1], verbose=QUIET)
     listener.end(f"{len(data.train_inputs)} training and {len(data.test_inputs)} test examples")
     return Task(settings, data, initial)
 

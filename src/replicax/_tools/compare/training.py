@@ -114,17 +114,17 @@ def train(way: Way, task: Task, listener: Listener, ends: contextlib.ExitStack) 
     ends.callback(getattr(strategy, "close", lambda: None))
     with strategy.scope():
         model = new_model(settings, data)
-        model.set_weights(task.initial)
-        history: Any = model.fit(
-            data.train_inputs,
-            data.train_classes,
-            validation_data=(data.test_inputs, data.test_classes),
-            batch_size=settings.batch_size,
-            epochs=settings.epochs,
-            shuffle=False,
-            verbose=QUIET,
-            callbacks=[watch],
-        )
+    model.set_weights(task.initial)
+    history: Any = model.fit(
+        data.train_inputs,
+        data.train_classes,
+        validation_data=(data.test_inputs, data.test_classes),
+        batch_size=settings.batch_size,
+        epochs=settings.epochs,
+        shuffle=False,
+        verbose=QUIET,
+        callbacks=[watch],
+    )
     computing, holding = way.devices(strategy, model)
     training = Training(
         name=way.name,
@@ -155,16 +155,15 @@ def plan_round(trainings: Sequence[Training], *, batch_size: int, rows: int) -> 
 def time_round(trial: Trial, round_: Round, task: Task) -> float:
     """Train for one round; return its seconds, without what `fit` does before and after."""
     stopwatch = _Stopwatch()
-    with trial.strategy.scope():
-        trial.model.fit(
-            task.data.train_inputs[: round_.rows],
-            task.data.train_classes[: round_.rows],
-            batch_size=task.settings.batch_size,
-            epochs=round_.epochs,
-            shuffle=False,
-            verbose=QUIET,
-            callbacks=[stopwatch],
-        )
+    trial.model.fit(
+        task.data.train_inputs[: round_.rows],
+        task.data.train_classes[: round_.rows],
+        batch_size=task.settings.batch_size,
+        epochs=round_.epochs,
+        shuffle=False,
+        verbose=QUIET,
+        callbacks=[stopwatch],
+    )
     return stopwatch.ended - stopwatch.began
 
 

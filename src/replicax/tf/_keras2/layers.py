@@ -104,7 +104,7 @@ def _own_end(name: str, of_a_call: Callable[[Any], Any], model: Any) -> Any:
 
 def _flags_by_name(method: Callable[..., Any], self: Any, /, *args: Any, **options: Any) -> Any:
     """The `__call__` of layers: `layer(x, True)` and `layer(x, None, training)` by names."""
-    names = self.call_signature_parameters
+    names = _compat.positional_names(self)
     if "training" in names[1 : len(args)] or any(isinstance(each, bool) for each in args[1:]):
         flags = [one is None or isinstance(one, bool) for one in args]
         first = (flags + [True]).index(True, 1)
@@ -163,13 +163,20 @@ def _with_a_length(
 
 
 def _of_its_class(method: Callable[..., Any], self: Any, /, attr: Any) -> Any:
-    """What a layer holds for an attribute: a program's own kind of dict, such as `EasyDict`, as it
+    """What a layer holds for an attribute: a dict that has attributes, such as `EasyDict`, as it
     is; Keras copies it into a dict of its own, without its attributes."""
-    if isinstance(attr, dict) and type(attr).__module__.partition(".")[0] not in _DICTS:
+    if isinstance(attr, dict) and _has_attributes(attr):
         for value in attr.values():
             self.track(value)
         return attr
     return method(self, attr)
+
+
+def _has_attributes(given: dict[Any, Any]) -> bool:
+    kind = type(given)
+    is_own = kind.__module__.partition(".")[0] not in _DICTS
+    reads = hasattr(kind, "__getattr__") or kind.__setattr__ is not dict.__setattr__
+    return is_own and (reads or bool(getattr(given, "__dict__", None)))
 
 
 def _as_a_weight(method: Callable[..., Any], self: Any, /, *args: Any, **options: Any) -> Any:
