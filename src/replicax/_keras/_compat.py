@@ -572,6 +572,12 @@ def training_around() -> bool | None:
     return None if context is None else context.get_value("training")
 
 
+def set_training_around(training: Any) -> None:
+    """Let the layer that is being called train, or not; a layer in it may have changed that."""
+    if (context := global_state.get_global_attribute("current_call_ctx")) is not None:
+        context.set_value("training", training)
+
+
 def compute_loss(
     model: Any, x: Any, y: Any, predicted: Any, weights: Any, *, training: bool
 ) -> Any:

@@ -159,3 +159,27 @@ def test_the_mask_of_a_layer_with_several_inputs_is_the_first_ones():
     ]
     assert [np.ravel(one).tolist() for one in found] == [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
     assert np.ravel(Masked()(inputs=ones(x), others=ones(y))).tolist() == [1, 1, 0]
+
+
+@pytest.mark.parametrize("is_built", [True, False])
+def test_training_may_be_an_array_of_compiled_code(is_built):
+    class Around(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.norm = keras.layers.BatchNormalization()
+            self.dropout = keras.layers.Dropout(0.5)
+
+        def call(self, x, training=None):
+            return self.dropout(self.norm(x))
+
+    model = Around()
+    x = tf.constant(np.random.default_rng(0).normal(3, 1, (8, 4)), tf.float32)
+    if is_built:
+        model(x)
+    compiled = tf.function(lambda x, training: model(x, training=training))
+    plain = compiled(x, tf.constant(False))
+    np.testing.assert_allclose(plain, model(x, training=False), rtol=1e-6)
+    assert not np.any(model.norm.moving_mean)
+    dropped = np.asarray(compiled(x, tf.constant(True)))
+    assert 0 < np.sum(dropped == 0) < dropped.size
+    np.testing.assert_allclose(model.norm.moving_mean, np.mean(x, 0) / 100, rtol=1e-4)

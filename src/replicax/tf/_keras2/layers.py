@@ -14,6 +14,7 @@ from jax.core import Tracer
 from replicax._core.options import VariableSynchronization
 from replicax._keras import _compat
 from replicax._keras.variable import Variable
+from replicax.tf._flow import control_flow
 from replicax.tf._keras2 import around
 from replicax.tf._keras2.arguments import ADD_WEIGHT, ADD_WEIGHT_OF_A_METRIC
 
@@ -40,6 +41,7 @@ def install() -> None:
     keras.layers.InputLayer.call = lambda self, inputs=None: inputs
     for owner in _ASK_FOR_INTEGERS:
         around(owner, "__init__", _with_plain_integers)
+    around(keras.Layer, "__call__", _training_of_compiled_code)
     around(keras.Layer, "__call__", _flags_by_name)
     around(keras.Layer, "__call__", _training_from_around)
     around(keras.Layer, "__call__", _mask_of_the_first)
@@ -124,6 +126,24 @@ def _training_from_around(
     if not is_given and len(args) <= self.call_signature_parameters.index("training"):
         options["training"] = _compat.training_around()
     return method(self, *args, **options)
+
+
+def _training_of_compiled_code(
+    method: Callable[..., Any], self: Any, /, *args: Any, **options: Any
+) -> Any:
+    """The `__call__` of Keras' layers, whose `training` may be an array of compiled code."""
+    names = _compat.positional_names(self)
+    is_keras = type(self).call.__module__.startswith("keras.")
+    flag = options.get("training")
+    flag = _compat.training_around() if flag is None else flag
+    if not (is_keras and isinstance(flag, Tracer) and "training" in names[len(args) :]):
+        return method(self, *args, **options)
+    call = functools.partial(method, self, *args, **options)
+    if not self.built:
+        call(training=False)
+    result = control_flow.cond(flag, lambda: call(training=True), lambda: call(training=False))
+    _compat.set_training_around(flag)
+    return result
 
 
 def _mask_of_the_first(method: Callable[..., Any], self: Any, /, *args: Any, **options: Any) -> Any:
