@@ -19,7 +19,9 @@ TEST_ENV := env -u JAX_PLATFORMS -u PYTHONDONTWRITEBYTECODE KERAS_BACKEND=jax NP
 # Not reordered: files with a few long tests would come last, and one core would wait for the other.
 PYTEST := $(VENV)/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder
 SITE_PACKAGES = $(wildcard $(CURDIR)/$(VENV)/lib/python3*/site-packages)
-DURATIONS := build/durations.json
+DURATIONS := build/durations-fast.json build/durations-slow.json
+# Slow tests wait for others a quarter of their time: three at a time keep two cores busy.
+SLOW = $(TEST_ENV) $(PYTEST) -n 3 tests -m "slow and not core" --durations-file $(lastword $(DURATIONS))
 # Its machines wait nearly all the time, for each other, so that it runs beside the others.
 WAITING := tests/machines/test_ray.py
 # Once more with the flags of XLA that users have.
@@ -43,24 +45,26 @@ pictures: $(INSTALLED) ## make the pictures of the documentation, which needs Ch
 	$(VENV)/bin/python scripts/pictures.py $(ARGS)
 
 test: check ## check, then run the fast tests: about 8 minutes; ARGS="-k name" chooses
-	$(TEST_ENV) $(PYTEST) tests -m "not slow or core" $(ARGS)
+	mkdir -p build
+	$(TEST_ENV) $(PYTEST) tests -m "not slow or core" --durations-file $(firstword $(DURATIONS)) $(ARGS)
 
 test-slow: $(INSTALLED) $(LOWEST_INSTALLED) ## run the slow tests, and some once more as users have it
-	$(TEST_ENV) $(PYTEST) tests -m "slow and not core" $(ARGS)
+	mkdir -p build
+	$(SLOW) $(ARGS)
 	$(AS_USERS)
 
-test-all: check $(LOWEST_INSTALLED) ## check, then run every test: about 40 minutes; name the fast tests that became slow
-	mkdir -p build
+test-all: ## run everything, about 40 minutes: as test and test-slow; name the fast tests that became slow
+	$(MAKE) test $(LOWEST_INSTALLED)
 	$(TEST_ENV) $(VENV)/bin/pytest $(WAITING) >build/waiting.txt 2>&1 & waiting=$$!; code=0; \
-	$(TEST_ENV) $(PYTEST) tests --ignore $(WAITING) --durations-file $(DURATIONS) $(ARGS) || code=$$?; \
+	$(SLOW) --ignore $(WAITING) || code=$$?; \
 	wait $$waiting || code=$$?; cat build/waiting.txt; exit $$code
 	$(AS_USERS)
 	$(VENV)/bin/python tests/durations.py check $(DURATIONS)
 
 durations: $(INSTALLED) $(LOWEST_INSTALLED) ## run every test and list the slow ones anew, in tests/slow.txt
 	mkdir -p build
-	$(TEST_ENV) $(PYTEST) tests --durations-file $(DURATIONS)
-	$(VENV)/bin/python tests/durations.py write $(DURATIONS)
+	$(TEST_ENV) $(PYTEST) tests --durations-file build/durations.json
+	$(VENV)/bin/python tests/durations.py write build/durations.json
 
 stubs: $(INSTALLED) ## write the stub files of replicax.tf, by which editors complete `tf.…`
 	$(VENV)/bin/python scripts/stubs.py
