@@ -74,10 +74,9 @@ RETRIES = 2
 
 # Seconds of the longest case from which `make durations` lists a function.
 LISTED_FROM = 0.8
-# Seconds from which an unlisted case is named, and that the fast tier may take on one core: eight
-# minutes on two.
+# Seconds from which an unlisted case is named, and that the fast tier may take on one core.
 UNLISTED_AT_MOST = 4.0
-FAST_TIER_AT_MOST = 16 * 60.0
+FAST_TIER_AT_MOST = 14 * 60.0
 
 
 class Case(NamedTuple):

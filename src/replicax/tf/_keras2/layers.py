@@ -106,6 +106,8 @@ def _own_end(name: str, of_a_call: Callable[[Any], Any], model: Any) -> Any:
 
 def _flags_by_name(method: Callable[..., Any], self: Any, /, *args: Any, **options: Any) -> Any:
     """The `__call__` of layers: `layer(x, True)` and `layer(x, None, training)` by names."""
+    if len(args) <= 1:
+        return method(self, *args, **options)
     names = _compat.positional_names(self)
     if "training" in names[1 : len(args)] or any(isinstance(each, bool) for each in args[1:]):
         flags = [one is None or isinstance(one, bool) for one in args]
@@ -132,11 +134,10 @@ def _training_of_compiled_code(
     method: Callable[..., Any], self: Any, /, *args: Any, **options: Any
 ) -> Any:
     """The `__call__` of Keras' layers, whose `training` may be an array of compiled code."""
-    names = _compat.positional_names(self)
-    is_keras = type(self).call.__module__.startswith("keras.")
     flag = options.get("training")
     flag = _compat.training_around() if flag is None else flag
-    if not (is_keras and isinstance(flag, Tracer) and "training" in names[len(args) :]):
+    is_open = isinstance(flag, Tracer) and type(self).call.__module__.startswith("keras.")
+    if not is_open or "training" not in _compat.positional_names(self)[len(args) :]:
         return method(self, *args, **options)
     call = functools.partial(method, self, *args, **options)
     if not self.built:
