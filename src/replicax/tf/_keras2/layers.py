@@ -106,9 +106,7 @@ def _own_end(name: str, of_a_call: Callable[[Any], Any], model: Any) -> Any:
 
 def _flags_by_name(method: Callable[..., Any], self: Any, /, *args: Any, **options: Any) -> Any:
     """The `__call__` of layers: `layer(x, True)` and `layer(x, None, training)` by names."""
-    if len(args) <= 1:
-        return method(self, *args, **options)
-    names = _compat.positional_names(self)
+    names = _compat.positional_names(self) if len(args) > 1 else []
     if "training" in names[1 : len(args)] or any(isinstance(each, bool) for each in args[1:]):
         flags = [one is None or isinstance(one, bool) for one in args]
         first = (flags + [True]).index(True, 1)
