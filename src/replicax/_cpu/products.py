@@ -39,6 +39,7 @@ from replicax._cpu.tuning import is_on
 
 _LEAST_ROWS = 1024
 _VECTOR, _WIDEST = 16, 128  # widths are multiples of the one and at most the other
+_LEAST_FILLED = 256  # columns; with fewer, copying rows to fill them takes as long as multiplying
 
 
 class _Least(NamedTuple):
@@ -168,14 +169,17 @@ def form_of(left: Any, right: Any, *, dimension_numbers: Any, **params: Any) -> 
     by_rows = contracted == (first, first)
     # A tile has 4 to 16 pairs of a row, without rest; of columns it may have fewer.
     is_tiled = by_rows or any(summed % (2 * pairs) == 0 for pairs in range(4, 17))
-    least = _OF_TILES if is_tiled and kernels.multiplies_tiles() else _OF_PAIRS
+    tiles = kernels.multiplies_tiles()
+    least = _OF_TILES if is_tiled and tiles else _OF_PAIRS
     if width_left * width * summed < least.products or summed < least.summed:
         return None
     if by_rows:
         kind, rows, ends = Kind.WEIGHT_GRADIENT, summed, (width_left, width)
         fits = summed >= least.rows_summed
     else:
-        kind, rows, ends = Kind.FORWARD, width_left, (summed, width)
+        # Zeros fill the last tile, or pair.
+        rest = 0 if is_tiled or width < _LEAST_FILLED else -summed % (32 if tiles else 2)
+        kind, rows, ends = Kind.FORWARD, width_left, (summed + rest, width)
         fits = contracted[0] == last_left and contracted[1] in (first, last)
         fits = fits and rows >= (least.rows if contracted[1] == first else least.rows_turned)
     row, one = (1, rows), (1, 1)
@@ -187,13 +191,27 @@ def form_of(left: Any, right: Any, *, dimension_numbers: Any, **params: Any) -> 
 def _in_pairs(form: Form, shape: Any, left: Any, right: Any, **_: Any) -> Any:
     """A product as a convolution: its rows are the pixels of one image."""
     rows = form.size[1]
-    images = left.reshape(1, 1, rows, form.channels)
     if form.kind is Kind.WEIGHT_GRADIENT:
         other, result = right.reshape(1, 1, rows, form.channels_out), (form.channels,)
     else:
-        other, result = right, (1, 1, rows)
+        summed, result = left.size // rows, (1, 1, rows)
+        by_columns = form.all_groups_last
+        weights = right.reshape((summed, -1) if by_columns else (-1, summed))
+        left = _filled(left.reshape(rows, summed), 1, form.channels)
+        other = _filled(weights, int(not by_columns), form.channels)
+    images = left.reshape(1, 1, rows, form.channels)
     found = call(form, (*result, form.channels_out), images, other, left.dtype)
     return found.reshape(shape).astype(left.dtype)
+
+
+def _filled(matrix: Any, axis: int, size: int) -> Any:
+    """The matrix with further zeros along an axis."""
+    missing = size - matrix.shape[axis]
+    if not missing:
+        return matrix
+    shape = [matrix.shape[0], missing] if axis else [missing, matrix.shape[1]]
+    # XLA pads element by element, and concatenates whole rows.
+    return jnp.concatenate([matrix, jnp.zeros(shape, matrix.dtype)], axis)
 
 
 def covers(left: Any, right: Any, *, dimension_numbers: Any, **params: Any) -> bool:

@@ -113,6 +113,8 @@ def are_computed_by_the_kernel(product, left, right):
     [
         (over((2,), (0,)), (4, 64, 64), (64, 700)),
         (over((2,), (1,)), (4, 512, 48), (100, 48)),  # a gradient by the rows
+        (over((2,), (1,)), (4, 512, 49), (260, 49)),
+        (over((1, 2), (0, 1)), (300, 9, 13), (9, 13, 300)),  # an odd number of products
         (over((1, 2), (0, 1)), (300, 8, 16), (8, 16, 300)),  # several axes of a weight
         (over((0, 1), (0, 1)), (5, 411, 48), (5, 411, 8, 16)),  # by the weight, of odd rows
         (over((0,), (0,)), (2047, 33), (2047, 253)),
@@ -140,14 +142,14 @@ def test_small_products_of_sixteen_bits_are_for_tiles(product, left, right, tile
 @pytest.mark.parametrize(
     ("product", "left", "right", "tiles"),
     [
-        (over((1,), (0,)), (2048, 129), (129, 253), True),  # an odd number of products
+        (over((1,), (0,)), (2048, 729), (729, 24), True),  # an odd number of products, few columns
         (over((1,), (0,)), (32, 2048), (2048, 512), False),  # few rows
         (over((1,), (0,)), (24, 512), (512, 512), True),
+        (over((1,), (0,)), (64, 94), (94, 512), True),  # 47 pairs are no number of whole tiles
         (over((0,), (0,)), (512, 256), (512, 256), False),
         (over((0,), (0,)), (96, 256), (96, 256), True),
         (over((1,), (0,)), (256, 64), (64, 256), False),  # few numbers
         (over((1,), (0,)), (64, 64), (64, 64), True),
-        (over((1,), (0,)), (512, 94), (94, 128), True),  # 47 pairs are no number of whole tiles
         (over((1, 2), (1, 0)), (512, 32, 32), (32, 32, 128), True),  # another order
     ],
     indirect=["tiles"],
