@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from itertools import product
 
 import jax
 import keras
@@ -105,9 +106,4 @@ STRATEGIES = {
     "multi_worker": lambda: rx.MultiWorkerMirroredStrategy(),
 }
 # Without a GPU, each model and each strategy once shows that all of them run.
-PAIRS = [
-    (name, strategy)
-    for name in MODELS
-    for strategy in STRATEGIES
-    if GPUS or name == "mlp" or strategy == "default"
-]
+PAIRS = list(product(MODELS, STRATEGIES) if GPUS else zip(MODELS, STRATEGIES, strict=True))

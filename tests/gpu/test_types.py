@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import jax
 import keras
 import numpy as np
@@ -38,9 +40,19 @@ def test_tf32_is_near_float32(name):
     )
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"], indirect=True)
-@pytest.mark.parametrize("strategy", ["one_device", "mirrored", "central_storage"])
-@pytest.mark.parametrize("name", ["mlp", "convolutions", "attention"] if GPUS else ["mlp"])
+@pytest.mark.parametrize(
+    ("name", "strategy", "policy"),
+    [
+        *product(
+            ("mlp", "convolutions", "attention"),
+            ("one_device", "mirrored", "central_storage"),
+            ("mixed_bfloat16", "mixed_float16"),
+        )
+    ]
+    if GPUS
+    else [("mlp", "mirrored", "mixed_bfloat16"), ("mlp", "central_storage", "mixed_float16")],
+    indirect=["policy"],
+)
 def test_mixed_precision_is_near_float32(name, strategy, policy):
     weights, told = trained(STRATEGIES[strategy](), name)
     assert all(np.isfinite(value).all() for value in weights)

@@ -206,13 +206,6 @@ def test_an_answer_that_comes_when_nobody_wants_it_any_more_is_not_kept():
     assert calls.wait(calls.begin("y")) == b""
 
 
-def test_what_is_offered_is_json(cluster):
-    two = cluster()
-    chief, _ = two.open()
-    with pytest.raises(UsageError, match="None, bool, int"):
-        chief.offer("x", {1, 2})
-
-
 class Counted(dict):
     """Counts how often it is encoded: JSON asks a subclass of dict for its items."""
 
@@ -277,13 +270,6 @@ def test_long_values_and_short_ones_keep_their_order(cluster):
 def test_everyone_knows_the_hosts(cluster):
     three = cluster(3)
     assert [line.hosts() for line in three.open()] == [[socket.gethostname()] * 3] * 3
-
-
-def test_a_name_can_be_used_again(cluster):
-    two = cluster()
-    two.open()
-    found = two.all(lambda line: [line.exchange("x", [line.index, i]) for i in range(5)])
-    assert found == [[[[0, i], [1, i]] for i in range(5)]] * 2
 
 
 def test_names_do_not_wait_for_each_other(cluster):
@@ -472,13 +458,6 @@ def test_who_does_not_speak_as_a_worker_is_not_let_in(cluster):
             assert len(answer(sock)) in (0, 33)  # no more than a nonce
     two.lines = [*two.open([1]), *opening.result(30)]
     assert two.all(lambda line: line.exchange("x", 1)) == [[1, 1]] * 2
-
-
-def test_a_worker_with_a_number_that_is_taken_is_not_let_in(cluster):
-    two = cluster()
-    two.open()
-    with pytest.raises(ClusterError, match="and this one is there already: host"):
-        two.open([1])
 
 
 def test_who_says_nothing_is_lost(cluster):

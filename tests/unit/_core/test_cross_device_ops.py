@@ -16,7 +16,6 @@ from replicax._core.cross_device_ops import (
     NcclAllReduce,
     ReductionToOneDevice,
     check_num_packs,
-    place,
 )
 from replicax._core.errors import UsageError
 from replicax._core.options import CommunicationOptions
@@ -191,18 +190,6 @@ def test_the_result_goes_where_it_is_wanted():
         assert [device.id for device in result.value.devices()] == [5]
     fixed = ReductionToOneDevice(reduce_to_device="CPU:4").reduce("SUM", VALUE, "CPU:5")
     assert [device.id for device in fixed.value.devices()] == [4]
-
-
-def test_a_destination_that_is_a_value_leaves_the_result_in_place():
-    assert place(VALUE, VALUE) is VALUE
-    assert place(VALUE, None) is VALUE
-
-
-def test_several_values_are_reduced_in_one_call():
-    pairs = [(VALUE, VALUE), (Mirrored(jnp.float32(1.0), 2), "CPU:3")]
-    first, second = CrossDeviceOps().batch_reduce("SUM", pairs)
-    assert np.asarray(first).tolist() == [3.0, 6.0]
-    assert float(second) == 2.0
 
 
 def test_a_tensor_is_broadcast_to_the_replicas_of_a_value():

@@ -14,7 +14,6 @@ from replicax._core.topology import (
     Topology,
     central_device,
     default_device,
-    default_devices,
     device_name,
     parse_device,
 )
@@ -54,14 +53,6 @@ def test_an_unknown_device_is_an_error_that_lists_the_known(name):
         parse_device(name)
 
 
-def test_one_device_makes_one_replica():
-    topology = Topology.single("CPU:3")
-    assert topology.devices == (CPUS[3],)
-    assert topology.num_replicas == 1
-    assert topology.platform == "cpu"
-    assert not topology.may_deadlock
-
-
 def test_without_a_name_it_is_jaxs_default_device():
     assert Topology.single().devices == (jax.devices()[0],)
     with jax.default_device(CPUS[2]):
@@ -72,34 +63,6 @@ def test_without_a_name_it_is_jaxs_default_device():
 def test_the_default_device_may_be_a_name():
     with jax.default_device("cpu"):
         assert default_device().platform == "cpu"
-
-
-@pytest.mark.parametrize("devices", [None, [], ()])
-def test_without_names_every_local_device_is_a_replica(devices):
-    topology = Topology.local(devices)
-    assert topology.devices == tuple(default_devices()) == tuple(CPUS)
-    assert topology.num_replicas == 8
-
-
-def test_replicas_are_in_the_order_of_the_names():
-    topology = Topology.local(["CPU:2", CPUS[0], "/cpu:1"])
-    assert [device.id for device in topology.devices] == [2, 0, 1]
-    assert topology.mesh.axis_names == (AXIS,)
-    assert topology.may_deadlock
-
-
-@pytest.mark.parametrize("devices", [["CPU:0", "CPU:0"], ["CPU:1", "/cpu:1"], [CPUS[0], "CPU:0"]])
-def test_a_device_holds_one_replica(devices):
-    with pytest.raises(UnknownDevice, match="CPU:[01] is named more than once"):
-        Topology.local(devices)
-
-
-def test_layouts_replicate_and_split():
-    topology = Topology.local(["CPU:0", "CPU:1"])
-    whole = jax.device_put(jax.numpy.arange(4), topology.replicated)
-    split = jax.device_put(jax.numpy.arange(4), topology.split)
-    assert [shard.data.tolist() for shard in whole.addressable_shards] == [[0, 1, 2, 3]] * 2
-    assert [shard.data.tolist() for shard in split.addressable_shards] == [[0, 1], [2, 3]]
 
 
 def test_a_topology_is_a_value():

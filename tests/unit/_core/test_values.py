@@ -45,39 +45,11 @@ def test_a_per_replica_value_is_no_array(value, misuse):
         misuse(value)
 
 
-def test_the_message_names_the_ways_out():
-    with pytest.raises(TypeError, match="reduce`.*`strategy.experimental_local_results`"):
-        float(EVEN)
-
-
-def test_even_components_are_the_rows():
-    assert EVEN.is_even
-    assert [part.tolist() for part in EVEN.components] == [[1.0, 2.0], [3.0, 4.0]]
-    assert [part.tolist() for part in EVEN.values] == [[1.0, 2.0], [3.0, 4.0]]
-
-
-def test_uneven_components_are_the_parts():
-    assert not UNEVEN.is_even
-    assert [part.shape for part in UNEVEN.components] == [(2,), (1,)]
-    assert UNEVEN.values == UNEVEN.parts
-
-
-def test_values_lie_on_the_devices_of_their_replicas():
-    topology = Topology.local(["CPU:3", "CPU:1"])
-    value = PerReplica(jax.device_put(np.arange(2.0), topology.split))
-    assert [int(part) for part in value.values] == [0, 1]
-    assert [part.devices() for part in value.values] == [{d} for d in topology.devices]
-
-
 def test_values_of_an_array_that_is_everywhere_count_each_replica_once():
     # A step of uneven batches leaves its results whole on every device.
     topology = Topology.local(["CPU:0", "CPU:1"])
     value = PerReplica(jax.device_put(np.arange(2.0), topology.replicated))
     assert [int(part) for part in value.values] == [0, 1]
-
-
-def test_values_of_a_host_array_are_its_rows():
-    assert [int(part) for part in PerReplica(np.arange(3)).values] == [0, 1, 2]
 
 
 def test_values_can_be_read_while_tracing():
@@ -118,12 +90,6 @@ def test_a_mirrored_value_acts_as_one_array():
     assert float(jnp.add(value, 1.0)) == 3.5
     assert np.asarray(value, dtype="int32").dtype == "int32"
     assert len(value.values) == 4
-
-
-def test_a_mirrored_value_has_the_shape_of_one_replica():
-    value = Mirrored(jnp.ones((2, 3), "bfloat16"), 2)
-    assert value.shape == (2, 3)
-    assert value.dtype == jnp.bfloat16
 
 
 def test_a_copy_of_a_mirrored_value_is_the_users():

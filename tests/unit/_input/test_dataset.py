@@ -7,17 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._core.values import PerReplica
-from replicax._input.distribute import distribute_dataset, distribute_from_function, on_host
-from replicax._input.iterator import Optional
+from replicax._input.distribute import distribute_dataset, distribute_from_function
 from replicax.data._nodes.files import FileRecords
-
-from helpers import wait_until
 
 
 class Target:
@@ -39,45 +34,10 @@ def options(**chosen):
     return rx.InputOptions(**{f"experimental_{name}": value for name, value in chosen.items()})
 
 
-def test_pieces_are_put_one_batch_at_a_time():
-    target = Target(3)
-    iterator = iter(
-        distribute_dataset([np.arange(4)] * 3, target, options(per_replica_buffer_size=0))
-    )
-    assert target.puts == 0
-    assert next(iterator) == [[0, 1], [2, 3], []]
-    assert target.puts == 1
-
-
-def test_the_default_is_one_batch_ahead():
-    target = Target(1)
-    iterator = iter(distribute_dataset([np.arange(2)] * 3, target, rx.InputOptions()))
-    next(iterator)
-    wait_until(lambda: target.puts == 2)
-    assert len(list(iterator)) == 2
-    assert target.puts == 3
-
-
 def test_more_ahead_than_there_is():
     target = Target(2)
     dataset = distribute_dataset([np.arange(2)] * 2, target, options(per_replica_buffer_size=9))
     assert list(dataset) == [[[0], [1]]] * 2
-
-
-def test_what_stays_on_the_host_is_not_put():
-    target = Target(2)
-    (batch,) = distribute_dataset([np.arange(4)], target, options(fetch_to_device=False))
-    assert target.puts == 0
-    assert isinstance(batch, PerReplica)
-    assert [value.tolist() for value in batch.values] == [[0, 1], [2, 3]]
-    assert on_host([{"x": 1}], alone=True) == {"x": 1}
-
-
-def test_a_function_deals_its_batches_out():
-    dataset = distribute_from_function(
-        lambda context: [np.full(1, number) for number in range(5)], Target(3), rx.InputOptions()
-    )
-    assert list(dataset) == [[[0], [1], [2]], [[3], [4], []]]
 
 
 def test_a_function_is_called_when_the_data_set_is_made():
@@ -105,12 +65,6 @@ def test_an_empty_piece_has_the_structure_of_the_others():
     assert batch[1]["y"] is None
 
 
-def test_a_missing_batch_cannot_be_opened():
-    assert Optional(3, present=True).get_value() == 3
-    with pytest.raises(rx.errors.UsageError, match="has_value"):
-        Optional(None, present=False).get_value()
-
-
 def test_a_data_set_cannot_be_distributed_twice():
     dataset = distribute_dataset([np.arange(2)], Target(2), rx.InputOptions())
     with pytest.raises(rx.errors.UsageError, match="distributed already"):
@@ -121,16 +75,6 @@ def test_a_pipeline_per_replica_is_made_by_a_function():
     chosen = options(replication_mode=rx.InputReplicationMode.PER_REPLICA)
     with pytest.raises(rx.errors.UsageError, match="InputReplicationMode.PER_REPLICA is only"):
         distribute_dataset([np.arange(2)], Target(2), chosen)
-
-
-def test_the_spec_of_a_piece():
-    batch = (np.ones((4, 2), "float32"), {"y": jnp.ones((4, 5, 6), "int32")})
-    dataset = distribute_dataset([batch], Target(2), rx.InputOptions())
-    spec = rx.data.ArraySpec
-    assert dataset.element_spec == (
-        spec((None, 2), "float32"),
-        {"y": spec((None, 5, 6), "int32")},
-    )
 
 
 def test_an_empty_data_set_has_no_spec():
@@ -241,15 +185,6 @@ def test_workers_with_files_of_different_lengths_end_in_step(names):
     assert second == [[[0.0]] if names[1] else [[]], [[]]]
 
 
-def test_workers_that_read_everything_each_take_their_part():
-    dataset = rx.data.Dataset.range(9).batch(2)
-    first, second = on_workers(
-        2, lambda target: distribute_dataset(dataset, target, rx.InputOptions())
-    )
-    assert first == [[[0]], [[2]], [[4]], [[6]], [[8]]]  # 38
-    assert second == [[[1]], [[3]], [[5]], [[7]], [[]]]  # 38
-
-
 def test_the_rows_of_all_replicas_are_told_if_they_differ():
     targets = []
 
@@ -273,23 +208,10 @@ def differing(*datasets):
     return str(raised.value)
 
 
-def test_workers_must_have_batches_of_one_kind():
-    text = differing([np.ones((4, 2), "float32")], [np.ones((4, 3), "float32")])
-    assert "must have the same kind of batches" in text
-    assert "worker 0: float32[None, 2]" in text
-    assert "worker 1: float32[None, 3]" in text
-
-
 def test_workers_that_share_data_must_hold_the_same_batches():
     text = differing([np.arange(4)], [np.arange(4) + 1])
     assert "must have the same data, as it is divided by DATA" in text
     assert "batch (its checksum)" in text
-
-
-def test_workers_that_share_data_must_hold_equally_many_batches():
-    text = differing([np.arange(4)] * 2, [np.arange(4)])
-    assert "must have the same data, as it is divided by DATA" in text
-    assert "1 of 2 workers have another batch" in text
 
 
 def test_workers_shuffle_by_the_chiefs_seed():

@@ -71,10 +71,6 @@ def test_a_central_store_copies_to_the_replicas_and_back():
     assert kept.tolist() == [0.0, 2.0, 4.0]
 
 
-def test_a_specification_is_a_value():
-    assert VariableSpec("dense/kernel", (2, 3), "float32", "none", "auto") == SPEC
-
-
 def spec_of(shape, path="dense/kernel", parameter=None):
     """A variable; with `parameter` (or "") what an optimizer keeps for it."""
     is_slot = parameter is not None

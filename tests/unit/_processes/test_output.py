@@ -48,11 +48,6 @@ def test_however_the_bytes_are_cut_the_lines_are_the_same():
     assert b"\n".join([*found, *lines.end()]) == text + b"rest"
 
 
-def test_an_end_without_a_rest_gives_no_line():
-    lines = Lines()
-    assert (lines.feed(b"a\n"), lines.end(), lines.end()) == ([b"a"], [], [])
-
-
 def test_a_line_without_end_is_cut():
     lines = Lines(longest=4)
     assert lines.feed(b"123456789") == [b"1234", b"5678"]
@@ -128,16 +123,6 @@ def test_a_reader_that_has_gone_is_noticed(pipes):
     assert terminal.is_broken()
     terminal.write(OUT, b"2\n")
     assert terminal.blocked_on() is None
-
-
-def test_a_reader_that_has_gone_keeps_nobody_waiting(pipes):
-    terminal, out, _ = pipes
-    terminal.write(OUT, bytes(2 << 20))
-    assert terminal.is_full()
-    os.close(out)
-    terminal.push()
-    assert terminal.is_broken()
-    assert not terminal.is_full()
 
 
 def test_a_flush_writes_all(pipes):

@@ -46,25 +46,6 @@ def settled(how, new, old=OLD, share=None, replicas=None):
     return jax.vmap(lambda n, o: settle([how], [n], [o], group)[0], axis_name=AXIS)(new, old)
 
 
-@pytest.mark.parametrize(
-    ("how", "expected"),
-    [
-        (Settlement.STORE, [11.0, 14.0]),
-        (Settlement.MEAN, [12.5, 12.5]),
-        (Settlement.FIRST, [11.0, 11.0]),
-        (Settlement.SUM, [25.0, 25.0]),
-        (Settlement.SUM_OF_CHANGES, [15.0, 15.0]),  # 10 + 1 + 4
-    ],
-)
-def test_settlements(how, expected):
-    assert settled(how, NEW).tolist() == expected
-
-
-@pytest.mark.parametrize("how", list(Settlement))
-def test_one_replica_stores_what_it_wrote(how):
-    assert settled(how, NEW[:1], OLD[:1]).tolist() == [11.0]
-
-
 def test_a_replica_without_rows_has_no_share_of_the_mean():
     new = jnp.array([np.nan, np.nan])
     assert settled(Settlement.MEAN, new, share=0.0).tolist() == [0.0, 0.0]

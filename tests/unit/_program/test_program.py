@@ -50,24 +50,6 @@ def test_what_the_user_holds_stays(hold):
     assert variable.value.tolist() == [3.0] * 8
 
 
-def test_what_the_user_gave_stays():
-    variable, step = counter()
-    given = jnp.full(8, 5.0)
-    variable.assign(given)
-    step()
-    step()
-    assert given.tolist() == [5.0] * 8
-    assert variable.value.tolist() == [7.0] * 8
-
-
-def test_two_variables_may_share_an_array():
-    first, step = counter()
-    second = keras.Variable(np.zeros(8, "float32"))
-    second._value = first.value
-    step()
-    assert second.value.tolist() == [1.0] * 8
-
-
 def test_values_that_are_gone_leave_nothing_behind():
     gc.collect()
     before = set(program._made)

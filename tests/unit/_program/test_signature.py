@@ -27,12 +27,6 @@ def test_arrays_are_split_from_the_rest():
     assert (args, kwargs) == (("new", 3), {"flag": True, "v": v})
 
 
-def test_a_program_keeps_no_arrays():
-    signature = Signature.of((jnp.ones(2), 3), {})
-    assert signature.without_arrays().arrays == []
-    assert signature.without_arrays().rebuild([7])[0] == (7, 3)
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -77,11 +71,6 @@ def test_calls_that_do_not(one, other):
     assert key(one) != key(other)
 
 
-def test_a_name_is_part_of_the_signature():
-    assert key(1) != key(x=1)
-    assert key(x=1, y=2) == key(y=2, x=1)
-
-
 def test_a_weakly_typed_array_is_another_one():
     assert key(jnp.asarray(1.0)) != key(jnp.float32(1.0))
 
@@ -97,27 +86,8 @@ def test_distributed_values_are_kept_whole_or_taken_apart():
     assert again.stacked == "new"
 
 
-def test_a_mirrored_value_is_its_array():
-    array = jnp.ones(2)
-    for expand in (False, True):
-        assert Signature.of((Mirrored(array, 2),), {}, expand=expand).arrays == [array]
-
-
 def first():
     pass
-
-
-def test_a_program_is_built_once():
-    cache, built = ProgramCache(), []
-    for _ in range(3):
-        assert cache.get(first, 1, lambda: built.append(1) or "program") == "program"
-    assert (len(built), len(cache)) == (1, 1)
-
-
-def test_functions_do_not_share_programs():
-    cache = ProgramCache()
-    assert cache.get(first, 1, lambda: "first") == "first"
-    assert cache.get(lambda: None, 1, lambda: "other") == "other"
 
 
 def test_a_failed_build_leaves_nothing():

@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 from replicax._core.errors import CancelledError, CoordinatorError, UnavailableError
-from replicax._ps.queue.lanes import ServerGone, WorkerGone
+from replicax._ps.queue.lanes import ServerGone
 
 from helpers import run_python, wait_until
 from lane_fakes import FakeCoordination, lane_threads, raised
@@ -83,16 +83,6 @@ def test_a_barrier_restores_a_server_that_is_gone(coordination):
     assert (coordination.restored, coordination.barriers) == ([1], 1)
 
 
-def test_a_closure_that_finds_a_server_gone_runs_when_it_is_restored(coordination):
-    def task(lane):
-        if not coordination.restored:
-            raise ServerGone(1)
-        return "ran"
-
-    assert coordination.submit(task).fetch() == "ran"
-    assert coordination.restored == [1]
-
-
 def test_a_server_that_will_not_come_back_is_raised_by_all_three(coordination):
     # Pair 116: the error of a server comes from schedule and join.
     def restore(server):
@@ -163,17 +153,3 @@ def test_the_end_of_a_program_ends_the_lanes():
             lane.close = lambda: print("closed", flush=True)
     """
     assert run_python(program) == "ran\nclosed\nclosed\n"
-
-
-def test_a_worker_that_dies_is_recovered_by_its_lane(coordination):
-    recovered = []
-
-    def task(lane):
-        lane.recover = lambda: recovered.append(lane.worker)
-        if not recovered:
-            raise WorkerGone(lane.worker)
-        return "ran"
-
-    assert coordination.submit(task).fetch() == "ran"
-    coordination.wait()
-    wait_until(lambda: recovered)

@@ -16,30 +16,6 @@ def repairs():
     return Repairs()
 
 
-def test_others_wait_for_the_one_who_mends(repairs):
-    begun, end, calls = threading.Event(), threading.Event(), []
-
-    def work():
-        calls.append(1)
-        begun.set()
-        assert end.wait(60)
-
-    mending = in_thread(lambda: repairs.mend("server", 0, work))
-    assert begun.wait(60)
-    assert repairs.is_underway("server")
-    others = [
-        in_thread(lambda: repairs.mend("server", 0, work)),
-        in_thread(lambda: repairs.wait("server")),
-    ]
-    assert all(other.waits() for other in others)
-    repairs.mend("another", 0, lambda: calls.append(2))
-    end.set()
-    for thread in (mending, *others):
-        thread.result()
-    assert calls == [1, 2]
-    assert not repairs.is_underway("server")
-
-
 def test_what_was_mended_meanwhile_is_not_mended_again(repairs):
     calls = []
     before = repairs.now()

@@ -223,15 +223,6 @@ def test_master_of_a_single_task_is_empty():
     assert resolver(cluster={"ps": ["ps0:2222"]}, rpc_layer="grpc").master() == ""
 
 
-def test_the_index_as_a_text():
-    assert resolver(task={"type": "worker", "index": "1"}).task_id == 1
-
-
-def test_the_type_as_a_number():
-    cluster = {"123456": ["ps0:2222"], "worker": ["worker0:2222"]}
-    assert resolver(cluster=cluster, task={"type": 123456, "index": 0}).task_type == "123456"
-
-
 def test_arguments_and_setters_override():
     found = resolver("worker", 2, "grpc", "google")
     assert (found.task_type, found.task_id, found.environment) == ("worker", 2, "google")

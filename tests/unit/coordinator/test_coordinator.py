@@ -7,12 +7,10 @@ import threading
 import weakref
 from types import SimpleNamespace
 
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
-from replicax._core.errors import CancelledError, ClosureInputError, UsageError
-from replicax.coordinator import ClusterCoordinator, PerWorkerValues, RemoteValue
+from replicax._core.errors import CancelledError, UsageError
+from replicax.coordinator import ClusterCoordinator, RemoteValue
 
 from helpers import wait_until
 from lane_fakes import FakeStrategy, in_thread, lane_threads, raised
@@ -59,11 +57,6 @@ def test_it_and_its_strategy_are_freed_and_the_threads_end():
     wait_until(lambda: not lane_threads())
 
 
-def test_another_strategy_is_refused():
-    with pytest.raises(UsageError, match=r"ParameterServerStrategy, got object"):
-        ClusterCoordinator(object())
-
-
 def test_functions_are_traced_in_the_scope_with_their_arguments(strategy, coordinator):
     traced = []
 
@@ -90,19 +83,6 @@ def test_what_cannot_be_traced_is_not_scheduled(strategy, coordinator):
     assert coordinator.done()
 
 
-def test_fetching_a_nest(coordinator):
-    # Pair 104.
-    def fn(x):
-        return x + 1, (x + 2, x + 3), [x + 4], {"v": x}
-
-    value = coordinator.schedule(fn, args=(jnp.asarray(1),))
-    assert coordinator.fetch(value) == (2, (3, 4), [5], {"v": 1})
-    array, other = np.ones(2), object()
-    found = coordinator.fetch({"a": [value, array], "b": other, "c": (None, "text")})
-    assert found == {"a": [(2, (3, 4), [5], {"v": 1}), array], "b": other, "c": (None, "text")}
-    assert found["a"][1] is array
-
-
 def test_fetch_raises_what_the_function_raised(coordinator):
     values = [coordinator.schedule(lambda: 1), coordinator.schedule(bad)]
     with pytest.raises(ValueError, match="bad"):
@@ -119,33 +99,6 @@ def test_join_and_fetch_let_later_functions_see_all_updates(strategy, coordinato
     assert strategy.coordination.barriers == 2
     coordinator.fetch([1, 2])
     assert strategy.coordination.barriers == 2
-
-
-def test_join_with_nothing_scheduled_and_again(coordinator):
-    coordinator.join()
-    coordinator.join()
-    assert coordinator.done()
-
-
-@pytest.mark.parametrize("ask", ["schedule", "join", "done"])
-def test_one_bad_function_among_good_ones_is_raised_once(coordinator, ask):
-    # Pair 107.
-    values = [coordinator.schedule(lambda: 1)]
-    values[0].fetch()
-    failed = coordinator.schedule(bad)
-    raised(failed.fetch)
-    ran = []
-    ask = {
-        "schedule": lambda: coordinator.schedule(lambda: ran.append(1)),
-        "join": coordinator.join,
-        "done": coordinator.done,
-    }[ask]
-    with pytest.raises(ValueError, match="bad"):
-        ask()
-    coordinator.join()
-    assert coordinator.done()
-    assert ran == []
-    assert coordinator.schedule(lambda: 5).fetch() == 5
 
 
 def test_a_long_function_is_waited_for_and_cancelled_when_another_fails(coordinator):
@@ -167,21 +120,6 @@ def test_a_long_function_is_waited_for_and_cancelled_when_another_fails(coordina
     with pytest.raises(CancelledError, match="The corresponding function is cancelled. Please res"):
         value.fetch()
     assert coordinator.schedule(lambda: 1).fetch() == 1
-
-
-def test_a_resource_that_cannot_be_made_fails_only_who_uses_it(coordinator):
-    # Pair 112.
-    def use():
-        raise ClosureInputError("the data set of this worker could not be made")
-
-    unused = coordinator.schedule(lambda: 1)
-    coordinator.join()
-    used = coordinator.schedule(use)
-    with pytest.raises(ClosureInputError, match="could not be made"):
-        coordinator.join()
-    with pytest.raises(ClosureInputError, match="could not be made"):
-        coordinator.fetch(used)
-    assert unused.fetch() == 1
 
 
 def test_per_worker_data_sets_are_the_strategys(strategy, coordinator):
@@ -234,8 +172,3 @@ def test_progress_ends_with_an_error(coordinator):
     coordinator.schedule(bad)
     with pytest.raises(ValueError, match="bad"):
         coordinator.join(progress=True)
-
-
-def test_the_public_names():
-    assert PerWorkerValues([1]).values == (1,)
-    assert RemoteValue().state.name == "NOT_READY"

@@ -41,11 +41,6 @@ def test_other_methods_point_to_merge_call(mirrored):
         mirrored.run(lambda: mirrored.run(lambda: 1))
 
 
-def test_a_scope_gives_its_strategy(mirrored):
-    with mirrored.scope() as entered:
-        assert entered is mirrored
-
-
 def test_a_scope_used_as_a_decorator_is_entered_at_each_call(mirrored):
     @mirrored.scope()
     def current():
@@ -53,13 +48,6 @@ def test_a_scope_used_as_a_decorator_is_entered_at_each_call(mirrored):
 
     assert current() is mirrored
     assert current() is mirrored
-
-
-def test_values_from_function_may_have_different_shapes(mirrored):
-    value = mirrored.experimental_distribute_values_from_function(
-        lambda context: np.zeros(context.replica_id_in_sync_group + 1)
-    )
-    assert [part.shape for part in mirrored.experimental_local_results(value)] == [(1,), (2,)]
 
 
 def test_values_from_function_of_one_replica_are_what_was_returned():

@@ -62,12 +62,6 @@ def test_a_cluster_of_one_worker_needs_nobody(config):
     assert strategy.cluster_resolver.task_type == "worker"
 
 
-def test_without_a_cluster_there_is_a_resolver_that_knows_none():
-    resolver = rx.MultiWorkerMirroredStrategy().cluster_resolver
-    assert isinstance(resolver, TFConfigClusterResolver)
-    assert not resolver.cluster_spec().jobs
-
-
 def test_an_evaluator_works_alone(config):
     config({"cluster": TWO, "task": {"type": "evaluator", "index": 0}})
     strategy = rx.MultiWorkerMirroredStrategy()
