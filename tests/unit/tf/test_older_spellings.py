@@ -71,6 +71,12 @@ def test_a_loss_is_minimized():
     np.testing.assert_allclose(float(variable.value), 2.0 - 0.1 * 4.0)
 
 
+def test_a_loss_with_axes_is_minimized_as_its_sum():
+    variable = keras.Variable([[2.0], [1.0]])
+    keras.optimizers.SGD(0.1).minimize(lambda: variable**2, [variable])
+    np.testing.assert_allclose(variable.value, [[2.0 - 0.1 * 4.0], [1.0 - 0.1 * 2.0]])
+
+
 def test_a_recorded_loss_is_minimized():
     class Tape:
         def gradient(self, loss, variables):

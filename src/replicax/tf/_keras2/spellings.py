@@ -169,7 +169,8 @@ def _minimize(
             "the loss, `tape=tape`."
         )
     if tape is None:
-        _, gradients = value_and_grad(loss, variables)()
+        # A loss with axes counts as its sum, as in a tape's `gradient`.
+        _, gradients = value_and_grad(lambda: keras.ops.sum(loss()), variables)()
     else:
         if callable(loss):
             with tape:
