@@ -250,6 +250,11 @@ def map_fn(
     fn_output_signature: Any = None,
 ) -> Any:
     """`fn(element)` along the first axis, one after the other; the results, stacked."""
+    leaves, structure = jax.tree.flatten(elems)
+    is_of_text = any(getattr(leaf, "dtype", None) == object for leaf in leaves)
+    if is_of_text and len(leaves[0]):  # text is on the host
+        found = [fn(structure.unflatten(rows)) for rows in zip(*leaves, strict=True)]
+        return jax.tree.map(lambda *of_all: stack(of_all), *found)
     return _scanned(lambda state, element: (state, fn(element)), (), arrays_of(elems))[1]
 
 
