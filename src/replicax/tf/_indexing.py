@@ -98,7 +98,9 @@ def scatter_nd(
     if isinstance(updates, Unwritten):
         return np.zeros(static_shape(shape), updates.dtype)
     xp, (updates, indices) = apart(updates, indices)
-    return _scattered(xp.zeros(static_shape(shape), updates.dtype), indices, updates, "add")
+    zeros = xp.zeros(static_shape(shape), updates.dtype)
+    # The sum of truth values is "any of them".
+    return _scattered(zeros, indices, updates, "max" if updates.dtype == bool else "add")
 
 
 def _scattered(tensor: Any, indices: Any, updates: Any, how: str) -> Any:

@@ -1,11 +1,13 @@
 """Tensors: `constant`, `convert_to_tensor`, `Tensor`, `TensorSpec`, `TensorShape`.
 
-A tensor is a `jax.Array`. On import, arrays get `numpy()`, `get_shape()` and `set_shape()`, and
-their shapes the methods of `TensorShape`.
+A tensor is a `jax.Array`. On import, arrays get `numpy()`, `get_shape()` and `set_shape()`, their
+shapes the methods of `TensorShape`, and their operators take lists.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn, final
 
@@ -208,15 +210,43 @@ def _set_shape(self: Any, shape: Any) -> None:
     ensure_shape(self, shape)
 
 
+_OPERATORS = (
+    *("eq", "ne", "lt", "le", "gt", "ge", "add", "radd", "sub", "rsub", "mul", "rmul", "truediv"),
+    *("rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow", "rpow", "matmul", "rmatmul"),
+    *("and", "rand", "or", "ror", "xor", "rxor"),
+)
+
+
 def class_of_arrays() -> Any:
     """The class of arrays itself, of which `jax.Array` is the base; no backend is started."""
     (arrays,) = (kind for kind in jax.Array.__subclasses__() if kind.__module__ == "jaxlib._jax")
     return arrays
 
 
+def _with_lists(operator: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """An operator whose other side may be a list of numbers or of arrays; JAX refuses lists."""
+
+    @functools.wraps(operator)
+    def method(self: Any, other: Any) -> Any:
+        if (isinstance(other, list) or type(other) is tuple) and not is_symbolic(other):
+            _, other = array(other)
+            if jnp.issubdtype(self.dtype, jnp.inexact) or other.dtype.kind in "biu":
+                other = other.astype(self.dtype)
+        return operator(self, other)
+
+    return method
+
+
+def take_lists(kind: type) -> None:
+    """Let the operators of a class take lists."""
+    for name in {f"__{name}__" for name in _OPERATORS} & vars(kind).keys():
+        setattr(kind, name, _with_lists(getattr(kind, name)))
+
+
 def _give_methods() -> None:
     for kind in (class_of_arrays(), Tracer):
         give_shape(kind)
+        take_lists(kind)
     for kind, method in ((jax.Array, _numpy), (Tracer, _no_numpy)):
         setattr(kind, "numpy", method)  # noqa: B010
     setattr(class_of_arrays(), "backing_device", property(_backing_device))  # noqa: B010

@@ -398,3 +398,20 @@ def test_replicas_still_refuse_it(mirrored):
     assert tf.function(compiled)(tf.ones([2, 2])).tolist() == [2, 2]
     with pytest.raises(rx.errors.UsageError):
         mirrored.run(compiled, args=(tf.ones([2, 2]),))
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "function"])
+def test_map_fn_maps_texts_on_the_host(wrap):
+    encoded = tf.stack([tf.io.encode_png(np.full((1, 2, 1), n, "uint8")) for n in (7, 9)])
+
+    def decode(element):
+        return tf.io.decode_png(element[0], channels=1)[0, :, 0], element[1] * 2
+
+    def decoded(texts, numbers):
+        return tf.map_fn(decode, (texts, numbers), fn_output_signature=(tf.uint8, tf.int32))
+
+    images, numbers = wrap(decoded)(encoded, tf.constant([1, 2]))
+    np.testing.assert_array_equal(images, [[7, 7], [9, 9]])
+    np.testing.assert_array_equal(numbers, [2, 4])
+    rows = tf.data.Dataset.from_tensors((encoded, [1, 2])).map(wrap(decoded))
+    np.testing.assert_array_equal(next(iter(rows))[0], [[7, 7], [9, 9]])

@@ -71,6 +71,12 @@ def test_a_loss_is_minimized():
     np.testing.assert_allclose(float(variable.value), 2.0 - 0.1 * 4.0)
 
 
+def test_a_loss_with_axes_is_minimized_as_its_sum():
+    variable = keras.Variable([[2.0], [1.0]])
+    keras.optimizers.SGD(0.1).minimize(lambda: variable**2, [variable])
+    np.testing.assert_allclose(variable.value, [[2.0 - 0.1 * 4.0], [1.0 - 0.1 * 2.0]])
+
+
 def test_a_recorded_loss_is_minimized():
     class Tape:
         def gradient(self, loss, variables):
@@ -515,3 +521,43 @@ def test_a_list_of_metrics_is_of_each_output():
     found = model.evaluate(x, [x, x], verbose=0, return_dict=True)
     assert found["times_3_mse"] == pytest.approx(4 * (x**2).mean())
     assert "times_3_mae" not in found
+
+
+@pytest.mark.parametrize("rate", [1, np.float32(1), tf.constant(1.0)], ids=["int", "numpy", "tf"])
+def test_a_learning_rate_is_any_number(rate):
+    optimizer, variable = tf.keras.optimizers.SGD(rate), tf.Variable(3.0)
+    optimizer.minimize(lambda: 2 * variable, [variable])
+    assert float(variable) == 1.0
+
+
+def test_a_variable_stays_the_learning_rate(mirrored):
+    with mirrored.scope():
+        rate = tf.Variable(0.0)
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="zeros")])
+        model.compile(tf.keras.optimizers.SGD(rate), "mse")
+    ones = np.ones((4, 1), "float32")
+    model.fit(ones, ones, batch_size=4, verbose=0)
+    np.testing.assert_array_equal(model.layers[0].kernel, [[0.0]])
+    rate.assign(0.5)
+    model.fit(ones, ones, batch_size=4, verbose=0)
+    np.testing.assert_array_equal(model.layers[0].kernel, [[1.0]])
+
+
+@pytest.mark.parametrize(
+    ("layer", "weight", "rows"),
+    [
+        (keras.layers.Dense(1, use_bias=False), "kernel", np.ones((1, 1), "float32")),
+        (keras.layers.EinsumDense("ab,bc->ac", 1), "kernel", np.ones((1, 1), "float32")),
+        (keras.layers.Conv1D(1, 1), "kernel", np.ones((1, 1, 1), "float32")),
+        (keras.layers.Embedding(1, 1), "embeddings", np.zeros((1, 1), "int32")),
+    ],
+    ids=["dense", "einsum", "conv", "embedding"],
+)
+def test_a_gradient_goes_through_a_weight_that_is_computed(layer, weight, rows):
+    """Meta-learning: the loss of a copy whose weights are one step further."""
+    layer(rows)
+    first = tf.Variable(tf.ones_like(getattr(layer, weight)))
+    with tf.GradientTape() as tape:
+        setattr(layer, weight, 3.0 * first)
+        loss = tf.reduce_sum(layer(rows) ** 2)
+    np.testing.assert_allclose(np.ravel(tape.gradient(loss, first)), [18.0])

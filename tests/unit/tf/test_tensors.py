@@ -181,3 +181,40 @@ def test_the_root_of_a_count_is_a_fraction():
     count = tf.Variable(4)
     assert float(tf.math.rsqrt(count)) == 0.5
     assert float(tf.function(tf.math.rsqrt)(tf.constant(16))) == 0.25
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "function"])
+def test_operators_take_lists(wrap):
+    x = tf.constant([1.0, 2.0])
+    np.testing.assert_array_equal(wrap(lambda x: 1.0 + x * [3, 4] - (1.0, 1.0))(x), [3.0, 8.0])
+    np.testing.assert_array_equal(wrap(lambda x: [6.0, 6.0] / x)(x), [6.0, 3.0])
+    np.testing.assert_array_equal(wrap(lambda x: x * [x[1], 0.5])(x), [2.0, 1.0])
+    np.testing.assert_array_equal(wrap(lambda x: x == [1.0, 1.0])(x), [True, False])
+    np.testing.assert_array_equal(wrap(lambda x: [x] @ tf.eye(2))(x), [[1.0, 2.0]])
+
+
+def test_a_list_takes_the_type_of_the_tensor_if_it_can():
+    assert (tf.constant([1, 2], tf.bfloat16) * [0.5, 3]).dtype == tf.bfloat16
+    assert (tf.constant([1, 2], tf.uint8) + [1, 2]).dtype == tf.uint8
+    np.testing.assert_array_equal(tf.constant([1, 2]) > [0.5, 2.5], [True, False])
+
+
+def test_inputs_of_models_and_what_layers_hold_are_combined_with_lists():
+    class Scaled(tf.keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.scales = [3.0, 4.0]  # a list that Keras tracks
+
+        def call(self, x):
+            return x * self.scales
+
+    inputs = tf.keras.Input((2,))
+    model = tf.keras.Model(inputs, Scaled()(inputs) - [1.0, 1.0])
+    np.testing.assert_array_equal(model(tf.ones((1, 2))), [[2.0, 3.0]])
+
+
+def test_truth_values_are_scattered():
+    """TensorFlow 2.21 takes any of those of one place."""
+    indices, shape = tf.constant([[0], [2], [0], [1]]), [3]
+    found = tf.scatter_nd(indices, tf.constant([True, True, False, False]), shape)
+    np.testing.assert_array_equal(found, [True, False, True])

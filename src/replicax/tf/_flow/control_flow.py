@@ -20,6 +20,7 @@ from replicax._keras import _compat
 from replicax.data._spec import refuse_composites
 from replicax.tf._arrays import stack
 from replicax.tf._calls import published
+from replicax.tf._composite import is_text
 from replicax.tf._flow.touched import Touched, arrays_of, in_scope, value_of
 
 
@@ -250,6 +251,11 @@ def map_fn(
     fn_output_signature: Any = None,
 ) -> Any:
     """`fn(element)` along the first axis, one after the other; the results, stacked."""
+    leaves, structure = jax.tree.flatten(elems)
+    is_of_text = any(is_text(leaf) for leaf in leaves if hasattr(leaf, "dtype"))
+    if is_of_text and len(leaves[0]):  # text is on the host
+        found = [fn(structure.unflatten(rows)) for rows in zip(*leaves, strict=True)]
+        return jax.tree.map(lambda *of_all: stack(of_all), *found)
     return _scanned(lambda state, element: (state, fn(element)), (), arrays_of(elems))[1]
 
 

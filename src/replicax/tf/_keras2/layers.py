@@ -27,6 +27,14 @@ _ASK_FOR_INTEGERS = (
     keras.layers.UpSampling1D,
 )
 
+# Weights that Keras 3 reads by a property: a program sets what a step of meta-learning computes.
+_WITH_PROPERTIES = (
+    (keras.layers.Dense, "kernel"),
+    (keras.layers.EinsumDense, "kernel"),
+    (keras.layers.Conv2D, "kernel"),
+    (keras.layers.Embedding, "embeddings"),
+)
+
 # Packages whose dicts Keras' own replace; a `defaultdict` may get layers later.
 _DICTS = {"builtins", "collections", "keras"}
 
@@ -48,6 +56,9 @@ def install() -> None:
     around(keras.Layer, "add_variable", _as_a_weight)
     around(_compat.Tracker, "track", _of_its_class)
     around(keras.Sequential, "add", _with_batch_shape)
+    for layer, weight in _WITH_PROPERTIES:
+        owner = next(one for one in layer.__mro__ if weight in vars(one))
+        setattr(owner, weight, vars(owner)[weight].setter(functools.partial(_set_weight, weight)))
     for name in ("input", "output"):
         of_a_call = getattr(keras.Sequential, name).fget
         setattr(keras.Sequential, name, property(functools.partial(_own_end, name, of_a_call)))
@@ -74,6 +85,10 @@ def _with_first_weights(method: Callable[..., Any], self: Any, /, **options: Any
         self._batch_input_shape = tuple(batch_shape)
     if weights is not None:
         _compat.after_build(self, lambda: _set_first(self, weights))
+
+
+def _set_weight(name: str, layer: Any, value: Any) -> None:
+    setattr(layer, f"_{name}", value)
 
 
 def _set_first(layer: Any, weights: Any) -> None:

@@ -169,7 +169,8 @@ def _minimize(
             "the loss, `tape=tape`."
         )
     if tape is None:
-        _, gradients = value_and_grad(loss, variables)()
+        # A loss with axes counts as its sum, as in a tape's `gradient`.
+        _, gradients = value_and_grad(lambda: keras.ops.sum(loss()), variables)()
     else:
         if callable(loss):
             with tape:
@@ -244,11 +245,21 @@ def _scale_of(optimizer: Any) -> Any:
 def _older_optimizer(
     method: Callable[..., Any], self: Any, /, learning_rate: Any, *args: Any, **options: Any
 ) -> None:
-    """The `__init__` of optimizers, with `decay`: the rate is divided by 1 + decay · updates."""
+    """The `__init__` of optimizers, with rates of other types, and with `decay`.
+
+    A variable stays the rate. With `decay` the rate is divided by 1 + decay · updates.
+    """
+    given = learning_rate
+    if hasattr(given, "__float__"):  # an integer, a tensor or a variable; Keras 3 takes no such
+        learning_rate = float(given)
     decay = options.pop("decay", None)
     if decay:
         learning_rate = keras.optimizers.schedules.InverseTimeDecay(learning_rate, 1, decay)
     method(self, learning_rate, *args, **options)
+    if isinstance(given, keras.Variable) and not decay:
+        self._untrack_variable(self._learning_rate)
+        self._track_variable(given)
+        self._learning_rate = given
 
 
 def _summed_already(

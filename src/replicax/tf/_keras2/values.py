@@ -9,11 +9,12 @@ import keras
 from replicax._keras import _compat
 from replicax._keras.variable_methods import VariableMethods
 from replicax.tf._dtypes import give_kind
-from replicax.tf._tensors import give_shape
+from replicax.tf._tensors import give_shape, take_lists
 
 for _owner in (_compat.KerasVariable, keras.KerasTensor):
     give_shape(_owner)
     give_kind(_owner)
+take_lists(keras.KerasTensor)  # variables take lists
 
 # What layers, metrics and generators make has the methods of a `tf.Variable`, too.
 for _name, _method in vars(VariableMethods).items():
