@@ -146,8 +146,12 @@ MISTAKES = [
 ]
 
 
+# What is printed to standard output is no answer to a mistake.
+ERRORS_ONLY = "import os\nos.dup2(os.open(os.devnull, os.O_WRONLY), 1)\n"
+
+
 class Ended(NamedTuple):
-    """How a replayed mistake ended, and what it printed last."""
+    """How a replayed mistake ended, and what it printed last to standard error."""
 
     code: int
     said: str
@@ -158,6 +162,7 @@ def replay(mistake: Mistake) -> Ended:
     program = f"import replicax as rx\n{mistake.program}\n{mistake.written}\n"
     if mistake.is_command:
         program = COMMAND.format(mistake.written.split())
+    program = ERRORS_ONLY + program
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "train.py").write_text("")
         said = Path(folder, "said")

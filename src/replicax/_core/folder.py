@@ -94,10 +94,12 @@ class NewFolder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
-            self.finish()
-        else:
+        with named(self.target):
+            if error is None:
+                self.finish()
+                return
             self.discard()
+            raise error
 
 
 @contextlib.contextmanager

@@ -256,10 +256,12 @@ def _platform_and_index(name: str) -> tuple[str, int | None]:
 def _unknown(device: object, platform: str) -> UnknownDevice:
     hints = {
         "gpu": "For NVIDIA GPUs run `pip install 'replicax[cuda]'`.",
+        "cuda": "Write 'GPU:0'. For NVIDIA GPUs run `pip install 'replicax[cuda]'`.",
         "tpu": "For TPUs run `pip install 'replicax[tpu]'` on a TPU VM.",
         "cpu": _VIRTUAL_DEVICES,
     }
-    hint = hints.get("gpu" if platform == "cuda" else platform, "Use one of these names.")
+    is_installed = platform != "cpu" and bool(_devices_of(platform))
+    hint = hints.get("" if is_installed else platform, "Use one of these names.")
     return UnknownDevice(f"No device {device!r} here; {_here()} {hint} See docs/install.md.")
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import keras
 
-from replicax._fit.destinations import refuse_unwritable
+from replicax._fit.destinations import files_noted, refuse_unwritable
 from replicax._fit.figures import Figures
 from replicax._fit.replica_steps import own_steps_of
 from replicax._fit.steps import Pace, pace_of
@@ -130,7 +130,8 @@ class StrategyCallbackList(_compat.CallbackList):
             self._is_in_epoch = False
             logs = _compat.numbers_of(logs)  # as Keras does next: now all steps have ended
             pace.end()
-        super().on_epoch_end(epoch, logs)
+        with files_noted(self.callbacks):
+            super().on_epoch_end(epoch, logs)
 
     def _end_epoch(self) -> None:
         for steps in own_steps_of(_compat.model_of(self)):

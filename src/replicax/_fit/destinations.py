@@ -5,11 +5,12 @@ Keras opens them after an epoch or later: a path that cannot be written would co
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import string
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import keras
@@ -82,6 +83,18 @@ def refuse_unwritable(callbacks: Sequence[Any], channel: Channel) -> None:
                 f"Cannot write the file of a callback{where}: {texts[0]}. Pass a path that can be "
                 "written."
             )
+
+
+@contextlib.contextmanager
+def files_noted(callbacks: Sequence[Any]) -> Generator[None]:
+    """Note the files of callbacks at an error of writing that names none, as of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        paths = [repr(one.path) for callback in callbacks for one in _destinations(callback)]
+        if error.filename is None and paths:
+            error.add_note(f"The callbacks of `fit` write to {', '.join(paths)}.")
+        raise
 
 
 def _complaints(callback: Any) -> Iterator[str]:

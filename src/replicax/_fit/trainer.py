@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -191,13 +192,13 @@ def _heard_of_at_its_end(original: Callable[..., Any]) -> Callable[..., Any]:
     return fit
 
 
-_told_of_keras_alone: set[str] = set()
+_told_of_keras_alone = threading.Event()
 
 
 def _say_that_keras_is_alone(name: str) -> None:
     """One line a process, for programs that forgot a scope."""
-    if not _told_of_keras_alone:
-        _told_of_keras_alone.add(name)
+    if not _told_of_keras_alone.is_set():
+        _told_of_keras_alone.set()
         _log.warning(
             "The model '%s' was made outside every `strategy.scope()`: Keras trains it on one "
             "device, without Replicax. Make and compile it inside one, or ignore this line.",

@@ -23,7 +23,7 @@ import keras
 import numpy as np
 
 from replicax._core.errors import UsageError
-from replicax._core.folder import NewFolder, named
+from replicax._core.folder import NewFolder
 from replicax._core.placement import to_host
 from replicax._function.concrete import ConcreteFunction, Spec
 from replicax._function.function import BoundFunction, StatefulFunction
@@ -295,7 +295,7 @@ def _exported(jaxpr: Any, values: Sequence[Any], leaves: Sequence[Any]) -> bytes
 
 
 def _write(target: Path, manifest: Any, weights: Sequence[Any], files: dict[str, bytes]) -> None:
-    with named(target), NewFolder(target, {MANIFEST}) as folder:
+    with NewFolder(target, {MANIFEST}) as folder:
         for name, content in files.items():
             (folder / name).write_bytes(content)
         # Raw bytes, because NumPy's file format has no bfloat16.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import jax
 
 from replicax._control.metrics import report
-from replicax._core.context import Frame, current_frame, entered
+from replicax._core.context import Frame, current_frame, set_frame
 from replicax._core.errors import (
     MixedStrategies,
     NotInCrossReplicaContext,
@@ -23,7 +23,7 @@ from replicax._core.placement import movable
 from replicax._core.reduce import ReduceOp
 from replicax._fit.trainer import install_hooks
 from replicax._input.context import InputContext, ValueContext
-from replicax._keras.distribution import installed
+from replicax._keras import _compat
 from replicax.strategies._extended import StrategyExtended
 
 if TYPE_CHECKING:
@@ -48,6 +48,33 @@ _INSTEAD = {
     "unwrap": "Use `strategy.experimental_local_results(value)`.",
     "update_config_proto": "Sessions are gone; a strategy is set up by its constructor.",
 }
+
+
+class Scope(contextlib.ContextDecorator):
+    """What `Strategy.scope` returns.
+
+    It is no generator, which would leave the scope when it is collected: notebooks call
+    `strategy.scope().__enter__()` and keep nothing.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+        self._outer: list[tuple[Frame | None, Any]] = []
+
+    def _recreate_cm(self) -> Scope:  # threads may call a decorated function at the same time
+        return Scope(self._strategy)
+
+    def __enter__(self) -> Strategy:
+        self._strategy._check_not_mixed()
+        self._outer.append((current_frame(), _compat.distribution()))
+        set_frame(Frame(self._strategy))
+        _compat.set_distribution(self._strategy.extended.distribution)
+        return self._strategy
+
+    def __exit__(self, *error: object) -> None:
+        frame, distribution = self._outer.pop()
+        set_frame(frame)
+        _compat.set_distribution(distribution)
 
 
 class Strategy:
@@ -80,8 +107,7 @@ class Strategy:
         """Who is in the cluster; None for strategies of one machine."""
         return self._cluster_resolver
 
-    @contextlib.contextmanager
-    def scope(self) -> Generator[Strategy, None, None]:
+    def scope(self) -> Scope:
         """Make this strategy current: variables made inside belong to it.
 
         Returns:
@@ -99,9 +125,7 @@ class Strategy:
             >>> len(v.value.devices())
             2
         """
-        self._check_not_mixed()
-        with entered(Frame(self)), installed(self._engine.distribution):
-            yield self
+        return Scope(self)
 
     @overload
     def run(

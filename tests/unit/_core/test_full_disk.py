@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import resource
+from types import SimpleNamespace
 
+import keras
 import numpy as np
 import pytest
 
@@ -12,6 +14,10 @@ import replicax as rx
 import replicax.tf as tf
 from replicax._core.event_files import EventFile
 from replicax._tools.commands import _write
+from replicax._tools.plan.plot import draw_memory
+
+from fitting import ROWS as INPUTS
+from fitting import TARGETS, dense_net, made
 
 ROWS = np.random.default_rng(0).normal(size=(200, 500)).astype("float32")
 
@@ -93,6 +99,28 @@ def test_a_full_disk_is_named(write, read, tmp_path):
             read(path)
     elif write is cache:
         assert len(cache(path)) == len(ROWS)
+
+
+def test_a_full_disk_at_a_plot_of_a_plan_is_named(tmp_path):
+    path = tmp_path / "plan.png"
+    row = SimpleNamespace(
+        memory=None, needed=0, capacity=1, fits=None, strategy="", topology="", batch=1
+    )
+    with no_larger_files_than(2**10), pytest.raises(OSError, match="too large") as caught:
+        draw_memory(SimpleNamespace(rows=[row], name="a model"), path)
+    assert caught.value.filename == str(path)
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [keras.callbacks.CSVLogger, lambda path: keras.callbacks.ModelCheckpoint(f"{path}.keras")],
+)
+def test_a_full_disk_at_a_callback_of_keras_is_noted(callback, tmp_path):
+    model = made(rx.OneDeviceStrategy("CPU:0"), dense_net)
+    path = tmp_path / "here"
+    with no_larger_files_than(16), pytest.raises(OSError, match="too large") as caught:
+        model.fit(INPUTS[:8], TARGETS[:8], callbacks=[callback(str(path))], verbose=0)
+    assert str(path) in str(caught.value) + "".join(caught.value.__notes__)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

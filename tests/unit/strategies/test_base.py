@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+
 import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
 
 import replicax as rx
+from replicax._core.context import set_frame
 from replicax._core.errors import MixedStrategies, NotInCrossReplicaContext, UsageError
 
 
@@ -39,6 +43,21 @@ def test_a_cross_replica_method_inside_run_is_explained(mirrored):
 def test_other_methods_point_to_merge_call(mirrored):
     with pytest.raises(RuntimeError, match=r"get_replica_context\(\)\.merge_call\(\)"):
         mirrored.run(lambda: mirrored.run(lambda: 1))
+
+
+def test_a_scope_entered_by_hand_is_left_by_hand_only(mirrored):
+    mirrored.scope().__enter__()  # notebooks keep no scope
+    inner = mirrored.scope()
+    try:
+        gc.collect()
+        assert rx.get_strategy() is mirrored
+        assert len(keras.Variable(1.0).value.devices()) == 2
+        with inner, inner:
+            pass
+        assert rx.get_strategy() is mirrored
+    finally:
+        set_frame(None)
+        keras.distribution.set_distribution(None)
 
 
 def test_a_scope_used_as_a_decorator_is_entered_at_each_call(mirrored):

@@ -72,7 +72,14 @@ def test_devices_as_people_write_them(devices, names):
 
 @pytest.mark.parametrize(
     ("devices", "fact"),
-    [(0, "0 devices"), (9, "9 devices"), ("gpu", "replicax.cuda"), ("CPU:9", "virtual_devices")],
+    [
+        (0, "0 devices"),
+        (9, "9 devices"),
+        ("gpu", "replicax.cuda"),
+        ("CPU:9", "virtual_devices"),
+        (["cuda:0", "cuda:1"], "'GPU:0'.*replicax.cuda"),
+        ("mps:0", "one of these names"),
+    ],
 )
 def test_devices_that_are_not_there_are_named_with_a_fix(devices, fact):
     with pytest.raises(rx.errors.UnknownDevice, match=f"{fact}") as error:

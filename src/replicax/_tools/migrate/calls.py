@@ -103,6 +103,10 @@ class _Judge:
         base = found.base()
         if base is None:
             return
+        is_made_otherwise = any("__new__" in one.names for one in found.families())
+        if kinds.holds_arrays(base) and not is_made_otherwise:
+            text = f"`{found.node.name}`: a subclass of `{base.__name__}` has nothing to override."
+            self._say(scope, found.node.lineno, Remark(MISSING, f"{text} Use `from_generator`."))
         methods = {one.name: one for one in found.node.body if isinstance(one, ast.FunctionDef)}
         rule = methods.get("update_step")
         given = len(rule.args.args) - len(rule.args.defaults) if rule else 4

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from replicax._core.folder import named
 from replicax._core.machine.memory import GIB, size
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def draw_memory(plan: Plan, file: Path) -> None:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     FigureCanvasAgg(figure)
-    figure.savefig(file, dpi=130)
+    with named(file):
+        figure.savefig(file, dpi=130)
 
 
 def _mark(axes: Axes, position: int, row: Row, top: float, unit: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 
 from replicax._core.errors import UsageError
-from replicax._core.folder import NewFolder, named
+from replicax._core.folder import NewFolder
 from replicax._function import exporting
 from replicax._keras import _compat
 
@@ -59,7 +59,7 @@ def _is_file(path: str) -> bool:
 def _save_to_folder(model: Any, save: Callable[..., Any], path: str, signatures: Any) -> None:
     """Save a model as a folder, in place of one that was saved there."""
     _check_is_built(model)
-    with named(path), NewFolder(path, _WRITTEN) as new:
+    with NewFolder(path, _WRITTEN) as new:
         try:
             exporting.save(model, str(new), signatures)
         except Exception as error:

@@ -101,6 +101,14 @@ WRONG = {
         "class O(keras.optimizers.Optimizer):\n  def update_step(self, g, v):\n    pass",
         "never called",
     ),
+    "a data set of its own": (
+        "class D(tf.data.Dataset):\n  def _inputs(self):\n    return []",
+        "Use `from_generator`",
+    ),
+    "an iterator of its own": (
+        "class I(tf.data.Iterator):\n  def __next__(self):\n    return 1",
+        "Use `from_generator`",
+    ),
     "a callback's model": (
         ("class C(keras.callbacks.Callback):\n  def on_epoch_end(self, e, logs=None):\n"
         "    self.model.predict_proba(1)"),
@@ -184,6 +192,7 @@ RIGHT = [
     "tf.function(lambda x: x)(1)\n@tf.function(jit_compile=True)\ndef f(x):\n  tf.abs(x)\nf(1)",
     "e = tf.train.Example(features=tf.train.Features(feature={}))\ne.SerializeToString()",
     "m = keras.Model([keras.Input((3,))], [])\nkeras.Model(m.inputs, m.output)",
+    "class D(tf.data.Dataset):\n  def __new__(c, n):\n    return tf.data.Dataset.range(n)\nD(1)",
     "import unittest\nclass T(unittest.TestCase):\n  def test(self):\n    self.assertEqual(1, 1)",
     "print(np.zeros(3).sum())\n'a'.split()\n[].append(1)\n{}.get(1)\nlen([1])",
 ]  # fmt: skip
