@@ -280,3 +280,15 @@ def test_other_variables_of_the_scope_are_no_slots():
         keras.optimizers.SGD(momentum=0.9).build([keras.Variable(jax.numpy.ones(WIDE))])
         after = keras.Variable(jax.numpy.ones(WIDE))
     assert after.value.sharding.spec == P()
+
+
+@pytest.mark.parametrize("clear_session", ["backend", "utils"])
+def test_a_cleared_session_does_not_end_the_scope(two, clear_session):
+    with two.scope():
+        getattr(keras, clear_session).clear_session(free_memory=False)
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        assert _compat.owner(model.weights[0]) is two.extended.distribution.store
+        assert _compat.strategy_of(model) is two
+    assert _compat.distribution() is None
+    keras.utils.clear_session(free_memory=False)
+    assert _compat.distribution() is None
