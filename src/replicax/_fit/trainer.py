@@ -86,8 +86,10 @@ def install() -> None:
 def _bound_to_scope(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
         frame = current_frame()
+        if frame is not None and _compat.is_session_cleared():  # as KerasTuner does in the scope
+            _compat.set_distribution(frame.strategy.extended.distribution)
+        original(self, *args, **kwargs)
         if frame is not None and isinstance(_compat.distribution(), StoreDistribution):
             _compat.bind_strategy(self, frame.strategy)
 

@@ -529,6 +529,11 @@ def bind_strategy(model: Any, strategy: Any) -> None:
     object.__setattr__(model, "_replicax_strategy", strategy)
 
 
+def is_session_cleared() -> bool:
+    """Whether `clear_session` has dropped what `set_distribution` was given in this thread."""
+    return not hasattr(global_state.GLOBAL_STATE_TRACKER, "distribution")
+
+
 def global_random_seed() -> int | None:
     """What `keras.utils.set_random_seed` was given last."""
     return global_state.get_global_attribute("global_random_seed")

@@ -37,8 +37,6 @@ def install() -> None:
     """Put the seams into Keras; a second call changes nothing."""
     _compat.wrap(_compat.BaseOptimizer, _compat.SLOT_OF, _served)
     _compat.wrap(_compat.BaseOptimizer, _compat.ANY_SLOT, _added)
-    for home in (keras.backend, keras.utils):
-        _compat.wrap(home, "clear_session", _cleared_in_scope)
 
 
 @final
@@ -184,19 +182,6 @@ def installed(distribution: Any) -> Generator[None, None, None]:
         yield
     finally:
         _compat.set_distribution(before)
-
-
-def _cleared_in_scope(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep the scope's distribution: KerasTuner clears the session before each model."""
-
-    @functools.wraps(original)
-    def clear_session(*args: Any, **kwargs: Any) -> None:
-        before = _compat.distribution()
-        original(*args, **kwargs)
-        if isinstance(before, StoreDistribution):
-            _compat.set_distribution(before)
-
-    return clear_session
 
 
 def _served(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -43,8 +43,6 @@ SEAMS = {
     ],
     (_compat.SeedGenerator, "next"): ["self", "ordered"],
     (keras.layers.BatchNormalization, "build"): ["self", "input_shape"],
-    (keras.backend, "clear_session"): ["free_memory"],
-    (keras.utils, "clear_session"): ["free_memory"],
     (_compat.losses, "reduce_values"): ["values", "sample_weight", "reduction"],
     (_compat.losses, "scale_loss_for_distribution"): ["value"],
     (_compat.losses, "unscale_loss_for_distribution"): ["value"],

@@ -282,13 +282,21 @@ def test_other_variables_of_the_scope_are_no_slots():
     assert after.value.sharding.spec == P()
 
 
-@pytest.mark.parametrize("clear_session", ["backend", "utils"])
-def test_a_cleared_session_does_not_end_the_scope(two, clear_session):
+def test_a_cleared_session_does_not_end_the_scope(two):
+    inputs, store = keras.Input((2,)), two.extended.distribution.store
     with two.scope():
-        getattr(keras, clear_session).clear_session(free_memory=False)
+        keras.utils.clear_session(free_memory=False)
+        functional = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+        sequential = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        functional.compile("sgd", "mse")
+        sequential.compile("sgd", "mse")
+    assert _compat.distribution() is None
+    for model in (functional, sequential):
+        model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
+        assert all(_compat.owner(variable) is store for variable in model.variables)
+
+
+def test_a_model_of_no_strategy_stays_so_in_a_scope(two):
+    with two.scope(), installed(None):
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        assert _compat.owner(model.weights[0]) is two.extended.distribution.store
-        assert _compat.strategy_of(model) is two
-    assert _compat.distribution() is None
-    keras.utils.clear_session(free_memory=False)
-    assert _compat.distribution() is None
+    assert _compat.strategy_of(model) is None
