@@ -230,8 +230,8 @@ def test_regularization_is_counted_once(strategy):
     assert_trees_close(layer.kernel.value, np.full((3, 1), 0.9))
 
 
+@pytest.mark.parametrize("strategy", ["mirrored_2", "central_storage_4"], indirect=True)
 @pytest.mark.parametrize("layer", [keras.layers.LSTM, keras.layers.GRU])
-@three_strategies
 def test_recurrent_layers_give_the_outputs_of_one_device(strategy, layer):
     x = np.random.default_rng(0).normal(size=(9, 5, 3)).astype("float32")
     plain = layer(4)

@@ -12,7 +12,7 @@ import replicax as rx
 from replicax.data import AutoShardPolicy, Dataset
 
 from fitting import dense_net, made, weight_difference
-from helpers import few_strategies, local, three_strategies, two_replicas
+from helpers import local, three_strategies, two_replicas
 
 
 def policy(name):
@@ -181,7 +181,7 @@ def trained(strategy, data, **fit_args):
     return model, history.history["loss"]
 
 
-@few_strategies
+@three_strategies
 def test_fit_on_a_data_set_is_fit_on_its_arrays(strategy):
     x, y = rows()
     dataset = Dataset.from_tensor_slices((x, y)).batch(8)

@@ -26,6 +26,7 @@ from replicax._core.errors import CheckpointError
 from replicax._mesh.store import DeviceStore, zero
 from replicax.train import _files
 
+PLACES = ("alone", "shared", "thread", "gathered", "whole")
 SHAPES = [(96, 48), (48, 96), (2, 12, 96), (96 * 24,), (7,), ()]
 
 
@@ -97,9 +98,14 @@ def is_whole_after_a_kill(folder, victim, seed):
     return number.value >= 1 and is_right(made, number.value)
 
 
-def alone(folder):
+def on_two_devices():
+    """A strategy of one process that divides large variables."""
+    return rx.MirroredStrategy(["CPU:0", "CPU:1"], shard_parameters=True)
+
+
+def save_alone(folder):
     """One process saves."""
-    made = variables(rx.MirroredStrategy(shard_parameters=True))
+    made = variables(on_two_devices())
     fill(made)
     rx.train.Checkpoint(made=made).write(folder / "alone")
 
@@ -167,8 +173,7 @@ def restored(folder):
     """Any number of workers restores all of these."""
     made = variables(Divided())
     checkpoint = rx.train.Checkpoint(made=made)
-    places = ("alone", "shared", "thread", "gathered", "whole")
-    note(folder, "restored", {name: comes_back(made, checkpoint, folder / name) for name in places})
+    note(folder, "restored", {name: comes_back(made, checkpoint, folder / name) for name in PLACES})
 
 
 def killed(folder):

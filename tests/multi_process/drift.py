@@ -85,7 +85,7 @@ def caught(train):
 
 
 def in_worker(culprit):
-    """What each drift of one worker comes to, at different moments."""
+    """What each drift of one worker comes to, at different moments, and what is none."""
     strategy = rx.MultiWorkerMirroredStrategy()
     is_culprit = jax.process_index() == culprit
     found = {}
@@ -101,7 +101,7 @@ def in_worker(culprit):
     )
     found["weights in a checkpoint"] = caught(lambda: _checkpoint(strategy, is_culprit))
     found["learning_rate in a loop"] = caught(lambda: _loop(strategy, is_culprit))
-    return found
+    return found, {case.__name__: caught(lambda case=case: case(strategy))[0] for case in EQUAL}
 
 
 def in_one_fit(culprit, change, **when):
@@ -141,12 +141,6 @@ def _loop(strategy, is_culprit):
         strategy.run(step, (x, y))
         if number == 2 and is_culprit:
             learning_rate(model)
-
-
-def equal_workers():
-    """Models whose workers stay equal, each with what might look like a difference."""
-    strategy = rx.MultiWorkerMirroredStrategy()
-    return {case.__name__: caught(lambda case=case: case(strategy))[0] for case in EQUAL}
 
 
 def everything(strategy):
@@ -197,4 +191,5 @@ def own_rows(strategy):
         strategy.run(step)
 
 
+# Their workers stay equal; each has what might look like a difference.
 EQUAL = (everything, half_precision, not_a_number, own_rows)

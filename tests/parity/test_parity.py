@@ -23,14 +23,13 @@ STRATEGIES = RECORDED["strategies"]
 
 MAKERS = {
     "one_device": lambda: rx.OneDeviceStrategy("CPU:1"),
-    "mirrored_2": lambda: rx.MirroredStrategy(["CPU:0", "CPU:1"]),
     "mirrored_3": lambda: rx.MirroredStrategy(["CPU:0", "CPU:1", "CPU:2"]),
     "mirrored_4": lambda: rx.MirroredStrategy(["CPU:0", "CPU:1", "CPU:2", "CPU:3"]),
     "central_storage_2": lambda: rx.CentralStorageStrategy(["CPU:0", "CPU:1"], "CPU:0"),
 }
 
 
-# What else gives the numbers of a recorded strategy.
+# Gives the numbers of a recorded strategy, of which mirrored replicas are tried by three and four.
 SAME = {"central_storage_2": "mirrored_2"}
 
 
