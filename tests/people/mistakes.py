@@ -86,6 +86,10 @@ MISTAKES = [
     ),
     Mistake("rx.MirroredStrategy()", "KERAS_BACKEND=jax", environ=(("KERAS_BACKEND", "torch"),)),
     Mistake("rx.MultiWorkerMirroredStrategy()", "TF_CONFIG", environ=(("TF_CONFIG", "{"),)),
+    Mistake("rx.MultiWorkerMirroredStrategy(2)", "replicax run"),
+    Mistake('rx.MultiWorkerMirroredStrategy(None, "nccl")', "CommunicationOptions"),
+    Mistake('rx.TPUStrategy("local")', "ClusterResolver"),
+    Mistake("rx.ParameterServerStrategy(2)", "ClusterResolver"),
     # Inside and outside of `run`.
     Mistake("strategy.run(lambda rows: rows.sum(), args=batch)", "args=(batch,)", MODEL),
     Mistake(

@@ -376,6 +376,9 @@ EPOCH_LOGS = "_get_metrics_result_or_logs"
 LAYER_LOSS = "_aggregate_additional_loss"
 """The method of `Trainer` that gives the part of a loss that is of layers and regularizers."""
 
+MOMENTS = "_moments"
+"""The method of `BatchNormalization` that gives the mean and variance of a batch."""
+
 DATA_LOOK = "_symbolic_build"
 """The method of `Trainer` that each loop hands its epoch iterator to, before it begins."""
 

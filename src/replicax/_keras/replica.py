@@ -174,6 +174,18 @@ def _averaged_statistics(original: Callable[..., Any]) -> Callable[..., Any]:
     return build
 
 
+def _finite_without_rows(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Moments of no rows are NaN, and 0 · NaN would be the gradient of gamma; here of one row."""
+
+    @functools.wraps(original)
+    def moments(self: Any, inputs: Any, mask: Any) -> Any:
+        if inputs.shape[0] == 0:
+            inputs, mask = jnp.ones((1, *inputs.shape[1:]), inputs.dtype), None
+        return original(self, inputs, mask)
+
+    return moments
+
+
 def install() -> None:
     """Put the seams into Keras; a second call changes nothing."""
     _compat.wrap(_compat.BaseOptimizer, "apply", _reduced_apply)
@@ -181,6 +193,7 @@ def install() -> None:
     _compat.wrap(_compat.LossScaleOptimizer, "stateless_apply", _reduced_stateless_apply)
     _compat.wrap(_compat.SeedGenerator, "next", _own_stream)
     _compat.wrap(keras.layers.BatchNormalization, "build", _averaged_statistics)
+    _compat.wrap(keras.layers.BatchNormalization, _compat.MOMENTS, _finite_without_rows)
     _compat.wrap(_compat.losses, "reduce_values", _zero_if_empty)
     _compat.wrap(
         _compat.losses,

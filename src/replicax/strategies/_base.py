@@ -50,6 +50,13 @@ _INSTEAD = {
 }
 
 
+def check_resolver(argument: str, given: object) -> None:
+    """Refuse what people take a resolver for: a number of workers, the name of a device."""
+    if given is not None and not hasattr(given, "cluster_spec"):
+        then = "Leave it out to use the cluster that the environment describes: `replicax run`."
+        raise UsageError.of(argument, "a `ClusterResolver` or None", given, then)
+
+
 class Scope(contextlib.ContextDecorator):
     """What `Strategy.scope` returns.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from replicax._core.compression import compression_of
 from replicax._core.cross_device_ops import CollectiveAllReduce
+from replicax._core.errors import UsageError
 from replicax._core.options import CommunicationOptions
 from replicax._core.topology import Topology
 from replicax._fit.replica_steps import local_steps
@@ -13,7 +14,7 @@ from replicax._mesh.engine import Engine
 from replicax._mesh.processes import start
 from replicax._mesh.store import DeviceStore, replicated
 from replicax.cluster_resolver import TFConfigClusterResolver, detect
-from replicax.strategies._base import Strategy
+from replicax.strategies._base import Strategy, check_resolver
 
 if TYPE_CHECKING:
     from replicax.cluster_resolver import ClusterResolver
@@ -42,8 +43,8 @@ class MultiWorkerMirroredStrategy(Strategy):
             with 1, the result is not that of one device. See docs/multi_worker.md.
 
     Raises:
-        UsageError: If `sync_every` is not a positive whole number, or gradients that stay where
-            they are should be compressed.
+        UsageError: If an argument is of another kind, `sync_every` is not positive, or gradients
+            that stay where they are should be compressed.
         BackendAlreadyInitialized: If JAX was used before; under `replicax run` it is not.
         ClusterSpecError: If the description of the cluster cannot be used.
         ClusterError: If not all workers come in time.
@@ -63,7 +64,10 @@ class MultiWorkerMirroredStrategy(Strategy):
         *,
         sync_every: int = 1,
     ) -> None:
+        check_resolver("cluster_resolver", cluster_resolver)
         options = communication_options or CommunicationOptions()
+        if not isinstance(options, CommunicationOptions):
+            raise UsageError.of("communication_options", "`CommunicationOptions` or None", options)
         local = local_steps(sync_every, options)
         resolver = cluster_resolver or detect()
         topology = Topology.cluster() if start(resolver, options) else Topology.local()

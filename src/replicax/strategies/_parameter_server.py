@@ -16,7 +16,7 @@ from replicax._ps.queue.coordination import Coordination, check_in_flight
 from replicax._ps.queue.lanes import check_bound
 from replicax._ps.start import start
 from replicax._ps.steps import steps_maker
-from replicax.strategies._base import Strategy
+from replicax.strategies._base import Strategy, check_resolver
 from replicax.strategies._current import get_strategy
 
 
@@ -93,6 +93,7 @@ class ParameterServerStrategy(Strategy):
         snapshot_seconds: float | None = 30.0,
         replicas: int = 0,
     ) -> None:
+        check_resolver("cluster_resolver", cluster_resolver)
         check_in_flight(closures_in_flight)
         check_bound(max_staleness)
         topology = Topology.single()

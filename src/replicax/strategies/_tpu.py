@@ -18,7 +18,7 @@ from replicax._keras import _compat
 from replicax._mesh.engine import Engine
 from replicax._mesh.store import DeviceStore, replicated
 from replicax.cluster_resolver import TPUClusterResolver
-from replicax.strategies._base import Strategy
+from replicax.strategies._base import Strategy, check_resolver
 from replicax.tpu._topology import DeviceAssignment, assigned_devices, devices_of
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class TPUStrategy(Strategy):
         experimental_spmd_xla_partitioning: bool = False,
     ) -> None:
         del experimental_spmd_xla_partitioning
+        check_resolver("tpu_cluster_resolver", tpu_cluster_resolver)
         resolver = tpu_cluster_resolver or TPUClusterResolver()
         devices, together = devices_of(resolver), 1
         if experimental_device_assignment is not None:

@@ -43,6 +43,7 @@ SEAMS = {
     ],
     (_compat.SeedGenerator, "next"): ["self", "ordered"],
     (keras.layers.BatchNormalization, "build"): ["self", "input_shape"],
+    (keras.layers.BatchNormalization, _compat.MOMENTS): ["self", "inputs", "mask"],
     (_compat.losses, "reduce_values"): ["values", "sample_weight", "reduction"],
     (_compat.losses, "scale_loss_for_distribution"): ["value"],
     (_compat.losses, "unscale_loss_for_distribution"): ["value"],

@@ -204,6 +204,21 @@ def test_moving_statistics_are_averaged(mirrored):
         np.testing.assert_allclose(np.asarray(rows).ravel(), [-1.0, 1.0], atol=2e-3)
 
 
+def test_a_replica_without_rows_adds_no_nan_to_the_gradient_of_batch_statistics(mirrored):
+    with mirrored.scope():
+        layer = keras.layers.BatchNormalization(momentum=0.5)
+        layer.build((None, 1))
+    (batch,) = mirrored.experimental_distribute_dataset([np.array([[3.0]], "float32")])
+
+    def step(x):
+        loss = rx.value_and_grad(lambda: keras.ops.sum(layer(x, training=True)), layer)
+        return rx.get_replica_context().all_reduce("SUM", loss()[1])
+
+    gamma, beta = (np.asarray(one) for one in mirrored.run(step, args=(batch,)))
+    assert (gamma.tolist(), beta.tolist()) == ([0.0], [1.0])
+    assert layer.moving_mean.value.tolist() == [1.5]
+
+
 def test_other_weights_keep_their_aggregation(mirrored):
     with mirrored.scope():
         layer = keras.layers.BatchNormalization()

@@ -173,9 +173,10 @@ def _saved(path: str) -> Any:
     if not Path(path).is_file():
         raise UsageError(f"Cannot plan {path!r}: no such file.")
     install_hooks()  # they note which variable each slot of a built optimizer is for
+    importlib.import_module("replicax.layers")  # Keras finds classes that are registered
     try:
         return keras.models.load_model(path)
-    except (OSError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:
         raise UsageError(f"Cannot plan {path!r}: {error}") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import textwrap
 import types
@@ -115,6 +116,25 @@ def test_a_saved_model(tmp_path):
     assert found.parameters == 10
     with pytest.raises(rx.errors.UsageError, match="no such file"):
         load("missing.keras")
+
+
+def test_a_saved_model_with_a_layer_of_replicax(tmp_path):
+    file = str(tmp_path / "model.keras")
+    rows = rx.layers.ShardedEmbedding(5, 2, combiner="sum")
+    keras.Sequential([keras.Input((1,), dtype="int32"), rows]).save(file)
+    code = f"from replicax._tools.plan.subject import _saved; _saved({file!r}).summary()"
+    # Here its layers are imported already.
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+
+
+def test_a_saved_model_with_a_class_of_its_program_is_refused(tmp_path):
+    class Own(keras.layers.Dense):
+        pass
+
+    keras.Sequential([keras.Input((1,)), Own(2)]).save(tmp_path / "model.keras")
+    with pytest.raises(rx.errors.UsageError, match="'Own'"):
+        load(str(tmp_path / "model.keras"))
 
 
 def test_a_model_of_keras_by_name(monkeypatch):
