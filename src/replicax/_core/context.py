@@ -33,6 +33,8 @@ class Frame:
     gradients_reduced: bool = False
     #: Whether it was set by `experimental_set_strategy` rather than by a scope.
     is_global: bool = False
+    #: Keras' session that it was set in; a program may clear it.
+    session: object = None
     #: In `run`, from an optimizer, variables, a replica's gradients for them and its group to the
     #: gradients that are applied; None for their sums.
     sum_gradients: Callable[[Any, Sequence[Any], Sequence[Any], SyncGroup], list[Any]] | None = None

@@ -177,8 +177,9 @@ def form_of(left: Any, right: Any, *, dimension_numbers: Any, **params: Any) -> 
         kind, rows, ends = Kind.WEIGHT_GRADIENT, summed, (width_left, width)
         fits = summed >= least.rows_summed
     else:
-        # Zeros fill the last tile, or pair.
-        rest = 0 if is_tiled or width < _LEAST_FILLED else -summed % (32 if tiles else 2)
+        # Zeros fill the last tile of 32 numbers, or the last pair.
+        whole = 32 if tiles else 2
+        rest = 0 if is_tiled or width < _LEAST_FILLED or summed < 32 else -summed % whole
         kind, rows, ends = Kind.FORWARD, width_left, (summed + rest, width)
         fits = contracted[0] == last_left and contracted[1] in (first, last)
         fits = fits and rows >= (least.rows if contracted[1] == first else least.rows_turned)

@@ -119,7 +119,7 @@ def _own(
 def _meet(model: Any, group: SyncGroup) -> None:
     """Let all that replicas have come to alone be the mean of it, on all of them."""
     floats, others = _apart(model)
-    # Of a replica without rows, statistics are NaN and must not spread.
+    # Statistics of a replica without rows may be NaN, which must not spread.
     shares = [
         value * group.share if group.share else jnp.zeros_like(value)
         for value in map(_compat.read, floats)

@@ -87,7 +87,7 @@ def _bound_to_scope(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         frame = current_frame()
-        if frame is not None and _compat.is_session_cleared():  # as KerasTuner does in the scope
+        if frame is not None and _compat.is_session_cleared(frame.session):  # as KerasTuner does
             _compat.set_distribution(frame.strategy.extended.distribution)
         original(self, *args, **kwargs)
         if frame is not None and isinstance(_compat.distribution(), StoreDistribution):

@@ -79,6 +79,7 @@ from keras.src.utils.file_utils import is_remote_path as is_remote  # noqa: E402
 from keras.src.utils.python_utils import is_default  # noqa: E402
 from keras.src.utils.python_utils import pythonify_logs as numbers_of  # noqa: E402
 from keras.src.utils.tracking import DotNotTrackScope  # noqa: E402
+from keras.src.utils.tracking import TrackedList as TrackedList  # noqa: E402
 from keras.src.utils.tracking import Tracker as Tracker  # noqa: E402
 
 # `keras.src.backend.jax` has a function of that name, too.
@@ -532,9 +533,15 @@ def bind_strategy(model: Any, strategy: Any) -> None:
     object.__setattr__(model, "_replicax_strategy", strategy)
 
 
-def is_session_cleared() -> bool:
-    """Whether `clear_session` has dropped what `set_distribution` was given in this thread."""
-    return not hasattr(global_state.GLOBAL_STATE_TRACKER, "distribution")
+def session() -> object:
+    """Keras' session, an object that `clear_session` replaces."""
+    return global_state.GLOBAL_STATE_TRACKER
+
+
+def is_session_cleared(since: object) -> bool:
+    """Whether `clear_session` has dropped the distribution that was set in this session."""
+    tracker = global_state.GLOBAL_STATE_TRACKER
+    return since not in (None, tracker) and not hasattr(tracker, "distribution")
 
 
 def global_random_seed() -> int | None:

@@ -175,13 +175,19 @@ def _averaged_statistics(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _finite_without_rows(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Moments of no rows are NaN, and 0 · NaN would be the gradient of gamma; here of one row."""
+    """A replica without rows normalizes by the moving statistics, and so leaves them as they are.
+
+    Keras' moments of no rows are NaN, and 0 · NaN would be the gradient of gamma.
+    """
 
     @functools.wraps(original)
     def moments(self: Any, inputs: Any, mask: Any) -> Any:
-        if inputs.shape[0] == 0:
-            inputs, mask = jnp.ones((1, *inputs.shape[1:]), inputs.dtype), None
-        return original(self, inputs, mask)
+        if current_group() is None or inputs.shape[0] != 0:
+            return original(self, inputs, mask)
+        return tuple(
+            keras.ops.cast(statistic, inputs.dtype)
+            for statistic in (self.moving_mean, self.moving_variance)
+        )
 
     return moments
 

@@ -133,7 +133,7 @@ def _part(how: Settlement, new: Any, old: Any, group: SyncGroup) -> Any:
     if how in (Settlement.STORE, Settlement.OWN) or group.size == 1:
         return None
     if how is Settlement.MEAN:
-        # A replica without rows has share 0: its statistics are NaN and must not spread.
+        # A replica without rows has share 0: its statistics may be NaN and must not spread.
         return new * group.share if group.share else jnp.zeros_like(new)
     if how is Settlement.FIRST:
         return jnp.where(group.replica_id() == 0, new, jnp.zeros_like(new))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -66,20 +67,26 @@ class Scope(contextlib.ContextDecorator):
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
-        self._outer: list[tuple[Frame | None, Any]] = []
+        self._entries = threading.local()  # threads may enter the same scope
 
     def _recreate_cm(self) -> Scope:  # threads may call a decorated function at the same time
         return Scope(self._strategy)
 
     def __enter__(self) -> Strategy:
         self._strategy._check_not_mixed()
-        self._outer.append((current_frame(), _compat.distribution()))
-        set_frame(Frame(self._strategy))
+        outer = (current_frame(), _compat.distribution())
+        vars(self._entries).setdefault("outer", []).append(outer)
+        set_frame(Frame(self._strategy, session=_compat.session()))
         _compat.set_distribution(self._strategy.extended.distribution)
         return self._strategy
 
     def __exit__(self, *error: object) -> None:
-        frame, distribution = self._outer.pop()
+        if not vars(self._entries).get("outer"):
+            raise UsageError(
+                "This scope was not entered. Keep the one that was, as in `scope = "
+                "strategy.scope()`, and call `__enter__` and `__exit__` of it."
+            )
+        frame, distribution = self._entries.outer.pop()
         set_frame(frame)
         _compat.set_distribution(distribution)
 

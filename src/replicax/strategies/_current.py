@@ -118,5 +118,6 @@ def experimental_set_strategy(strategy: Strategy | None) -> None:
             "`experimental_set_strategy` must not be called inside a tf.distribute.Strategy scope, "
             f"here that of {frame.strategy!r}. Call it before the `with` block."
         )
-    set_frame(Frame(strategy, is_global=True) if strategy else None)
+    frame = Frame(strategy, is_global=True, session=_compat.session())
+    set_frame(frame if strategy else None)
     _compat.set_distribution(strategy.extended.distribution if strategy else None)

@@ -233,6 +233,11 @@ def apart(*values: Any) -> tuple[Any, list[Any]]:
     return xp, [_array(xp, value, None) for value in values]
 
 
+def array_beside(values: Any, kind: Any) -> Any:
+    """A list as an array for an operation with one of JAX's of this type."""
+    return _array(jnp, values, np.dtype(kind))
+
+
 def array(value: Any) -> tuple[Any, Any]:
     """The module that computes, and the value as its array."""
     xp = numpy_or_jax(value)
@@ -261,11 +266,22 @@ def _array(xp: Any, value: Any, beside: Any) -> Any:
 def _packed(xp: Any, values: Sequence[Any], beside: Any) -> Any:
     if is_python(values):
         kept = of_python(values)
-        numbers = beside is not None and beside.kind != "b" and kept.dtype.kind in "iufc"
-        if numbers and (kept.dtype.kind in "iu" or jnp.issubdtype(np.dtype(beside), jnp.inexact)):
+        if beside is not None and _can_take(kept, beside):
             kept = kept.astype(beside)
         return xp.asarray(fitting(kept) if xp is jnp else kept)
     return xp.stack([_array(xp, value, beside) for value in values])
+
+
+def _can_take(numbers: np.ndarray, kind: np.dtype) -> bool:
+    """Whether a type holds these numbers of Python, but for rounding."""
+    if numbers.dtype.kind == "c":
+        return kind.kind == "c"
+    if numbers.dtype.kind == "f":
+        return jnp.issubdtype(kind, jnp.inexact)
+    if numbers.dtype.kind not in "iu" or kind.kind not in "iu":
+        return numbers.dtype.kind in "iu" and kind.kind != "b"
+    limits = np.iinfo(kind)
+    return not numbers.size or (limits.min <= numbers.min() and numbers.max() <= limits.max)
 
 
 def is_python(values: Any) -> bool:

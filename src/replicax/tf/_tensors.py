@@ -21,6 +21,7 @@ from replicax._core.errors import LeakedTracer, UsageError
 from replicax._core.host_calls import is_compiling
 from replicax._core.topology import device_name
 from replicax._core.tracing import is_inside
+from replicax._keras import _compat
 from replicax.data import ArraySpec
 from replicax.data._host import HostTensor, array_shape
 from replicax.data._host import TensorShape as TensorShape
@@ -28,6 +29,7 @@ from replicax.data._spec import Composite
 from replicax.tf._calls import (
     MOST_FOLDED,
     array,
+    array_beside,
     array_function,
     fitting,
     is_python,
@@ -228,10 +230,9 @@ def _with_lists(operator: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any
 
     @functools.wraps(operator)
     def method(self: Any, other: Any) -> Any:
-        if (isinstance(other, list) or type(other) is tuple) and not is_symbolic(other):
-            _, other = array(other)
-            if jnp.issubdtype(self.dtype, jnp.inexact) or other.dtype.kind in "biu":
-                other = other.astype(self.dtype)
+        is_list = type(other) in (list, tuple) or isinstance(other, _compat.TrackedList)
+        if is_list and not is_symbolic(other):
+            other = array_beside(other, self.dtype)
         return operator(self, other)
 
     return method

@@ -247,6 +247,7 @@ def test_a_message_says_who_and_where_and_who_waits():
         "worker 1 (host node1, pid 4711) was at step 12 (train step)",
         "in load()",
         "worker 0 (host node0, pid 42) waits for it at step 13 (save), for 31 s in exchange 'stop'",
+        "which worker 1 has not come to",
         "60 s",
         "RX_WAIT_LIMIT_SECONDS",
     ]

@@ -118,8 +118,10 @@ def test_a_full_disk_at_a_plot_of_a_plan_is_named(tmp_path):
 def test_a_full_disk_at_a_callback_of_keras_is_noted(callback, tmp_path):
     model = made(rx.OneDeviceStrategy("CPU:0"), dense_net)
     path = tmp_path / "here"
+    writer = callback(str(path))
     with no_larger_files_than(16), pytest.raises(OSError, match="too large") as caught:
-        model.fit(INPUTS[:8], TARGETS[:8], callbacks=[callback(str(path))], verbose=0)
+        model.fit(INPUTS[:8], TARGETS[:8], callbacks=[writer], verbose=0)
+    writer.on_train_end()  # closes the file
     assert str(path) in str(caught.value) + "".join(caught.value.__notes__)
 
 

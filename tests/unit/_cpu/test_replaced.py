@@ -269,7 +269,10 @@ ROWS = {
         ("LossScaleOptimizer.apply", "LossScaleOptimizer.stateless_apply"), scaled_sgd,
         ((ANY, 8),), is_smooth=False,
     ),
-    "statistics": Row(("BatchNormalization.build",), normalized, ((ANY, 8),), kinds=("float32",)),
+    "statistics": Row(
+        ("BatchNormalization.build", "BatchNormalization._moments"), normalized, ((ANY, 8),),
+        kinds=("float32",),
+    ),
     "draws of a layer": Row(("SeedGenerator.next",), dropped, ((ANY, 8),), is_smooth=False),
     "counting": Row(("Variable.assign_add", "Variable.assign_sub"), counted, ((ANY, 8),)),
     "loss": Row(

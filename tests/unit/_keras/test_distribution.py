@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -294,6 +296,20 @@ def test_a_cleared_session_does_not_end_the_scope(two):
     for model in (functional, sequential):
         model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
         assert all(_compat.owner(variable) is store for variable in model.variables)
+
+
+def test_a_thread_keeps_no_distribution_of_a_scope_that_a_model_was_made_in(two):
+    def made():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        return model, _compat.distribution()
+
+    with ThreadPoolExecutor(1) as thread:
+        with two.scope():
+            context = contextvars.copy_context()  # as `asyncio.to_thread` does
+        thread.submit(context.run, made).result()
+        model, distribution = thread.submit(made).result()
+    assert _compat.strategy_of(model) is None
+    assert distribution is None
 
 
 def test_a_model_of_no_strategy_stays_so_in_a_scope(two):

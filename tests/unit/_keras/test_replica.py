@@ -219,6 +219,15 @@ def test_a_replica_without_rows_adds_no_nan_to_the_gradient_of_batch_statistics(
     assert layer.moving_mean.value.tolist() == [1.5]
 
 
+def test_batch_statistics_stay_where_no_replica_has_rows(mirrored):
+    with mirrored.scope():
+        layer = keras.layers.BatchNormalization(momentum=0.5)
+        layer.build((None, 1))
+    mirrored.run(lambda: layer(np.zeros((0, 1), "float32"), training=True))
+    assert layer.moving_mean.value.tolist() == [0.0]
+    assert layer.moving_variance.value.tolist() == [1.0]
+
+
 def test_other_weights_keep_their_aggregation(mirrored):
     with mirrored.scope():
         layer = keras.layers.BatchNormalization()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import jax.numpy as jnp
 import keras
@@ -58,6 +61,26 @@ def test_a_scope_entered_by_hand_is_left_by_hand_only(mirrored):
     finally:
         set_frame(None)
         keras.distribution.set_distribution(None)
+
+
+def test_threads_leave_a_shared_scope_each_to_their_own_outer_one(mirrored):
+    shared, both_are_in = mirrored.scope(), threading.Barrier(2)
+
+    def enter(first):
+        with mirrored.scope() if first else contextlib.nullcontext():
+            with shared:
+                both_are_in.wait(20)
+            return rx.get_strategy()
+
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(enter, [True, False])
+    assert first is mirrored
+    assert second is not mirrored
+
+
+def test_a_scope_that_was_not_entered_cannot_be_left(mirrored):
+    with pytest.raises(UsageError, match="__enter__"):
+        mirrored.scope().__exit__(None, None, None)
 
 
 def test_a_scope_used_as_a_decorator_is_entered_at_each_call(mirrored):

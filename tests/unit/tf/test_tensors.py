@@ -197,6 +197,20 @@ def test_a_list_takes_the_type_of_the_tensor_if_it_can():
     assert (tf.constant([1, 2], tf.bfloat16) * [0.5, 3]).dtype == tf.bfloat16
     assert (tf.constant([1, 2], tf.uint8) + [1, 2]).dtype == tf.uint8
     np.testing.assert_array_equal(tf.constant([1, 2]) > [0.5, 2.5], [True, False])
+    np.testing.assert_array_equal(tf.constant([1.0, 2.0]) * [1j, 1j], [1j, 2j])
+    np.testing.assert_array_equal(tf.constant([True, True]) * [2, 3], [2, 3])
+    np.testing.assert_array_equal(tf.constant([44, 250], tf.uint8) < [256, 256], [True, True])
+    np.testing.assert_array_equal(tf.add(tf.constant([44], tf.uint8), [300]), [344])
+    with pytest.raises(UsageError, match="jax_enable_x64"):
+        tf.constant([1]) + [np.int64(2**40)]
+
+
+def test_a_list_of_a_class_with_operators_of_its_own_keeps_them():
+    class Units(list):
+        def __rmul__(self, other):
+            return "mine"
+
+    assert tf.ones(2) * Units([1.0, 2.0]) == "mine"
 
 
 def test_inputs_of_models_and_what_layers_hold_are_combined_with_lists():
