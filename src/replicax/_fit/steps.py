@@ -242,7 +242,7 @@ class Pace:
         self._marked = (0, 0, 0.0)
 
     def take(self, iterator: Iterator[Any], wanted: int) -> list[Any]:
-        """The next batches of an iterator: as many, or as are left; StopIteration for none."""
+        """The next `wanted` batches of an iterator, fewer at the end; StopIteration for none."""
         begin, others = clock(), self.others() if self.others else 0.0
         batches = [next(iterator), *itertools.islice(iterator, wanted - 1)]
         # While there is something else to compute, nothing is lost.
@@ -305,7 +305,7 @@ class Pace:
         return Figures() if self._start is None else between(self._start, self._end or self.count())
 
     def _end_later(self, log: Any) -> None:
-        with contextlib.suppress(Exception):  # of a step that failed, which the main thread meets
+        with contextlib.suppress(Exception):  # the main thread raises a failed step's error
             log.block_until_ready()
         self._end = self.count()
 

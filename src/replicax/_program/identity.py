@@ -120,8 +120,8 @@ def together(compute: Callable[..., Any], *args: Any) -> Any:
     failed = [worker for worker, said in enumerate(told) if said]
     if failed:
         raise WorkerLost(
-            f"Python that this step calls has raised on worker {failed[0]}: {told[failed[0]]}. No "
-            "worker has changed a variable. Mend that function. See docs/errors.md#workerlost.",
+            f"Python that this step calls has failed on worker {failed[0]}: {told[failed[0]]}. No "
+            "worker has changed a variable. Correct it there. See docs/errors.md#workerlost.",
             tuple(failed),
         )
     return results

@@ -409,7 +409,7 @@ class ProgramState:
         return _compat.read_all(self.written), _compat.read_all(self.others)
 
     def lent(self) -> tuple[list[Any], list[Any]]:
-        """The same, where the program computes."""
+        """The values of `values()`, moved to where the program computes."""
         written, others = self.values()
         if self._store is None:
             return written, others
@@ -417,14 +417,14 @@ class ProgramState:
         return lent[: len(written)], lent[len(written) :]
 
     def bound(self) -> tuple[list[Any], list[Any]]:
-        """The same, as a call has them: what it copies to use up is bound to its devices."""
+        """The values of `lent()`; those that a call will use up are bound to their devices."""
         written, others = self.lent()
         if self.donates:
             written = [jax.device_put(value, value.sharding) for value in written]
         return written, others
 
     def taken(self) -> tuple[list[Any], list[Any]]:
-        """The same, for a call that may use up the first."""
+        """The values of `lent()`, for a call that may use up the written ones."""
         written, others = self.lent()
         if self.donates and self._store is None:
             written = _donatable(self._keys, written)

@@ -35,8 +35,8 @@ MAX_ROUNDS = 32
 logger = logging.getLogger("replicax")
 
 _TWICE = (
-    "A closure hands gradients of '%s' to optimizers twice. Both are of the value that it had when "
-    "the closure began: the optimizer runs on a server, later. Make each step a closure of its own."
+    "A closure hands gradients of '%s' to optimizers twice. Both are of its value at the start of "
+    "the closure, because optimizers run later, on a server. Make each step a closure of its own."
 )
 
 

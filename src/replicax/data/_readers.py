@@ -122,7 +122,7 @@ class CsvDataset(_OfFiles):
             every row must have a value, or else the value that stands for a missing one.
         compression_type: None, `"GZIP"` or `"ZLIB"`.
         buffer_size: Accepted for tf.data programs.
-        header: Whether the first row of each file is passed over.
+        header: Whether the first row of each file is skipped.
         field_delim: The character between two fields.
         use_quote_delim: Whether fields in quotation marks may hold delimiters and line ends.
         na_value: A text that means, like an empty field, that there is no value.

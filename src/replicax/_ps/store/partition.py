@@ -101,7 +101,7 @@ class FixedShardsPartitioner(Partitioner):
 
 @final
 class MinSizePartitioner(Partitioner):
-    """Cuts a variable into as many shards as it has times a least size, up to a number of them.
+    """Cuts a variable into as many shards of a least size as possible, up to a largest number.
 
     As in TensorFlow the last shards may fall below the least size, because their number is rounded
     up.
