@@ -119,7 +119,7 @@ def _held(variable: Any) -> tuple[Any, int | None]:
 
 
 def _array_of(argument: Any) -> tuple[Any, int | None]:
-    """The value of an argument, None if another process holds it, and its axis of replicas."""
+    """The value of an argument, None if it is not at hand, and its axis of replicas."""
     is_divided = isinstance(argument, PerReplica)
     array = argument.stacked if is_divided else argument
     is_here = not (isinstance(array, Tracer) or is_spread(array))
@@ -208,7 +208,7 @@ def current_recorder() -> Any:
 
 
 def keep_while(owner: Any, variable: Any) -> None:
-    """Let a variable be one of the program that makes it only if its owner outlives the trace."""
+    """Drop a variable from the program that makes it, if its owner dies during the trace."""
     scope = _compat.get_stateless_scope()
     if scope is not None:
         weakref.finalize(owner, _leave_out, weakref.ref(scope), variable).atexit = False

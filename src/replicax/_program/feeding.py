@@ -51,7 +51,7 @@ class HostLoop(TraceAgain):
         if self.is_slow:
             logger.warning("%s runs as plain Python, which is slow: %s", name, self.what)
         else:
-            text = "%s runs as plain Python, because it %s; functions that it calls are compiled"
+            text = "%s runs as plain Python (functions that it calls are compiled), because it %s"
             logger.info(text, name, self.what)
 
 

@@ -121,7 +121,7 @@ def together(compute: Callable[..., Any], *args: Any) -> Any:
     if failed:
         raise WorkerLost(
             f"Python that this step calls has failed on worker {failed[0]}: {told[failed[0]]}. No "
-            "worker has changed a variable. Correct it there. See docs/errors.md#workerlost.",
+            "worker has changed a variable. Correct that function. See docs/errors.md#workerlost.",
             tuple(failed),
         )
     return results

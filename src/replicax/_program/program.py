@@ -226,7 +226,7 @@ class Queue:
     def wait(self) -> None:
         """Wait until no step is in flight on any of the devices.
 
-        A step that has failed is told of here, once.
+        Raises the error of a step that has failed, once.
         """
         for queue in self.near:
             token, queue._token = queue._token, None

@@ -230,7 +230,7 @@ class Creation:
             datasets: Data sets of equal elements.
             weights: Non-negative, one for each; None for equal ones.
             seed: The seed of the draws.
-            stop_on_empty_dataset: Whether all end with the first data set that ends.
+            stop_on_empty_dataset: Whether the elements end as soon as one data set has ended.
             rerandomize_each_iteration: Whether each pass draws anew.
 
         Raises:

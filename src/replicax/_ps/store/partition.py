@@ -281,7 +281,7 @@ def rows_by_shard(
     if len(ids) and (ids.min() < 0 or ids.max() >= offsets[-1]):
         wrong = ids[(ids < 0) | (ids >= offsets[-1])]
         raise IndexOutOfBounds(
-            f"Id {wrong[0]} is out of bounds, as one of {len(wrong)}: ids must be from 0 to "
+            f"Id {wrong[0]} is out of bounds, one of {len(wrong)} such ids: ids must be from 0 to "
             f"{offsets[-1] - 1}. Check the data, or give the variable as many rows as the "
             "vocabulary."
         )
