@@ -373,7 +373,9 @@ def record(
         if not _learned(inputs, recorder):
             return _recorded(captured, recorder)
         known = captured.variables  # finding them again would cost one more trace each round
-    raise RuntimeError("A closure must do the same each time that it is traced.")
+    raise RuntimeError(
+        "A closure must do the same each time that it is traced. Pass what changes as arguments."
+    )
 
 
 def _learned(inputs: Inputs, recorder: Recorder) -> bool:

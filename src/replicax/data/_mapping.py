@@ -248,4 +248,4 @@ class Mapping:
 
 def _callable(fn: Any, where: str) -> None:
     if not callable(fn):
-        raise UsageError(f"`{where}` takes a function, not {type(fn).__name__}.")
+        raise UsageError(f"`{where}` takes a function, not {type(fn).__name__}. Pass a `lambda`.")
