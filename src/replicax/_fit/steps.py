@@ -155,8 +155,7 @@ class Steps(OwnSteps):
     def _eagerly(self, doing: str, batches: list[Any]) -> Any:
         """A step of `run_eagerly=True`, in which every device computes the whole batch.
 
-        It gives the same numbers; eager operations on split arrays would be hundreds of small
-        collectives.
+        The numbers are the same; split arrays would need hundreds of small collectives here.
         """
         begin_step(doing, common=self._is_common)
         if self._watch is not None:

@@ -98,8 +98,7 @@ class LeftOver:
     ) -> Any:
         """The variable of what is left over of a set of variables.
 
-        `known` are all variables of the optimizer. `make` makes it, from what gives its first
-        value.
+        `known` are all variables of the optimizer; `make` takes an initializer.
         """
         key = tuple(map(id, variables))
         if key not in self._kept:

@@ -218,8 +218,7 @@ class StateWatch:
     def step(self, pairs: Callable[[], Pairs]) -> None:
         """Count a step that is about to begin, and compare if its turn has come.
 
-        `pairs` gives the paths and values of the variables. A change is found up to `EVERY` steps
-        later.
+        `pairs` gives paths and values of variables. A change is found within `EVERY` steps.
         """
         self._count += 1
         if self._count % EVERY == 0:

@@ -153,8 +153,7 @@ class BySignature(Generic[T]):
     def note(self, key: Hashable, value: T, *, keep: Any) -> None:
         """Remember this of the calls of a signature.
 
-        `keep` are the objects that `key` names by `id`: kept, so that no later object gets their
-        `id`.
+        `keep` keeps alive the objects that `key` names by `id`, so that no other gets it.
         """
         self._known[key] = (value, keep)
         if len(self._known) > self._limit:
@@ -355,10 +354,9 @@ class ProgramState:
 
     What is the same in each call is found out once: a step of few milliseconds may have hundreds.
     A program that `donates` takes over the memory of the values at the positions `written`, unless
-    it `calls_python`, which may raise, and the variables must have their values then. So such a
-    program is waited for in each call, and raises what Python has raised. A store that lends values
-    has them until it keeps new ones: a call that raises changes no variable. For a plan, a `store`
-    stands for those that the variables have now.
+    it `calls_python`: Python may raise, and then variables must keep their values. So each call
+    waits for such a program, and raises its error. A store that lends values has them until it
+    keeps new ones, so a call that raises changes no variable. In a plan, `store` gives the values.
     """
 
     def __init__(

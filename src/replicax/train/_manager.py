@@ -34,8 +34,7 @@ class CheckpointManager:
         checkpoint: What is saved and restored.
         directory: The folder; it is made when it is needed.
         max_to_keep: How many stay; None for all.
-        keep_checkpoint_every_n_hours: Of the older ones, keep those that are so far apart; the
-            oldest stays.
+        keep_checkpoint_every_n_hours: Of older ones, keep the oldest and those this far apart.
         checkpoint_name: What comes before the number.
         step_counter: A variable, or an `rx.train.Value`, that counts steps.
         checkpoint_interval: The least number of its steps between two checkpoints; `save` does
