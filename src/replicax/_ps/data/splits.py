@@ -304,8 +304,7 @@ class Division:
     ) -> tuple[int, int | None, Iterator[Any]]:
         """Batches of a part, from `start` to before `stop`, read ahead by a thread.
 
-        Returns the number of the first batch that comes, the number behind the last, and the
-        batches.
+        Returns the number of the first batch, the number after the last, and the batches.
         """
         if self.by == "files":
             node = with_file_shard(node, self.parts, part)

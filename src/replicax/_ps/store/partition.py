@@ -103,8 +103,7 @@ class FixedShardsPartitioner(Partitioner):
 class MinSizePartitioner(Partitioner):
     """Cuts a variable into as many shards of a least size as possible, up to a largest number.
 
-    As in TensorFlow the last shards may fall below the least size, because their number is rounded
-    up.
+    As in TensorFlow, shards may fall below the least size, because their number is rounded up.
 
     Args:
         min_shard_bytes: The least size of a shard.
