@@ -31,9 +31,9 @@ Placed = tuple[Any, Agreement | None]
 _log = logging.getLogger("replicax")
 
 SAME_BATCHES = (
-    "`fit`, `evaluate` and `predict` divide batches that all workers have: pass the same arrays "
-    "to all, and seed a generator that draws random numbers. If each worker has rows of its own, "
-    "make the data set with `strategy.distribute_datasets_from_function`."
+    "`fit`, `evaluate` and `predict` divide each batch over the workers: pass the same arrays on "
+    "all of them, and seed generators of random data. If each worker has rows of its own, make "
+    "the data set with `strategy.distribute_datasets_from_function`."
 )
 
 
@@ -49,13 +49,13 @@ def placed_batches(original: Callable[..., Any]) -> Callable[..., Any]:
                 "`steps_per_epoch` or `steps`, or remove its `repeat`. See docs/fit.md."
             )
         on_cpu = distribution.topology.platform == "cpu"
-        # Other devices have memory of their own, and the arrays of `fit` stay as they are while it
-        # trains; generators may fill theirs again.
+        # Batches that need no copy: accelerators have memory of their own, and arrays stay as they
+        # are while `fit` trains. A generator may fill its array again.
         is_array = not on_cpu and _compat.reads_arrays(adapter)
         owned = isinstance(adapter, HostAdapter) or is_array
         if distribution.engine.closures is not None:
             return adapter.get_numpy_iterator()  # closures take copies
-        # Of a batch ahead, workers know that they agree before they need it.
+        # Workers read one batch ahead, to know that they agree before they need it.
         several = distribution.topology.num_processes > 1
         ahead = 0 if on_cpu and not several else 1
         if several and _compat.reads_arrays(adapter):
@@ -70,9 +70,9 @@ def placed_batches(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_arrays(adapter: Any, distribution: StoreDistribution) -> Iterator[Any]:
-    """A pass over arrays of several workers; its order is drawn when it begins, if ever it does.
+    """A pass over arrays of several workers; its order is drawn when its first batch is read.
 
-    Keras makes one more at the end of the last epoch.
+    At the end of the last epoch, Keras makes a pass that it never reads.
     """
     _meet(adapter)
     yield from placed(adapter.get_jax_iterator(), distribution, ahead=1)

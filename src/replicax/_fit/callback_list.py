@@ -71,7 +71,7 @@ class StrategyCallbackList(_compat.CallbackList):
     #: The pace of the model, if it is one of a strategy.
     pace: Pace | None = None
     _is_in_epoch = False
-    #: For each hook of batches, as this loop has called it: who hears, and which of them are bars.
+    #: For each batch hook that this loop calls: the callbacks that define it, and the bars of them.
     _hearers: Mapping[tuple[str, int], tuple[list[Any], list[Any]]] = types.MappingProxyType({})
 
     @property
@@ -138,23 +138,23 @@ class StrategyCallbackList(_compat.CallbackList):
             steps.end_epoch()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Tell who hears of batches in training."""
+        """Call the callbacks that define a hook for batches of `fit`."""
         self._tell("on_train_batch_end", batch, logs, "on_batch_end")
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Tell who hears of batches in `evaluate`."""
+        """Call the callbacks that define a hook for batches of `evaluate`."""
         self._tell("on_test_batch_end", batch, logs)
 
     def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Tell who hears of batches in `predict`."""
+        """Call the callbacks that define a hook for batches of `predict`."""
         self._tell("on_predict_batch_end", batch, logs)
 
     def _tell(self, hook: str, batch: int, logs: Any, *older: str) -> None:
-        """Call a hook of those that have their own, of bars only of those that draw."""
+        """Call a hook of the callbacks that define it; of bars, only those that draw now."""
         pace, plain = self.pace, getattr(super(), hook)
         if pace is None:
             return plain(batch, logs)
-        chosen = hook, len(self.callbacks)  # again when a callback is added in the middle
+        chosen = hook, len(self.callbacks)  # a callback may be added in the middle of a loop
         if chosen not in self._hearers:
             found = [one for one in self.callbacks if not _compat.has_defaults(one, (hook, *older))]
             bars = [one for one in found if isinstance(one, keras.callbacks.ProgbarLogger)]

@@ -90,7 +90,7 @@ class HostAdapter(DatasetAdapter):
         if not self._notes_positions:
             self._notes_positions = True
             if self._put_back is not None:
-                # The pass before again: nothing was taken from it.
+                # Begin the same pass again: nothing was taken from it.
                 iterator = _pass_over(self._dataset)
                 iterator.begin_pass(iterator.get_state()["epoch"] - 1)
                 self.go_to(iterator.get_state())

@@ -80,8 +80,7 @@ def refuse_unwritable(callbacks: Sequence[Any], channel: Channel) -> None:
         if texts:
             where = f" on worker {worker}" if len(found) > 1 else ""
             raise UsageError(
-                f"Cannot write the file of a callback{where}: {texts[0]}. Pass a path that can be "
-                "written."
+                f"Cannot write the file of a callback{where}: {texts[0]}. Pass a writable path."
             )
 
 

@@ -23,11 +23,11 @@ class Members:
     lateness: Sequence[float] = ()
     #: How many closures each worker has run for parameter servers, and for how long.
     closures: Mapping[int, tuple[int, float]] = field(default_factory=dict)
-    #: How many gradients were how many updates late.
+    #: For each lateness in updates, how many gradients were that late.
     staleness: Mapping[int, int] = field(default_factory=dict)
-    #: How many closures were scheduled, and how many others had not ended then, in sum.
+    #: How many closures were scheduled, and the sum of the others that had not ended each time.
     depths: tuple[int, int] = (0, 0)
-    #: How many closures have not ended now; the one number that falls, too.
+    #: How many closures have not ended now; the only number here that can fall.
     unfinished: int = 0
 
 

@@ -102,8 +102,8 @@ def local_steps(every: int, options: CommunicationOptions) -> LocalSteps | None:
         return None
     if options.compression is not None:
         raise UsageError(
-            f"Cannot use compression={options.compression!r} with sync_every={every}: no gradient "
-            "travels between meetings. Leave one of them out."
+            f"Cannot use compression={options.compression!r} with sync_every={every}: then "
+            "replicas exchange weights, not gradients. Leave one of them out."
         )
     return wanted
 
@@ -117,14 +117,14 @@ def _own(
 
 
 def _meet(model: Any, group: SyncGroup) -> None:
-    """Let all that replicas have come to alone be the mean of it, on all of them."""
+    """Replace what each replica computed alone by its mean over the replicas."""
     floats, others = _apart(model)
     # Statistics of a replica without rows may be NaN, which must not spread.
     shares = [
         value * group.share if group.share else jnp.zeros_like(value)
         for value in map(_compat.read, floats)
     ]
-    # Numbers of steps, and seeds: one replica's, which may have left out what was not finite.
+    # Step counts and seeds: replica 0's. Counts differ if a replica skipped non-finite gradients.
     firsts = [
         jnp.where(group.replica_id() == 0, value, jnp.zeros_like(value))
         for value in map(_compat.read, others)
@@ -189,7 +189,7 @@ class ReplicaSteps(OwnSteps):
         if self._local:
             self._step = self._local.round_of(model, step)
         else:
-            # What a replica makes of metrics is of its rows only: results are read afterwards.
+            # Inside the step, metrics cover only this replica's rows: results are read after it.
             self._step = step if kind == "predict" else lambda batch: (step(batch), None)[1]
         on_devices = functools.partial(compiled, devices=topology.devices)
         self._divide = dividing(topology)
@@ -229,7 +229,7 @@ def _refuse_python(model: Any) -> None:
         wanted = "run_eagerly=True" if model.run_eagerly else "jit_compile=False"
         raise UsageError(
             f"Cannot use `compression=` or `sync_every=` with a model compiled with {wanted}. "
-            "Leave that out; to debug, leave out the others."
+            f"Leave out {wanted}, or, to debug with it, the other two."
         )
 
 

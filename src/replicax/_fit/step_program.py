@@ -73,7 +73,7 @@ def own_step(model: Any, kind: str) -> Callable[[Any], Any]:
 
 
 def takes_batch(model: Any, kind: str) -> bool:
-    """Whether a program that speaks TensorFlow has a step of a batch, without the state."""
+    """Whether a program for TensorFlow has a step that takes only a batch, not the state."""
     own = getattr(type(model), f"{kind}_step")
     if own is getattr(_compat.JAXTrainer, f"{kind}_step") or not seams.speaks_tensorflow:
         return False

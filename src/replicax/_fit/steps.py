@@ -155,8 +155,7 @@ class Steps(OwnSteps):
     def _eagerly(self, doing: str, batches: list[Any]) -> Any:
         """A step of `run_eagerly=True`, in which every device computes the whole batch.
 
-        It gives the same numbers; eager operations on split arrays would be hundreds of small
-        collectives.
+        The numbers are the same; split arrays would need hundreds of small collectives here.
         """
         begin_step(doing, common=self._is_common)
         if self._watch is not None:
@@ -242,7 +241,7 @@ class Pace:
         self._marked = (0, 0, 0.0)
 
     def take(self, iterator: Iterator[Any], wanted: int) -> list[Any]:
-        """The next batches of an iterator: as many, or as are left; StopIteration for none."""
+        """The next `wanted` batches of an iterator, fewer at the end; StopIteration for none."""
         begin, others = clock(), self.others() if self.others else 0.0
         batches = [next(iterator), *itertools.islice(iterator, wanted - 1)]
         # While there is something else to compute, nothing is lost.
@@ -305,7 +304,7 @@ class Pace:
         return Figures() if self._start is None else between(self._start, self._end or self.count())
 
     def _end_later(self, log: Any) -> None:
-        with contextlib.suppress(Exception):  # of a step that failed, which the main thread meets
+        with contextlib.suppress(Exception):  # the main thread raises a failed step's error
             log.block_until_ready()
         self._end = self.count()
 

@@ -233,7 +233,7 @@ class LoadedProgram:
         pairs = [*zip(specs, arrays, strict=True)]
         if exact and any(getattr(array, "dtype", None) != spec.dtype for spec, array in pairs):
             raise SignatureMismatch(
-                f"The arrays of {self.name!r} have other types than its signature."
+                f"The arrays of {self.name!r} have other types than its signature. Cast them."
             )
         return [fitted(spec, array, spec.name or "") for spec, array in pairs]
 

@@ -81,8 +81,7 @@ class InStep:
     def announce(self, batch: WorkerBatch | None) -> None:
         """Announce the next batch, in any thread; `next` takes batches in the same order.
 
-        The first of several batches that are known together announces all of them. None announces
-        the end.
+        The first of several batches known together announces all of them; None the end.
         """
         steps = [(None, "")] if batch is None else batch.announcements
         if not steps:

@@ -68,7 +68,8 @@ def plan_shards(node: Node, asked: AutoShardPolicy, *, workers: int, replicas: i
         policy, reason = AutoShardPolicy.OFF, "the data set has no shard(SHARD_HINT, SHARD_HINT)"
     if asked is AutoShardPolicy.AUTO and files and policy is AutoShardPolicy.DATA:
         # A warning, because Python shows it once for each place in a program.
-        warnings.warn(f"Every worker reads all files and keeps its part: {reason}.", stacklevel=5)
+        text = f"Every worker reads all files and keeps its part: {reason}. Write more files."
+        warnings.warn(text, stacklevel=5)
     size = node.batch_size
     reads = tuple(_reads(policy, files, workers, worker) for worker in range(workers))
     rows: tuple[tuple[int, ...], ...] = ()

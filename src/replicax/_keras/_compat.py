@@ -151,7 +151,7 @@ _tapes_lock = threading.Lock()
 
 
 def _count_tapes(change: int) -> None:
-    """Let reads be heard of from the first tape on, and be those of Keras after the last."""
+    """Report reads while there is a tape; after the last one, restore Keras' own reads."""
     global _tapes
     with _tapes_lock:
         was_heard, _tapes = bool(_tapes), _tapes + change
@@ -178,14 +178,14 @@ def unheard(scope: Any, variable: KerasVariable) -> Any:
 
 @property
 def _value(self: KerasVariable) -> Any:
-    """`KerasVariable.value`, where reads may be heard of."""
+    """`KerasVariable.value`, which reports reads."""
     if not around().hearers:
         return _plain_value.__get__(self)
     return self._maybe_autocast(read(self))
 
 
 def _current_value(self: Any, variable: KerasVariable) -> Any:
-    """`StatelessScope.get_current_value`, where reads may be heard of."""
+    """`StatelessScope.get_current_value`, which reports reads."""
     return heard(variable, _plain_scope(self, variable))
 
 
@@ -435,18 +435,18 @@ def model_of(callback: Any) -> Any:
 
 
 def tell_in_order(callbacks: CallbackList) -> None:
-    """Let a list tell of batches by one thread: by Keras' several, a later batch may come first."""
+    """Let a list call hooks for batches from one thread: Keras' several may change the order."""
     callbacks._executor = callbacks._executor or ThreadPoolExecutor(1)
 
 
 def add_to_bar(bar: Any, said: Callable[[], str], unshown: Collection[str]) -> None:
-    """Let a progress bar say more behind the time per step, where it draws; it skips these logs."""
+    """Let a progress bar show more text after the time per step, and leave out `unshown` logs."""
     time, update, shown = bar._format_time, bar.update, ""
 
     def with_more(*args: Any) -> str:
         nonlocal shown
         rest, text = bar._prev_total_width - len(shown), said()
-        # Terminals do not take back a line that has become two.
+        # A terminal cannot overwrite a line that has wrapped.
         columns = shutil.get_terminal_size((10_000, 24)).columns
         shown = text if not bar._dynamic_display or rest + len(text) < columns else ""
         return time(*args) + shown
@@ -771,7 +771,7 @@ METRIC_FUNCTION = "_fn"
 
 
 def unbuilt(owner: Any) -> list[Any]:
-    """What of a model, layer or optimizer is not built, and will make variables when it is."""
+    """The unbuilt parts of a model, layer or optimizer, which make variables when built."""
     if isinstance(owner, BaseOptimizer):
         return [] if owner.built else [owner]
     if isinstance(owner, keras.Layer):

@@ -98,8 +98,7 @@ class LeftOver:
     ) -> Any:
         """The variable of what is left over of a set of variables.
 
-        `known` are all variables of the optimizer. `make` makes it, from what gives its first
-        value.
+        `known` are all variables of the optimizer; `make` takes an initializer.
         """
         key = tuple(map(id, variables))
         if key not in self._kept:
@@ -114,7 +113,7 @@ class LeftOver:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no step has left anything over, here or in a run that this one goes on from."""
+        """Whether no step has left anything over, in this run or in one that it continues."""
         return not (self._kept or self._waiting)
 
     def values(self) -> dict[str, np.ndarray]:
@@ -123,7 +122,7 @@ class LeftOver:
         return {**self._waiting, **kept}
 
     def restore(self, values: Mapping[str, np.ndarray]) -> None:
-        """Go on from what `values` gave; with another number of replicas, from zeros."""
+        """Continue from a result of `values`; with another number of replicas, from zeros."""
         self._waiting = dict(values)
         for name, left, _ in self._kept.values():
             left.assign(_or_zeros(self._saved(name), left.shape))
@@ -142,7 +141,7 @@ def _name(places: Sequence[int], paths: Sequence[str]) -> str:
 
 
 def _as_here(name: str, here: Sequence[str]) -> str:
-    """What a set is called now: by its paths if all are here, else by order, as `matched`."""
+    """The name of a saved set here: by its paths if all exist, else by order, as `matched`."""
     places, there = json.loads(name)
     place_of = {path: place for place, path in enumerate(here)}
     if len(place_of) == len(here) and place_of.keys() >= set(there):

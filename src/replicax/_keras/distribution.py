@@ -79,8 +79,7 @@ class StoreDistribution(_compat.Distribution):
     def get_data_layout(self, data_shape: Sequence[int]) -> Any:
         """Split the batch if the replicas divide it; else every device gets the whole of it.
 
-        In the compiled step an indivisible batch is split all the same, unevenly. Only the copy
-        to the devices is whole.
+        The compiled step splits an indivisible batch unevenly: only the copy is whole.
         """
         divisible = len(data_shape) > 0 and data_shape[0] % self.topology.num_replicas == 0
         return self.topology.split if divisible else self.topology.replicated

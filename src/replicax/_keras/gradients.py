@@ -97,7 +97,7 @@ def _parted(result: Any, *, has_aux: bool) -> tuple[Any, Any]:
     is_one = jax.tree_util.all_leaves([value])
     if has_aux and not is_pair or not is_one or np.shape(value):
         found = f"shape {np.shape(value)}" if is_one else f"a {type(value).__name__}"
-        advice = "Pass the other `has_aux`" if has_aux or is_pair else "Take a mean"
+        advice = "Change `has_aux`" if has_aux or is_pair else "Return a sum or a mean"
         raise UsageError(
             f"`fn` must return a scalar, or `(scalar, anything)` with `has_aux=True`; with "
             f"has_aux={has_aux} it returned {found}. {advice}."

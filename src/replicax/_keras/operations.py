@@ -65,7 +65,7 @@ def _chosen(stock: Callable[..., Any]) -> Callable[..., Any]:
 def covers(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None) -> bool:
     """Whether attention like this is computed here: as many heads on both sides, of one type.
 
-    What is empty, or of shapes that do not fit, is left to Keras, which knows what to say of it.
+    Empty arrays, and shapes that do not fit, are left to Keras, which raises its own errors.
     """
     arrays = (query, key, value)
     given = (*arrays, *(array for array in (bias, mask) if array is not None))

@@ -106,7 +106,7 @@ class Variable(VariableMethods, keras.Variable, metaclass=_AnyVariable):
 
 
 def _summed_over_replicas(beginning: Any) -> Any:
-    """What is read of a variable whose every replica begins with this value."""
+    """The value that is read of a variable if every replica begins with this one."""
     frame = current_frame()
     count = frame.strategy.num_replicas_in_sync if frame else 1
     if count == 1:
@@ -133,7 +133,7 @@ def _beginning(value: Any, shape: Any, dtype: Any) -> tuple[Any, Any, str]:
         return (lambda shape, dtype: jnp.asarray(make(), dtype)), made.shape, kind
     scope, reader = _compat.get_stateless_scope(), current_reader()
     if isinstance(value, Tracer) and reader is not None:
-        reader.begin("makes a variable of what it computes")
+        reader.begin("makes a variable from a value that it computes")
     if isinstance(value, Tracer) and isinstance(scope, CaptureScope) and scope.is_of_capture:
         kind = _stored(wanted or value.dtype)
         whole = value if shape is None or value.shape == shape else jnp.broadcast_to(value, shape)

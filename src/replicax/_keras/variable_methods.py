@@ -107,7 +107,7 @@ class VariableMethods:
 
     @property
     def initializer(self) -> None:
-        """There is none to run: a variable has its value from the beginning."""
+        """None, as there is nothing to run: a variable has its value from the beginning."""
 
     def initialized_value(self) -> Any:
         """The value; it always has one."""
@@ -236,9 +236,9 @@ def _scale_rows(
 
 def _not_combined(variable: Any, what: str) -> VariableNotReduced:
     return VariableNotReduced(
-        f"Replicas cannot {what} parts of variable '{variable.path}' together, which has "
-        f"aggregation='{variable.aggregation}', synchronization='{variable.synchronization}'. "
-        "Make it without both, and combine the values. See docs/custom_loops.md#variables."
+        f"Replicas cannot {what} parts of variable '{variable.path}' together: it has "
+        f"aggregation='{variable.aggregation}', synchronization='{variable.synchronization}'. Make "
+        "it without both, and combine the values yourself. See docs/custom_loops.md#variables."
     )
 
 

@@ -53,7 +53,7 @@ def _from_chief(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def channel_of(model: Any) -> Channel:
-    """The line to the workers that train a model together; a model of a local strategy has none."""
+    """The channel between the workers that train a model; that of a local strategy has none."""
     strategy = _compat.strategy_of(model)
     if strategy is None or strategy.extended.distribution.topology.num_processes == 1:
         return Alone()

@@ -218,7 +218,7 @@ class Engine:
         return value if replicas == 1 else self._combined(value, _gather, axis, replicas)
 
     def _agree_on_combining(self, combine: Callable[..., Any], how: Sequence[Any]) -> None:
-        """Check that all workers combine alike: one more call would meet the next of the others."""
+        """Check that workers make the same call: an extra one would pair with others' next."""
         step, doing = position()
         facts = {"operation": f"{combine.__name__[1:]} {how}", "after": f"step {step}, {doing}"}
         agree("order of `run`, `reduce` and `gather`", facts)
@@ -229,7 +229,7 @@ class Engine:
         several = self.topology.num_processes > 1
 
         def one(leaf: Any) -> Any:
-            # Every process makes the whole of arrays whose parts are elsewhere.
+            # Components in the host memory of several processes become one array.
             leaf = self._from_host(leaf) if several else leaf
             if any(is_spread(array) for array in jax.tree.leaves(leaf)):
                 self._agree_on_combining(combine, how)
@@ -265,7 +265,7 @@ class Engine:
         )
 
     def offer(self, name: str, value: Any) -> Offer:
-        """Tell all workers a value; the offer gets theirs, when they are needed."""
+        """Announce a value to all workers; the offer receives theirs when they are needed."""
         return current().offer(name, value)
 
     def local_values(self, value: Any) -> tuple[Any, ...]:

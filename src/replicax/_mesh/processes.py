@@ -67,7 +67,7 @@ _ENDPOINT_BYTES = 1024
 def join_from_environment() -> None:
     """Join the cluster that the environment describes, if it has several workers.
 
-    Those that parameter servers are for do not compute together: each waits for closures.
+    Workers of parameter servers do not join: they do not compute together.
     """
     resolver = detect()
     if resolver is not None and "ps" in resolver.cluster_spec().jobs:
@@ -98,7 +98,7 @@ def start(resolver: ClusterResolver | None, options: CommunicationOptions) -> bo
 
 
 def training_process(resolver: ClusterResolver | None) -> JaxProcess | None:
-    """The process of a JAX cluster that this one is; None if it works alone."""
+    """The place of this process in its JAX cluster; None if it works alone."""
     return None if resolver is None else resolver.jax_process()
 
 
@@ -177,9 +177,9 @@ def _held(address: str, port: int) -> socket.socket:
         return hold(interface_of(split(address)[0]), port)
     except OSError as error:
         raise ClusterError(
-            f"JAX's service cannot listen at port {port}, of {RX_SECOND_PORT}: {error.strerror}. "
-            "End the program that uses it, set another port, or unset the variable: then the "
-            "system chooses one."
+            f"JAX's service cannot listen at port {port}, set by {RX_SECOND_PORT}: "
+            f"{error.strerror}. End the program that uses the port, set another one, or unset the "
+            "variable to let the system choose one."
         ) from error
 
 
@@ -219,7 +219,7 @@ def _join_jax(process: JaxProcess, line: ClusterChannel, port: int, seconds: flo
 
 def _closed(address: str, index: int, seconds: float) -> ClusterError:
     return ClusterError(
-        f"Worker {index} cannot reach JAX's service at {address}, the chief's second port, for "
+        f"Worker {index} cannot reach JAX's service at {address}, the chief's second port, within "
         f"{seconds:.0f} s. Set the chief's {RX_SECOND_PORT} to a port that the firewall lets pass. "
         "See docs/clusters.md."
     )
@@ -299,6 +299,6 @@ def _check_same(process: JaxProcess) -> None:
     if found != process[1:]:
         raise ClusterError(
             f"Worker {process.process_id} of {process.num_processes} has joined another cluster "
-            f"before: JAX is process {found[1]} of {found[0]}. Describe one cluster, or leave the "
-            "joining to the strategy."
+            f"before: in JAX it is process {found[1]} of {found[0]}. Describe one cluster only, or "
+            "let the strategy join it."
         )

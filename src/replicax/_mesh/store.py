@@ -101,7 +101,7 @@ def _looked_up(layout_map: Any, path: str) -> Sequence[str | None]:
         raise UsageError(
             f"Variable '{path}' matches several patterns of the layout map: "
             f"{' and '.join(map(repr, matching))}. Make them narrower, or use the whole path, "
-            "which goes before all others."
+            "which takes precedence."
         )
     return layout_map[matching[0]] if matching else ()
 
@@ -112,7 +112,7 @@ def _checked(axes: Sequence[str | None], spec: VariableSpec, topology: Topology)
     if unknown or len(axes) > len(spec.shape):
         raise UsageError(
             f"Layout {tuple(axes)} does not fit variable '{spec.path}' of shape {spec.shape}. "
-            "Write for each of its axes, or the first of them, None or an axis of the mesh: "
+            "For each of its axes, or the first ones, write None or an axis of the mesh: "
             f"{AXIS!r} (also 'batch' and 'data') or {MODEL!r}."
         )
     names = [AXES[axis] if axis else None for axis in axes]
@@ -120,9 +120,9 @@ def _checked(axes: Sequence[str | None], spec: VariableSpec, topology: Topology)
     for length, name in zip(spec.shape, there, strict=False):
         if name and length % topology.mesh.shape[name]:
             raise UsageError(
-                f"Cannot divide an axis of {length} of variable '{spec.path}', of shape "
+                f"Cannot divide an axis of length {length} of variable '{spec.path}', of shape "
                 f"{spec.shape}, over {topology.mesh.shape[name]} devices. Divide another axis, or "
-                "none, or choose another size of the layer."
+                "none, or change the size of the layer."
             )
     return PartitionSpec(*there)
 

@@ -273,7 +273,7 @@ def _collective(
     shapes = {tuple(jnp.shape(operand) for operand in operands) for _, operands in requests}
     if ended or len(names) > 1 or len(shapes) > 1:
         raise UnevenBatch(
-            "Replicas combine different values of an uneven batch, or not equally often: "
+            "Replicas combine different values of an uneven batch, or different numbers of them: "
             f"{' and '.join(sorted(names))} of shapes {sorted(shapes)}. Reduce a value over the "
             "batch first, or use `all_gather`, which may differ along its axis."
         )

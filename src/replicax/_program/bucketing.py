@@ -36,8 +36,7 @@ def with_sums_together(
 ) -> Callable[[Any, Any], Any]:
     """A step of the global view, with its sums over rows in as few all-reduces as possible.
 
-    It computes the same for any shapes. `add_up` sums a list of arrays over the replicas, inside
-    `shard_map`.
+    It works for any shapes. Inside `shard_map`, `add_up` sums a list of arrays over replicas.
     """
 
     def together(state: Any, batch: Any) -> Any:

@@ -119,7 +119,7 @@ def _held(variable: Any) -> tuple[Any, int | None]:
 
 
 def _array_of(argument: Any) -> tuple[Any, int | None]:
-    """The same of an argument; of what other processes hold nothing is known."""
+    """The value of an argument, None if it is not at hand, and its axis of replicas."""
     is_divided = isinstance(argument, PerReplica)
     array = argument.stacked if is_divided else argument
     is_here = not (isinstance(array, Tracer) or is_spread(array))
@@ -138,7 +138,7 @@ ARRAYS = (jax.Array, Tracer, np.ndarray, np.generic)
 
 
 class TraceAgain(Exception):
-    """Raised while a function is traced, by what wants it to be traced otherwise."""
+    """Raised during a trace by code that needs the function to be traced in another way."""
 
 
 @final
@@ -208,7 +208,7 @@ def current_recorder() -> Any:
 
 
 def keep_while(owner: Any, variable: Any) -> None:
-    """Let a variable be one of the program that makes it only if its owner outlives the trace."""
+    """Drop a variable from the program that makes it, if its owner dies during the trace."""
     scope = _compat.get_stateless_scope()
     if scope is not None:
         weakref.finalize(owner, _leave_out, weakref.ref(scope), variable).atexit = False
@@ -256,7 +256,7 @@ class Captured:
         return sum(output is None for output in self.outputs)
 
     def common(self, values: Iterable[Any]) -> list[tuple[str, Any]]:
-        """The paths and, of these values, those of the variables that all workers have alike."""
+        """Paths and values, out of these, of the variables that all workers have alike."""
         pairs = zip(self.variables, values, strict=True)
         return [(v.path, value) for v, value in pairs if not _compat.has_rows_of_replicas(v)]
 
@@ -317,7 +317,7 @@ def capture(
         variables.update(found)
     raise UsageError(
         f"This function creates variables on a non-first call: each of {MAX_TRACES} traces made "
-        "others. Make variables, layers and optimizers outside, or write `if self.v is None: "
+        "new ones. Make variables, layers and optimizers outside, or write `if self.v is None: "
         f"self.v = {seams.spelled('tf', 'rx')}.Variable(…)`."
     )
 
@@ -384,7 +384,7 @@ def abstract(leaf: Any) -> Any:
         if is_text(array):
             raise UsageError(
                 f"A compiled function takes numbers, got an array of {array.dtype}. Make ids of "
-                "text before, by `rx.layers.hash_ids` or a lookup layer: in the data set's `map`."
+                "text first: call `rx.layers.hash_ids` or a lookup layer in the data set's `map`."
             )
         dtype = canonicalize_dtype(array.dtype, allow_extended_dtype=True)
         return jax.ShapeDtypeStruct(array.shape, dtype, weak_type=weak_type)

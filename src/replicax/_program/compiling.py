@@ -35,9 +35,9 @@ def compiled(
     """A function, compiled by `jax.jit` when it is called first.
 
     `devices` are those that it runs on, None for JAX's default device. The user's
-    `compiler_options` come before ours; `how` is what else `jax.jit` takes, whose `trace` and
-    `lower` the result has. A program with `calls` goes on where Python that it calls raises, and
-    they carry it out.
+    `compiler_options` come before ours; `how` are other arguments of `jax.jit`, whose `trace` and
+    `lower` the result has. `calls` carry out the Python functions that a program calls: if one
+    raises, the program goes on.
     """
     if calls is not None:
         fn = rewritten(fn, functools.partial(_guarded, calls))
@@ -54,7 +54,7 @@ def compiled(
 
 
 def _guarded(calls: PythonCalls, equations: Sequence[Any]) -> list[Any]:
-    """The same operations, where those that call Python go on if that raises."""
+    """The operations, of which those that call Python go on if it raises."""
     return [
         one.replace(params={**one.params, "callback": Guarded.of(one, calls)})
         if one.primitive.name in PYTHON_CALLS

@@ -90,7 +90,7 @@ def explain(error: Exception) -> Exception:
         ops = seams.spelled("tf", "keras.ops")
         return NeedsValues(
             f"Cannot use an array of compiled code as an index, a size or an end of a slice "
-            f"{user_line(root)}: XLA needs all shapes before. Use `{ops}.slice(x, [start], [3])` "
+            f"{user_line(root)}: XLA needs fixed shapes. Use `{ops}.slice(x, [start], [3])` "
             f"for a known size, or `{ops}.where` with a mask; or compute it outside, as in "
             "`dataset.map`."
         )
@@ -124,7 +124,7 @@ def variable_in_jax(path: str) -> UsageError:
 
 
 def tracer_for_variable(path: str) -> UsageError:
-    """The error of a step that gives a variable what `jax.grad` or `jax.vmap` computes with."""
+    """The error of a step that assigns a tracer of `jax.grad` or `jax.vmap` to a variable."""
     return UsageError(
         f"Cannot assign to variable '{path}' a value of a `jax.grad` or `jax.vmap` around the "
         "step. Transform the function inside the step, or use `rx.value_and_grad` or a "
@@ -151,8 +151,8 @@ def why_not_converted(error: BaseException) -> str:
         if not _is_library(frame):
             break
     if seams.speaks_tensorflow:
-        return "what asks was not converted: NumPy, code that a library calls, `autograph=False`"
-    return "Python's `if` and `while` are converted for programs that import `replicax.tf` only"
+        return "the code that asks was not converted: NumPy, a library's call, `autograph=False`"
+    return "Python's `if` and `while` are converted only for programs that import `replicax.tf`"
 
 
 def _line_of(places: Iterable[tuple[Any, int]]) -> str:
@@ -226,13 +226,13 @@ def blame(error: BaseException) -> None:
 
 
 def tell_lost(error: Exception, variables: Iterable[Any], values: Iterable[Any]) -> None:
-    """Say beneath an error which variables have no values: their step failed as it wrote them."""
+    """Note on an error which variables have lost their values, because a step failed."""
     pairs = zip(variables, values, strict=True)
     lost = [one.path for one, value in pairs if getattr(value, "is_deleted", bool)()]
     if lost:
         error.add_note(
-            f"{len(lost)} variables have no values any more, such as {lost[0]!r}: a step that "
-            "failed had given their memory away. Load a checkpoint. See docs/fault_tolerance.md."
+            f"{len(lost)} variables have lost their values, such as {lost[0]!r}: a step failed "
+            "after it had reused their memory. Load a checkpoint. See docs/fault_tolerance.md."
         )
 
 
@@ -267,7 +267,7 @@ def memory_needs(compiled: Any, variables: tuple[Sequence[Any], Sequence[Any]], 
     if room <= fixed:
         return f"{said}No batch fits beside the variables. "
     share = (room - fixed) / (total - fixed)
-    return f"{said}By proportion {_rows(share, arrays, len(devices))} would fit. "
+    return f"{said}In proportion, {_rows(share, arrays, len(devices))} would fit. "
 
 
 def _rows(share: float, arrays: Any, devices: int) -> str:

@@ -28,11 +28,11 @@ MAX_UNROLLED = 16
 
 
 class HostLoop(TraceAgain):
-    """Raised while a function is traced that only Python can go through.
+    """Raised while a function is traced that only plain Python can run.
 
-    `what` it does, empty if that was said before; `once` if it does so in its first call only;
+    `what` it does, empty if that was logged before; `once` if it does so in its first call only;
     `always` if it does so for any arguments, not just for these; `is_slow` if nearly all of it is
-    computed without a program.
+    computed outside compiled programs.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class HostLoop(TraceAgain):
         if self.is_slow:
             logger.warning("%s runs as plain Python, which is slow: %s", name, self.what)
         else:
-            text = "%s runs as plain Python, and functions that it calls are compiled: it %s"
+            text = "%s runs as plain Python (functions that it calls are compiled), because it %s"
             logger.info(text, name, self.what)
 
 
@@ -95,7 +95,7 @@ class Elements:
         self._signal: TraceAgain | None = None
 
     def answer(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call the traced function; what ends the trace does so though it be caught in there."""
+        """Call the traced function; a signal ends the trace even if the function catches it."""
         with read_by(self):
             try:
                 return fn(*args, **kwargs)

@@ -120,8 +120,8 @@ def together(compute: Callable[..., Any], *args: Any) -> Any:
     failed = [worker for worker, said in enumerate(told) if said]
     if failed:
         raise WorkerLost(
-            f"Python that this step calls has raised on worker {failed[0]}: {told[failed[0]]}. No "
-            "worker has changed a variable. Mend that function. See docs/errors.md#workerlost.",
+            f"Python that this step calls has failed on worker {failed[0]}: {told[failed[0]]}. No "
+            "worker has changed a variable. Correct that function. See docs/errors.md#workerlost.",
             tuple(failed),
         )
     return results
@@ -218,8 +218,7 @@ class StateWatch:
     def step(self, pairs: Callable[[], Pairs]) -> None:
         """Count a step that is about to begin, and compare if its turn has come.
 
-        `pairs` gives the paths and values of the variables. A change is found up to `EVERY` steps
-        later.
+        `pairs` gives paths and values of variables. A change is found within `EVERY` steps.
         """
         self._count += 1
         if self._count % EVERY == 0:

@@ -153,8 +153,7 @@ class BySignature(Generic[T]):
     def note(self, key: Hashable, value: T, *, keep: Any) -> None:
         """Remember this of the calls of a signature.
 
-        `keep` are the objects that `key` names by `id`: kept, so that no later object gets their
-        `id`.
+        `keep` keeps alive the objects that `key` names by `id`, so that no other gets it.
         """
         self._known[key] = (value, keep)
         if len(self._known) > self._limit:
@@ -226,7 +225,7 @@ class Queue:
     def wait(self) -> None:
         """Wait until no step is in flight on any of the devices.
 
-        A step that has failed is told of here, once.
+        Raises the error of a step that has failed, once.
         """
         for queue in self.near:
             token, queue._token = queue._token, None
@@ -355,10 +354,9 @@ class ProgramState:
 
     What is the same in each call is found out once: a step of few milliseconds may have hundreds.
     A program that `donates` takes over the memory of the values at the positions `written`, unless
-    it `calls_python`, which may raise, and the variables must have their values then. So such a
-    program is waited for in each call, and raises what Python has raised. A store that lends values
-    has them until it keeps new ones: a call that raises changes no variable. For a plan, a `store`
-    stands for those that the variables have now.
+    it `calls_python`: Python may raise, and then variables must keep their values. So each call
+    waits for such a program, and raises its error. A store that lends values has them until it
+    keeps new ones, so a call that raises changes no variable. In a plan, `store` gives the values.
     """
 
     def __init__(
@@ -409,7 +407,7 @@ class ProgramState:
         return _compat.read_all(self.written), _compat.read_all(self.others)
 
     def lent(self) -> tuple[list[Any], list[Any]]:
-        """The same, where the program computes."""
+        """The values of `values()`, moved to where the program computes."""
         written, others = self.values()
         if self._store is None:
             return written, others
@@ -417,14 +415,14 @@ class ProgramState:
         return lent[: len(written)], lent[len(written) :]
 
     def bound(self) -> tuple[list[Any], list[Any]]:
-        """The same, as a call has them: what it copies to use up is bound to its devices."""
+        """The values of `lent()`; those that a call will use up are bound to their devices."""
         written, others = self.lent()
         if self.donates:
             written = [jax.device_put(value, value.sharding) for value in written]
         return written, others
 
     def taken(self) -> tuple[list[Any], list[Any]]:
-        """The same, for a call that may use up the first."""
+        """The values of `lent()`, for a call that may use up the written ones."""
         written, others = self.lent()
         if self.donates and self._store is None:
             written = _donatable(self._keys, written)

@@ -325,7 +325,7 @@ class _Evaluation:
             rows.scatter = rows.scatter.replace(params=params)
 
     def _summed(self, operands: Sequence[Any], add_up: Callable[..., list[Any]]) -> list[Any]:
-        """The sums over the replicas: of rows, those of all replicas."""
+        """The sums over the replicas; a sum of rows is the rows of all replicas."""
         results = [self._of_all(value) for value in operands]
         others = [i for i, found in enumerate(results) if found is None]
         sums = add_up([self._dense(operands[i]) for i in others]) if others else []

@@ -35,8 +35,8 @@ MAX_ROUNDS = 32
 logger = logging.getLogger("replicax")
 
 _TWICE = (
-    "A closure hands gradients of '%s' to optimizers twice. Both are of the value that it had when "
-    "the closure began: the optimizer runs on a server, later. Make each step a closure of its own."
+    "A closure hands gradients of '%s' to optimizers twice. Both are of its value at the start of "
+    "the closure, because optimizers run later, on a server. Make each step a closure of its own."
 )
 
 
@@ -373,7 +373,9 @@ def record(
         if not _learned(inputs, recorder):
             return _recorded(captured, recorder)
         known = captured.variables  # finding them again would cost one more trace each round
-    raise RuntimeError("A closure must do the same each time that it is traced.")
+    raise RuntimeError(
+        "A closure must do the same each time that it is traced. Pass what changes as arguments."
+    )
 
 
 def _learned(inputs: Inputs, recorder: Recorder) -> bool:

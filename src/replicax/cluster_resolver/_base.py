@@ -18,7 +18,7 @@ def text_of(environ: Mapping[str, str], name: str, *, set_by: str) -> str:
     value = environ.get(name, "").strip()
     if not value:
         raise ClusterSpecError(
-            f"{name} is not set. It is set by {set_by}. Start the program in that way, or describe "
+            f"{name} is not set. It is set by {set_by}. Start the program that way, or describe "
             "the cluster in TF_CONFIG."
         )
     return value
@@ -103,7 +103,7 @@ class ClusterResolver(abc.ABC):
         return self._accelerators()
 
     def jax_process(self) -> JaxProcess | None:
-        """The process of a JAX cluster that this one is; None if it works alone.
+        """The place of this process in its JAX cluster; None if it works alone.
 
         Raises:
             ClusterSpecError: If nothing says which task this process is.

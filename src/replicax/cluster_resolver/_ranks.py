@@ -100,13 +100,13 @@ def place_ranks(nodes: Iterable[tuple[str, int]], *, cyclic: bool = False) -> li
 def check_place(
     places: Sequence[Place], rank: int, *, host: str | None, local_rank: int | None, fix: str
 ) -> None:
-    """Refuse ranks laid otherwise than the launcher laid them, as far as this rank can tell.
+    """Refuse places that are not those of the launcher, as far as this rank can tell.
 
-    A `host` or `local_rank` that the launcher does not tell is None; `fix` says how to get ranks
-    laid as expected.
+    A `host` or `local_rank` that the launcher does not tell is None; `fix` says how to make the
+    places agree.
     """
     if rank >= len(places):
-        raise ClusterSpecError(f"Rank {rank} has no place: the hosts have {len(places)}. {fix}")
+        raise ClusterSpecError(f"Rank {rank} has no place: hosts hold {len(places)} ranks. {fix}")
     expected = places[rank]
     found = Place(
         expected.host if host is None else host,

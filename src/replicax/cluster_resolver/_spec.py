@@ -158,16 +158,16 @@ def of_run(cluster: Cluster, run: str) -> ClusterSpec:
 def cluster_name(spec: ClusterSpec, *jobs: str) -> str:
     """A name that all processes of a cluster know, and that no other cluster has.
 
-    It is made of the description only, which all of them have: not of what a name leads to, or of
-    where somebody listens. Other clusters differ in an address, or in the scheduler's name for the
-    run: the tasks of a Slurm step, for one, always have the same ports.
+    It is made only of the description, which all of them have, not of resolved names or of ports
+    that were opened. Other clusters differ in an address, or in the scheduler's name for the run:
+    the tasks of a Slurm step, for example, always have the same ports.
 
     Args:
         spec: The cluster.
         jobs: Those whose tasks all processes describe alike.
 
     Returns:
-        A digest of it all, and behind that the beginning of it, for people.
+        A digest of the description, followed by its beginning, for human readers.
 
     Example:
         >>> from replicax.cluster_resolver import ClusterSpec, cluster_name
@@ -399,7 +399,7 @@ def check_task(spec: ClusterSpec, task: Task) -> None:
     strange = [job for job in [*spec.jobs, task.job] if job not in ROLES]
     if strange:
         raise ClusterSpecError(
-            f"Job {strange[0]!r} of {spec}, {task} is none of {', '.join(ROLES)}. Rename the job."
+            f"Job {strange[0]!r} is none of {', '.join(ROLES)}. Rename it in {spec} or in {task}."
         )
     check_alone(spec)
     # An evaluator may be left out of the cluster it evaluates.

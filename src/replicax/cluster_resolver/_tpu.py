@@ -64,7 +64,7 @@ class TPUClusterResolver(ClusterResolver):
 
     **Differs from TF:** the program runs on the hosts of the TPU, on every one of them, as JAX's
     programs do; no service is asked for a TPU elsewhere. So `credentials`, `service`,
-    `discovery_url` and `coordinator_name` say nothing, and a name is only checked. With
+    `discovery_url` and `coordinator_name` are ignored, and a name is only checked. With
     `fallback`, a program for a TPU runs where there is none.
 
     Args:
@@ -173,7 +173,7 @@ class TPUClusterResolver(ClusterResolver):
         return ClusterSpec({self._job: list(known.values()) if all_known else known})
 
     def jax_process(self) -> JaxProcess | None:
-        """The process of a JAX cluster that this host is; None if it is alone."""
+        """The place of this host in its JAX cluster; None if it is alone."""
         spec = self.cluster_spec()
         if self._slice is None or not spec:
             return None
@@ -268,7 +268,7 @@ class TPUClusterResolver(ClusterResolver):
         if known and self._tpu not in ("", "local", known):
             raise ClusterSpecError(
                 f"tpu={self._tpu!r} cannot be reached from a host of {known!r}. Start the program "
-                "on all hosts of the one you mean, or leave the name out."
+                "on all hosts of the TPU you mean, or leave out `tpu` to use this one."
             )
 
 

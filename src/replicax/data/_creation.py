@@ -79,11 +79,11 @@ class Creation:
     ) -> Dataset:
         """The elements that a generator function yields; it is called at the start of each pass.
 
-        **Differs from TF:** the signature may be left out; it is then seen from the elements.
+        **Differs from TF:** the signature may be left out; it is then inferred from the elements.
 
         Args:
             generator: Returns an iterable of nests.
-            output_types: With `output_shapes`, an older way to say the signature.
+            output_types: With `output_shapes`, an older way to give the signature.
             output_shapes: See `output_types`.
             args: Arguments of `generator`.
             output_signature: A nest of `ArraySpec`; elements are converted to it and checked.
@@ -230,7 +230,7 @@ class Creation:
             datasets: Data sets of equal elements.
             weights: Non-negative, one for each; None for equal ones.
             seed: The seed of the draws.
-            stop_on_empty_dataset: Whether the first data set that ends, ends all.
+            stop_on_empty_dataset: Whether the elements end as soon as one data set has ended.
             rerandomize_each_iteration: Whether each pass draws anew.
 
         Raises:
@@ -265,8 +265,8 @@ class Creation:
         Args:
             datasets: Data sets of equal elements.
             choice_dataset: Integers.
-            stop_on_empty_dataset: Whether choosing a data set that has ended, ends all;
-                otherwise the choice is passed over.
+            stop_on_empty_dataset: Whether the elements end when the chosen data set has ended;
+                otherwise the choice is skipped.
 
         Example:
             >>> import replicax as rx
@@ -378,8 +378,8 @@ class Storage:
 
         Args:
             path: The folder.
-            element_spec: Ignored: the folder says it.
-            compression: As for `save`; the folder also says it.
+            element_spec: Ignored: the folder records it.
+            compression: As for `save`; the folder also records it.
 
         Raises:
             UsageError: If there is no saved data set, or one of another compression.
@@ -398,7 +398,7 @@ class Storage:
         if packing not in (None, found):
             raise UsageError(
                 f"{str(path)!r} was saved with compression={found!r}, not {compression!r}. Leave "
-                "`compression` out: the folder says it."
+                "`compression` out: the folder records it."
             )
         return cls(Saved(contents))
 

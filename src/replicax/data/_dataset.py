@@ -133,7 +133,7 @@ class Dataset(Creation, Selection, Batching, Mapping, Storage):
         """The number of elements.
 
         Raises:
-            TypeError: If it is infinite or unknown, as Python wants it of `len`.
+            TypeError: If it is infinite or unknown, as Python requires of `len`.
         """
         number = self.cardinality()
         if number >= 0:

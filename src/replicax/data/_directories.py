@@ -383,7 +383,7 @@ def timeseries_dataset_from_array(
     if not len(starts):
         raise UsageError(
             f"No window fits into rows {start} to {end} with sequence_length={sequence_length} and "
-            f"sampling_rate={sampling_rate}. Make it shorter."
+            f"sampling_rate={sampling_rate}. Make the window shorter."
         )
     made = Dataset.from_tensor_slices(starts)
     made = made.shuffle(len(starts), seed) if shuffle else made

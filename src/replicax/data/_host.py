@@ -82,7 +82,10 @@ class TensorShape(tuple[Any, ...]):
             UsageError: If not.
         """
         if not self.is_compatible_with(other):
-            raise UsageError(f"No array has both shapes {self} and {TensorShape(other)}.")
+            raise UsageError(
+                f"No array has both shapes {self} and {TensorShape(other)}. Make the sizes equal, "
+                "or None where one may vary."
+            )
 
     def merge_with(self, other: Any) -> TensorShape:
         """The shape that both shapes imply together."""

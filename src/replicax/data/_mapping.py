@@ -202,16 +202,16 @@ class Mapping:
     def in_processes(self: Any, num_workers: int, buffer_size: int = 2) -> Dataset:
         """Make the elements in worker processes, in the same order; tf.data has none.
 
-        For Python functions that hold the interpreter, which threads (`map` with
-        `num_parallel_calls`) cannot speed up. The elements are dealt out in turn, and of what
-        comes after the last `filter`, `flat_map`, `repeat` or shuffle of a stream each worker
-        does its share; what comes before is done by every worker, as is the reading of files.
+        For Python functions that hold the interpreter's lock, which threads (`map` with
+        `num_parallel_calls`) cannot speed up. The workers take turns in making elements. They
+        share the steps after the last `filter`, `flat_map`, `repeat` or shuffle of a stream; each
+        worker does all earlier steps itself, as well as the reading of files.
         Arrays in memory are copied to each worker; a data set that `load` gave is not.
 
         The workers are new processes: they start within seconds at the first element of each
-        pass, use JAX on the CPU, and end with the iterator. A program that starts them has
-        `if __name__ == "__main__":` around what it does, as for all of Python's processes. Give
-        them whole batches: to hand an element over costs about 0.2 ms.
+        pass, use JAX on the CPU, and end with the iterator. As with Python's `multiprocessing`,
+        put the program's own code under `if __name__ == "__main__":`. Give the workers whole
+        batches: handing over an element takes about 0.2 ms.
 
         Args:
             num_workers: Processes; 0 computes in this one, for debugging.
@@ -248,4 +248,4 @@ class Mapping:
 
 def _callable(fn: Any, where: str) -> None:
     if not callable(fn):
-        raise UsageError(f"`{where}` takes a function, not {type(fn).__name__}.")
+        raise UsageError(f"`{where}` takes a function, not {type(fn).__name__}. Pass a `lambda`.")

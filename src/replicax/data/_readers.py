@@ -47,8 +47,7 @@ class TextLineDataset(_OfFiles):
         filenames: A path, a list of paths, or a data set of them, such as `list_files` gives.
         compression_type: None, `"GZIP"` or `"ZLIB"`.
         buffer_size: Accepted for tf.data programs.
-        num_parallel_reads: Files that are read at a time, in turn; None for one file after
-            the other.
+        num_parallel_reads: Files to read at a time, in turn; None for one after another.
 
     Raises:
         UsageError: If no file is given; when it is read, if one cannot be opened.
@@ -80,8 +79,7 @@ class TFRecordDataset(_OfFiles):
         filenames: A path, a list of paths, or a data set of them, such as `list_files` gives.
         compression_type: None, `"GZIP"` or `"ZLIB"`.
         buffer_size: Accepted for tf.data programs.
-        num_parallel_reads: Files that are read at a time, in turn; None for one file after
-            the other.
+        num_parallel_reads: Files to read at a time, in turn; None for one after another.
 
     Raises:
         UsageError: If no file is given; when it is read, if one cannot be opened.
@@ -122,7 +120,7 @@ class CsvDataset(_OfFiles):
             every row must have a value, or else the value that stands for a missing one.
         compression_type: None, `"GZIP"` or `"ZLIB"`.
         buffer_size: Accepted for tf.data programs.
-        header: Whether the first row of each file is passed over.
+        header: Whether the first row of each file is skipped.
         field_delim: The character between two fields.
         use_quote_delim: Whether fields in quotation marks may hold delimiters and line ends.
         na_value: A text that means, like an empty field, that there is no value.

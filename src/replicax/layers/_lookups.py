@@ -113,7 +113,7 @@ class _Lookup(HostLayer):
             raise UsageError("The vocabulary is empty. Pass tokens, or `adapt` the layer to data.")
         size = len(special) + len(tokens)
         if self.max_tokens is not None and size > self.max_tokens:
-            raise UsageError.of("max_tokens", f"at least {size} here", self.max_tokens)
+            raise UsageError.of("max_tokens", f"at least {size} for these tokens", self.max_tokens)
         fits = idf_weights is None or len(idf_weights) == len(given)
         if (self.output_mode == "tf_idf") != (idf_weights is not None) or not fits:
             raise UsageError(

@@ -61,8 +61,8 @@ def check_resolver(argument: str, given: object) -> None:
 class Scope(contextlib.ContextDecorator):
     """What `Strategy.scope` returns.
 
-    It is no generator, which would leave the scope when it is collected: notebooks call
-    `strategy.scope().__enter__()` and keep nothing.
+    It is not a generator: notebooks call `strategy.scope().__enter__()` and keep nothing, and a
+    generator would leave the scope as soon as it is garbage-collected.
     """
 
     def __init__(self, strategy: Strategy) -> None:
@@ -83,8 +83,8 @@ class Scope(contextlib.ContextDecorator):
     def __exit__(self, *error: object) -> None:
         if not vars(self._entries).get("outer"):
             raise UsageError(
-                "This scope was not entered. Keep the one that was, as in `scope = "
-                "strategy.scope()`, and call `__enter__` and `__exit__` of it."
+                "This scope was not entered. Keep one object, `scope = strategy.scope()`, and "
+                "call its `__enter__` and `__exit__`."
             )
         frame, distribution = self._entries.outer.pop()
         set_frame(frame)

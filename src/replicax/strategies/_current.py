@@ -20,8 +20,7 @@ from replicax.strategies._base import Strategy
 class DefaultStrategy(Strategy):
     """One replica on JAX's default device; what `get_strategy()` gives outside every scope.
 
-    It makes code written for strategies run without one. `has_strategy()` stays False in its
-    scope.
+    With it, code for strategies runs without one. `has_strategy()` stays False in its scope.
 
     Example:
         >>> import replicax as rx

@@ -13,7 +13,7 @@ from replicax.strategies._base import Strategy
 
 @final
 class ModelParallelStrategy(Strategy):
-    """Synchronous training of a model that is divided over devices, for one that fits none.
+    """Synchronous training of a model that is too large for one device, divided over several.
 
     `model_parallel` devices hold one replica together: each has a part of every large
     variable, and XLA divides the computation accordingly. So 8 devices with `model_parallel=4`

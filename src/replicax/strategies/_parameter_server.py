@@ -28,8 +28,8 @@ class ParameterServerStrategy(Strategy):
     `fit`. A closure fetches the values that it needs, computes, and sends gradients; the servers
     apply them as they come. Nobody waits for the slowest.
 
-    **Differs from TF:** without arguments a local cluster is started, and the strategy is there
-    before its processes are: if they cannot start, the first use of a server says so; `fit`,
+    **Differs from TF:** without arguments a local cluster is started, and the constructor
+    does not wait for its processes: if they cannot start, the first use of a server fails; `fit`,
     `evaluate` and `predict` work; each update is applied once, also if a worker dies; a server that
     dies comes back; staleness is measured, and can be bounded.
 
@@ -48,7 +48,7 @@ class ParameterServerStrategy(Strategy):
         max_staleness: How many updates a gradient may be late; 0 is one closure at a time, None
             any number.
         closures_in_flight: How many closures each worker has under way. With 1, as in TensorFlow,
-            a closure reads variables when the worker's closure before has updated them. With 2, one
+            a closure reads variables after the worker's previous one has updated them. With 2, one
             computes while the other exchanges values: up to twice as many steps a second, and
             gradients that are up to twice as late.
         staleness_scaling: "inverse" divides a gradient by 1 + its lateness; or a function of it.

@@ -153,9 +153,9 @@ def split_over_model(tensor: Any, dims: Sequence[int], topology: Topology) -> An
     if len(parts) != tensor.ndim or any(part < 1 for part in parts) or math.prod(parts) != devices:
         raise UsageError(
             f"Cannot split a tensor of shape {tuple(tensor.shape)} into {parts} parts on {devices} "
-            "logical device(s) per replica. Write one number for each axis, 1 for axes that stay "
-            f"whole, whose product is {devices}; computation_shape of a device assignment says how "
-            "many devices a replica has."
+            "logical device(s) per replica. Pass one number for each axis, 1 for one that stays "
+            f"whole; their product must be {devices}. The computation_shape of a device assignment "
+            "sets how many devices a replica has."
         )
     if devices == 1 or _compat.in_symbolic_scope():
         return tensor
@@ -187,13 +187,13 @@ def whole_over_model(tensor: Any, topology: Topology) -> Any:
 
 
 def assigned_over_model(tensor: Any, logical_device_id: int, topology: Topology) -> Any:
-    """See that there is such a device; one program for all devices computes it on each of them."""
+    """Check that the device exists; all devices run one program, so each computes the tensor."""
     if not 0 <= logical_device_id < topology.model_parallel:
         raise UsageError.of(
             "logical_device_id",
             f"from 0 to {topology.model_parallel - 1}",
             logical_device_id,
-            "computation_shape of a device assignment says how many devices a replica has.",
+            "The computation_shape of a device assignment sets how many devices a replica has.",
         )
     return whole_over_model(tensor, topology)
 

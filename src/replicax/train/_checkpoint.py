@@ -69,7 +69,7 @@ class Checkpoint:
         **objects: The objects by name; each is an attribute of the checkpoint.
 
     Raises:
-        UsageError: If an object can be neither.
+        UsageError: If an object cannot be saved or restored.
 
     Example:
         >>> import tempfile, keras
@@ -142,14 +142,14 @@ class Checkpoint:
 
     @property
     def channel(self) -> Channel:
-        """The line between the workers that save and restore together: all of the cluster."""
+        """The channel between the workers that save and restore together, by default all."""
         return self._channel or current()
 
     def among(self, channel: Channel) -> Checkpoint:
         """Save and restore among other workers, such as none for a model that trains alone.
 
         Args:
-            channel: The line between them.
+            channel: The channel between them.
 
         Returns:
             This checkpoint.
@@ -159,7 +159,7 @@ class Checkpoint:
 
     @property
     def save_counter(self) -> int:
-        """How many times `save` was called, in this run and in those that it goes on from."""
+        """How many times `save` was called, in this run and in those that it continues."""
         return self._count
 
     def count(self) -> None:
@@ -270,13 +270,13 @@ class Checkpoint:
     ) -> LoadStatus:
         """Restore what `save` has written, here or in TensorFlow, and go on counting from it.
 
-        Of TensorFlow's checkpoints all workers must see the files. What of an optimizer has no
-        value there keeps the one it has, and a warning says so; so do iterators.
+        All workers must see the files of a TensorFlow checkpoint. Iterators, and variables of
+        optimizers that have no value there, stay as they are, and a warning says so.
 
         Args:
             save_path: The folder, or the path of TensorFlow's without `.index`; None, as
                 `latest_checkpoint` may say, changes nothing.
-            options: Say nothing here.
+            options: Ignored.
 
         Raises:
             CheckpointError: If there is no whole checkpoint.

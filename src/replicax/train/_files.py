@@ -176,8 +176,8 @@ class Draft:
         sizes = files.sizes()
         if missing := [name for name, size in _lengths(body).items() if sizes.get(name) != size]:
             raise CheckpointError(
-                f"The chief does not see {missing[0]!r}, which another worker has written to "
-                f"{self._path!r}, or not all of it. Nothing was replaced. Save to a folder that "
+                f"The chief does not see all of {missing[0]!r}, which another worker has written "
+                f"to {self._path!r}. Nothing was replaced. Save to a folder that "
                 "all workers share. See docs/fault_tolerance.md."
             )
         with files.create(MANIFEST) as file:
@@ -274,7 +274,7 @@ def write(path: str, body: dict[str, Any], pieces: Iterable[Piece]) -> None:
 
 @contextlib.contextmanager
 def refused_by_disk(path: str) -> Iterator[None]:
-    """Say of what the disk refuses that nothing is lost."""
+    """Say in errors of the disk that nothing is lost."""
     try:
         yield
     except OSError as error:
@@ -337,7 +337,7 @@ def damaged(path: str, where: str) -> CheckpointError:
     """The error of a checkpoint that is not what was written."""
     return CheckpointError(
         f"The checkpoint {path!r} is damaged: its {where} has another length or checksum than "
-        "what was written. Restore an older checkpoint, or copy it again; remove it to begin anew."
+        "was written. Restore an older checkpoint, or copy it again; remove it to begin anew."
     )
 
 

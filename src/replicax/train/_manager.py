@@ -34,12 +34,11 @@ class CheckpointManager:
         checkpoint: What is saved and restored.
         directory: The folder; it is made when it is needed.
         max_to_keep: How many stay; None for all.
-        keep_checkpoint_every_n_hours: Of the older ones, keep those that are so far apart; the
-            oldest stays.
+        keep_checkpoint_every_n_hours: Of older ones, keep the oldest and those this far apart.
         checkpoint_name: What comes before the number.
-        step_counter: A variable, or a number's holder, that counts steps.
-        checkpoint_interval: How many of its steps lie between two checkpoints at least; `save`
-            does nothing before.
+        step_counter: A variable, or an `rx.train.Value`, that counts steps.
+        checkpoint_interval: The least number of its steps between two checkpoints; `save` does
+            nothing sooner.
         init_fn: Called by `restore_or_initialize` if there is nothing to restore.
         asynchronous: Let a thread write; see `Checkpoint.write`.
 
@@ -106,7 +105,7 @@ class CheckpointManager:
 
     @property
     def checkpoint_interval(self) -> int | None:
-        """How many steps lie between two checkpoints at least."""
+        """The least number of steps between two checkpoints."""
         return self._interval
 
     def save(
@@ -196,7 +195,7 @@ class CheckpointManager:
             except CheckpointError as error:
                 if path == paths[0]:
                     raise
-                _log.warning("An older checkpoint is tried: %s", error)
+                _log.warning("%s The checkpoint before it is tried next.", error)
             else:
                 return path
         if self._init_fn is not None:
@@ -291,7 +290,7 @@ def checkpoints_iterator(
 
     Args:
         checkpoint_dir: The folder; it may not be there yet.
-        min_interval_secs: How long to wait between two of them at least.
+        min_interval_secs: The least time between two of them.
         timeout: How many seconds to wait for another one; None for ever.
         timeout_fn: Called after that time: whether to end. By default it ends.
 

@@ -200,7 +200,7 @@ class Source:
         return [Piece(name, self.dtype, self.shape, *box) for box in self.boxes]
 
     def gathered(self) -> Source:
-        """The same, whole on the chief; all workers take its only chunk, at the same time."""
+        """The value whole, for the chief; all workers read its only box at the same time."""
         if self.spread is None:
             return self
         return replace(self, boxes=[(whole_box(self.shape), lambda: [_gathered(self.spread)])])
@@ -262,7 +262,7 @@ def _read(shards: Sequence[Any]) -> Iterator[np.ndarray]:
 
 
 def _host(value: Any) -> list[np.ndarray]:
-    """The value on the host, which the array itself does not keep: a model may not fit there."""
+    """A copy on the host that the array does not cache: a whole model may not fit there."""
     if not value.is_fully_addressable:
         value = value.addressable_data(0)
     datas = [shard.data for shard in value.addressable_shards]

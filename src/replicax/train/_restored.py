@@ -80,8 +80,7 @@ def all_saved(saved: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, An
 def saved_for(name: str, saved: Mapping[str, Any]) -> Saved | None:
     """What a checkpoint holds for the part of a name; None if it holds nothing.
 
-    Values that were saved within a larger object, or as several ones, are found by the names of
-    attributes.
+    Values saved within a larger object, or as several objects, are found by attribute names.
     """
     if name in saved:
         entries = saved[name].get("variables") or []

@@ -20,7 +20,7 @@ class CheckpointOptions:
     """How a checkpoint is written; the counterpart of `tf.train.CheckpointOptions`.
 
     Args:
-        experimental_io_device: Says nothing here: the chief's process writes.
+        experimental_io_device: Ignored: the chief's process writes.
         experimental_enable_async_checkpoint: As `enable_async`.
         experimental_write_callbacks: Functions that the chief calls when the checkpoint is on
             disk, of no argument or of its path.
@@ -104,8 +104,8 @@ class LoadStatus:
         assert self._restored is not None
         if missing := self._restored.without_value:
             raise NothingRestored(
-                f"The checkpoint has no value for {_some(missing)}, which keep "
-                "those they have. Give the objects the names that they were saved by."
+                f"The checkpoint has no value for {_some(missing)}, so these are unchanged. Give "
+                "the objects the names under which they were saved."
             )
         return self
 
@@ -125,7 +125,7 @@ class LoadStatus:
             raise NothingRestored(
                 f"Nothing was restored: the checkpoint holds {list(self.unused) or 'nothing'}, "
                 "and no object here has such a name. Set the objects as attributes of the "
-                "`Checkpoint`, by the names that they were saved by."
+                "`Checkpoint`, with the names under which they were saved."
             )
         return self
 
@@ -134,7 +134,7 @@ class LoadStatus:
         return self
 
     def initialize_or_restore(self, session: None = None) -> None:
-        """Nothing: `restore` has restored, and variables have values from the beginning."""
+        """Do nothing: `restore` has already given the variables their values."""
 
     run_restore_ops = initialize_or_restore
 

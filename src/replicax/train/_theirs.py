@@ -309,7 +309,7 @@ class RestoredGraph:
     def _log_left(self, name: str, why: str) -> None:
         if name not in self._said:
             self._said.add(name)
-            logger.warning("Of %s, %r is not restored: %s.", self._path, name, why)
+            logger.warning("From %s, %r is not restored: %s.", self._path, name, why)
 
     @property
     def unused(self) -> list[str]:
@@ -380,7 +380,7 @@ def _with_slots(
         own = nodes.get(id(of.get(id(slot))))
         if own is not None and _plain(own.name) not in _plain(there.name):
             found = [(one, place) for one, place in found if id(one) not in of]
-            return found, "its slots belong to variables of another order"
+            return found, "its slots belong to other variables there"
     by_node = {id(nodes[id(one)]): n for n, one in enumerate(trained) if id(one) in nodes}
     for one, kind, place in node.slots:
         held = next((lists[name] for name in _SLOTS.get(kind, ()) if name in lists), None)

@@ -308,7 +308,7 @@ def test_the_second_port_must_be_free(no_secret, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setenv("RX_SECOND_PORT", str(port))
-        with pytest.raises(ClusterError, match=f"port {port}, of RX_SECOND_PORT"):
+        with pytest.raises(ClusterError, match=f"port {port}, set by RX_SECOND_PORT"):
             join(JaxProcess("127.0.0.1:1", 2, 0))
 
 

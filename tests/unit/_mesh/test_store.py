@@ -163,5 +163,5 @@ def test_a_layout_names_axes_that_there_are(axes):
 
 
 def test_a_variable_is_divided_equally():
-    with pytest.raises(UsageError, match="axis of 5 of variable 'dense/kernel'"):
+    with pytest.raises(UsageError, match="axis of length 5 of variable 'dense/kernel'"):
         by_layout(GRID, {".*": (None, "model")})(spec_of((4, 5)))

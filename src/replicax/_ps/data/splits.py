@@ -88,9 +88,9 @@ class _Given:
 class Splits:
     """The batches of one epoch, given to closures; for many threads.
 
-    A waiting split is its part, first batch and the one behind the last, or None if the end of the
-    part shows only when it is read. Further ones, of one part without a known end, are where they
-    begin and how many batches each has.
+    `waiting` splits are (part, first batch, batch after the last); the last is None if the end of
+    the part is unknown until it is read. `further` splits, of one part without a known end, are
+    given by where they begin, and how many batches each has.
     """
 
     def __init__(
@@ -304,8 +304,7 @@ class Division:
     ) -> tuple[int, int | None, Iterator[Any]]:
         """Batches of a part, from `start` to before `stop`, read ahead by a thread.
 
-        Returns the number of the first batch that comes, the number behind the last, and the
-        batches.
+        Returns the number of the first batch, the number after the last, and the batches.
         """
         if self.by == "files":
             node = with_file_shard(node, self.parts, part)

@@ -170,8 +170,7 @@ class GivenCluster:
                 self._incarnations[who] = self._incarnations.get(who, -1) + 1
                 self._given_up.discard(who)
             self._last[who] = found
-            # By the name in the description: the process's own name of its host may be unknown
-            # here.
+            # By the name in the description: the host's own name may be unknown here.
             near = tuple(address for address in found.addresses if address.startswith("unix://"))
             addresses = (*near, self._address(role, index))
             return Member(role, index, addresses, self._incarnations[who])

@@ -232,8 +232,8 @@ class Post:
                 return
             self._is_missed = True
             logger.warning(
-                "The coordinator of run %s has gone without `strategy.close()`. What it had here "
-                "is kept for %g s. Another coordinator may come at any time.",
+                "The coordinator of run %s has gone without `strategy.close()`. Its state here "
+                "is kept for %g s. Another coordinator may connect at any time.",
                 self.run,
                 self._kept,
             )
@@ -249,7 +249,7 @@ class Post:
         with self._lock:
             if self._chiefs or self.run is None:
                 return
-            logger.warning("The coordinator of run %s is gone; what it had here is, too.", self.run)
+            logger.warning("The coordinator of run %s is gone, and its state here, too.", self.run)
             self._end(for_good=True)
 
     def _end(self, *, for_good: bool = False) -> None:

@@ -232,7 +232,7 @@ def restored(server: ParameterServer, folder: SnapshotFolder, run: str) -> Taken
         return Taken(None, {}, first)
     if snapshots:
         logger.warning(
-            "There is no whole snapshot of parameter server %d in %s, which begins with nothing.",
+            "There is no whole snapshot of parameter server %d in %s: it begins with nothing.",
             server.index,
             folder.path,
         )

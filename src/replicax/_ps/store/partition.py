@@ -101,10 +101,9 @@ class FixedShardsPartitioner(Partitioner):
 
 @final
 class MinSizePartitioner(Partitioner):
-    """Cuts a variable into as many shards as it has times a least size, up to a number of them.
+    """Cuts a variable into as many shards of a least size as possible, up to a largest number.
 
-    As in TensorFlow the last shards may fall below the least size, because their number is rounded
-    up.
+    As in TensorFlow, shards may fall below the least size, because their number is rounded up.
 
     Args:
         min_shard_bytes: The least size of a shard.
@@ -281,7 +280,7 @@ def rows_by_shard(
     if len(ids) and (ids.min() < 0 or ids.max() >= offsets[-1]):
         wrong = ids[(ids < 0) | (ids >= offsets[-1])]
         raise IndexOutOfBounds(
-            f"Id {wrong[0]} is out of bounds, as one of {len(wrong)}: ids must be from 0 to "
+            f"Id {wrong[0]} is out of bounds, one of {len(wrong)} such ids: ids must be from 0 to "
             f"{offsets[-1] - 1}. Check the data, or give the variable as many rows as the "
             "vocabulary."
         )

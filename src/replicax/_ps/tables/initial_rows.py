@@ -98,8 +98,8 @@ def hash_ids(keys: Any, buckets: int | None = None) -> np.ndarray:
         keys = np.asarray(keys)
     except TypeError as error:  # JAX's placeholders of compiled code
         raise UsageError(
-            "Cannot hash keys in compiled code. Make ids before: in the data set's `map`, or of "
-            "the arrays that a function gets."
+            "Cannot hash keys in compiled code. Make ids earlier: in the data set's `map`, or "
+            "before you call the compiled function."
         ) from error
     if keys.dtype == object:
         keys = keys.astype(np.str_)

@@ -62,8 +62,7 @@ class Cache(Selection):
         return table if table is not None and table.row_bytes is not None else None
 
     def open(self, path: Path) -> Cursor:
-        # Every pass has the path of the first: a pass resumed at a position goes on filling the
-        # cache.
+        # Every pass has the path of the first, so that a resumed pass goes on filling the cache.
         if self.table is not None:
             return self.input.open(_FIRST)
         if self.memory.elements is not None:

@@ -19,8 +19,7 @@ from replicax.data._spec import rows_of
 if TYPE_CHECKING:
     from replicax.data._node import Table
 
-# Batches whose row numbers are made at once: announcing them together takes fewer messages
-# between workers.
+# Batches whose row numbers are made at once, so that workers announce them in one message.
 _TOGETHER = 8
 
 
