@@ -87,7 +87,6 @@ def test_workers_have_a_gpu_each():
         np.testing.assert_allclose(weights, expected(), rtol=1e-5)
 
 
-@pytest.mark.skipif(not GPUS, reason="needs a GPU; without one the test above starts the same")
 def test_workers_on_the_cpu_of_a_machine_with_gpus():
     for weights, platform in rx.launch.run(in_worker, 2, devices_per_worker=1, timeout=250):
         assert platform == "cpu"

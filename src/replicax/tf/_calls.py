@@ -274,14 +274,15 @@ def _packed(xp: Any, values: Sequence[Any], beside: Any) -> Any:
 
 def _can_take(numbers: np.ndarray, kind: np.dtype) -> bool:
     """Whether a type holds these numbers of Python, but for rounding."""
-    if numbers.dtype.kind == "c":
-        return kind.kind == "c"
-    if numbers.dtype.kind == "f":
+    given = numbers.dtype.kind
+    if given in "iu" and kind.kind in "iu":
+        limits = np.iinfo(kind)
+        return not numbers.size or (limits.min <= numbers.min() and numbers.max() <= limits.max)
+    if given in "iu":
+        return kind.kind != "b"
+    if given == "f":
         return jnp.issubdtype(kind, jnp.inexact)
-    if numbers.dtype.kind not in "iu" or kind.kind not in "iu":
-        return numbers.dtype.kind in "iu" and kind.kind != "b"
-    limits = np.iinfo(kind)
-    return not numbers.size or (limits.min <= numbers.min() and numbers.max() <= limits.max)
+    return given == kind.kind == "c"
 
 
 def is_python(values: Any) -> bool:

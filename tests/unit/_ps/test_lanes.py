@@ -320,6 +320,24 @@ def test_a_call_fails_when_a_server_will_not_come_back(cluster):
     assert cluster.queue.wait()
 
 
+def test_the_gate_decides_how_many_run(cluster):
+    cluster.gate = StalenessGate(1)
+    running, most, lock = [], [], threading.Lock()
+
+    def task(lane):
+        with lock:
+            running.append(1)
+            most.append(len(running))
+        threading.Event().wait(0.002)
+        running.pop()
+
+    cluster.begin(*(FakeLane(worker) for worker in range(4)))
+    for _ in range(20):
+        cluster.schedule(task)
+    cluster.queue.wait()
+    assert max(most) <= 2
+
+
 def test_who_waits_at_the_gate_is_cancelled_when_another_fails(cluster):
     cluster.gate = StalenessGate(0)
     bad = Held(lambda lane: 1 / 0)
