@@ -57,6 +57,11 @@ def test_it_and_its_strategy_are_freed_and_the_threads_end():
     wait_until(lambda: not lane_threads())
 
 
+def test_another_strategy_is_refused():
+    with pytest.raises(UsageError, match=r"ParameterServerStrategy, got object"):
+        ClusterCoordinator(object())
+
+
 def test_functions_are_traced_in_the_scope_with_their_arguments(strategy, coordinator):
     traced = []
 
