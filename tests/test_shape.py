@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -12,7 +13,6 @@ from test_layers import runtime_nodes
 ROOT = Path(__file__).resolve().parents[1]
 SRC = ROOT / "src" / "replicax"
 FILES = sorted(SRC.rglob("*.py"))
-TREES = {path: ast.parse(path.read_text()) for path in FILES}
 
 LINES_PER_FUNCTION = 60
 LINES_PER_FILE = 500
@@ -41,16 +41,22 @@ def where(path, node):
     return f"{path.relative_to(ROOT)}:{node.lineno}"
 
 
+@functools.cache
+def tree(path):
+    """The syntax of a file. Every process of the tests imports this module, and few need it."""
+    return ast.parse(path.read_text())
+
+
 def nodes(kind, files=FILES):
     """Yield (path, node) for every node of `kind` in the source."""
     for path in files:
-        yield from ((path, node) for node in ast.walk(TREES[path]) if isinstance(node, kind))
+        yield from ((path, node) for node in ast.walk(tree(path)) if isinstance(node, kind))
 
 
 def nodes_at_run_time(kind):
     """Yield (path, node) for what is not there for the type checker only."""
     for path in FILES:
-        found = runtime_nodes(TREES[path])
+        found = runtime_nodes(tree(path))
         yield from ((path, node) for node in found if isinstance(node, kind))
 
 
