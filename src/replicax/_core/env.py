@@ -73,7 +73,7 @@ RX_CPU_TUNING = "RX_CPU_TUNING"
 RX_PROCESSES_HERE = "RX_PROCESSES_HERE"
 RX_METRICS_FILE = "RX_METRICS_FILE"
 CPU_TUNING_PARTS = (
-    *("attention", "convolutions", "fusions", "loops", "memory"),
+    *("attention", "convolutions", "elementwise", "fusions", "loops", "memory"),
     *("optimizers", "pooling", "products", "tables", "threads"),
 )
 RX_COMPILATION_CACHE = "RX_COMPILATION_CACHE"

@@ -11,11 +11,11 @@ import jax
 from jax.extend.backend import get_compile_options
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
-from replicax._cpu import convolutions, loops, pooling, products, tables
+from replicax._cpu import convolutions, elementwise, loops, pooling, products, tables
 from replicax._cpu.lowering import rules
 from replicax._cpu.tuning import computes_with_one_thread, is_on
 
-Exchange = Callable[[Sequence[Any]], Sequence[Any]]
+Exchange = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 
 # YNNPACK's convolutions are left out: they are two to four times slower than Eigen's.
 _FUSIONS = {
@@ -39,14 +39,16 @@ def with_rules(fn: Callable[..., Any]) -> Callable[..., Any]:
     The function maps nests of arrays to a nest of arrays, and must not be differentiated later.
     """
     install()
-    return rewritten(fn, _with_sums_behind, _with_rules)
+    return rewritten(fn, _with_sums_behind, _with_rules, elementwise.rounded_once)
 
 
-def _with_sums_behind(equations: Sequence[Any]) -> list[Any]:
+def _with_sums_behind(equations: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+    del results
     return [one for equation in equations for one in loops.sums_behind(equation)]
 
 
-def _with_rules(equations: Sequence[Any]) -> list[Any]:
+def _with_rules(equations: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+    del results
     own = map(_with_rule, convolutions.rounding_inside(equations))
     return [one for equation in own for one in loops.moving_bits(equation)]
 
@@ -59,8 +61,8 @@ def _with_rule(equation: Any) -> Any:
 def rewritten(fn: Callable[..., Any], *exchanges: Exchange) -> Callable[..., Any]:
     """A function from nests of arrays to a nest of arrays, with other operations.
 
-    Each of `exchanges` gets the equations of a program, and gives the same list or another. The
-    programs in the parameters of an equation are rewritten before.
+    Each of `exchanges` gets the equations and the results of a program, and gives the same
+    equations or others. The programs in the parameters of an equation are rewritten before.
     """
 
     @functools.wraps(fn)
@@ -94,7 +96,8 @@ def _of_program(program: Any, exchange: Exchange, known: dict[int, Any]) -> Any:
     if inner is not program:  # JAX 0.10 has two classes: one with constants around one without
         jaxpr = _rewritten(inner, exchange, known)
         return program if jaxpr is inner else program.replace(jaxpr=jaxpr)
-    equations = exchange([_of_equation(one, exchange, known) for one in program.eqns])
+    own = [_of_equation(one, exchange, known) for one in program.eqns]
+    equations = exchange(own, program.outvars)
     is_same = len(equations) == len(program.eqns) and all(
         map(operator.is_, equations, program.eqns)
     )

@@ -53,8 +53,9 @@ def compiled(
     return _Tuned(program, jax.jit(fn, **how), by_jax=divided)
 
 
-def _guarded(calls: PythonCalls, equations: Sequence[Any]) -> list[Any]:
+def _guarded(calls: PythonCalls, equations: Sequence[Any], results: Sequence[Any]) -> list[Any]:
     """The operations, of which those that call Python go on if it raises."""
+    del results
     return [
         one.replace(params={**one.params, "callback": Guarded.of(one, calls)})
         if one.primitive.name in PYTHON_CALLS

@@ -1,0 +1,105 @@
+"""Chains of elementwise operations of `bfloat16` on CPUs are computed in 32 bits, rounded once."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from replicax._cpu.programs import with_rules
+from replicax._cpu.tuning import choose
+
+WIDE, HALF = (jnp.asarray(value, "bfloat16") for value in (256.0, 0.5))
+
+
+def tuned(function, *args):
+    with choose({"elementwise"}):
+        return jax.jit(with_rules(function))(*args)
+
+
+def there_and_back(wide, half):
+    """A sum that `bfloat16` cannot hold, and a difference that it can."""
+    return (wide + half) - wide
+
+
+def test_what_is_used_once_is_not_rounded():
+    assert jax.jit(there_and_back)(WIDE, HALF) == 0.0
+    assert tuned(there_and_back, WIDE, HALF) == 0.5
+    with choose({"loops"}):
+        assert jax.jit(with_rules(there_and_back))(WIDE, HALF) == 0.0
+
+
+def corrected(total, lost, value):
+    """A step of Kahan's sum: `lost` is what rounding the sum has lost."""
+    value = value - lost
+    new = total + value
+    return new, (new - total) - value
+
+
+def test_a_sum_that_corrects_its_rounding_errors_stays_right():
+    total = lost = jnp.zeros((), "bfloat16")
+    for _ in range(1000):
+        total, lost = tuned(corrected, total, lost, HALF)
+    assert total == 500.0  # without correction it stays at 128, where 0.5 is lost
+
+
+def test_results_and_what_is_used_twice_are_rounded():
+    def function(wide, half):
+        total = wide + half
+        return total - wide, -total, total
+
+    assert list(map(float, tuned(function, WIDE, HALF))) == [0.0, -256.0, 256.0]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda *args: jax.jit(there_and_back)(*args),
+        lambda *args: lax.scan(lambda state, _: (there_and_back(*args), state), 0 * HALF, None, 2)[
+            0
+        ],
+        lambda *args: lax.cond(args[0] > 0, there_and_back, lambda *_: 0 * HALF, *args),
+        jax.remat(there_and_back),
+    ],
+    ids=["jit", "scan", "cond", "remat"],
+)
+def test_programs_inside_of_others_too(place):
+    assert tuned(place, WIDE, HALF) == 0.5
+
+
+def test_choices_and_powers_keep_the_types_of_their_operands():
+    def function(values):
+        chosen = jnp.where(values > 1, values + 0.001, -values) * 0.1
+        return lax.pow(jnp.abs(chosen) + 0.001, jnp.int32(2)) + lax.integer_pow(chosen, 3)
+
+    values = jnp.linspace(0.5, 2.0, 7, dtype="bfloat16")
+    exact = function(values.astype("float32"))
+    found = tuned(function, values)
+    assert found.dtype == "bfloat16"
+    np.testing.assert_allclose(found.astype("float32"), exact, rtol=2**-6)
+
+
+@pytest.mark.parametrize("function", [jax.nn.gelu, jax.nn.silu, jax.nn.softplus, jnp.tanh])
+def test_gradients_come_closer_to_those_of_32_bits(function):
+    def gradient(values):
+        return jax.grad(lambda values: jnp.sum(function(values).astype("float32")))(values)
+
+    values = jnp.linspace(-3, 3, 200, dtype="bfloat16")
+    exact = gradient(values.astype("float32"))
+    ours, stock = (
+        float(abs(found.astype("float32") - exact).mean())
+        for found in (tuned(gradient, values), jax.jit(gradient)(values))
+    )
+    assert ours <= stock and ours < 2**-8
+
+
+def test_other_types_stay_as_they_are():
+    def function(values):
+        return (values + 1) * values
+
+    for dtype in ("float16", "float32", "int32"):
+        with choose({"elementwise"}):
+            found = jax.make_jaxpr(with_rules(function))(jnp.ones(3, dtype))
+        assert str(found) == str(jax.make_jaxpr(function)(jnp.ones(3, dtype)))
