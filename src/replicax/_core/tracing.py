@@ -87,11 +87,6 @@ def read_by(reader: Reader | None) -> contextlib.AbstractContextManager[None]:
     return with_around(reader=reader, is_host_loop=False)
 
 
-def is_host_loop() -> bool:
-    """Whether a compiled function runs as a host loop now, and none is traced in it."""
-    return _around.get().is_host_loop
-
-
 def host_loop() -> contextlib.AbstractContextManager[None]:
     """Run a `with` block as part of a host loop."""
     return with_around(reader=None, is_host_loop=True)
@@ -111,16 +106,6 @@ def call_inside(fn: Callable[..., Any], *args: Any) -> Any:
         return fn(*args)
     finally:
         _around.reset(token)
-
-
-def may_read() -> bool:
-    """Whether an element may be read to learn what elements are like."""
-    return not _around.get().is_known
-
-
-def known_before() -> contextlib.AbstractContextManager[None]:
-    """A `with` block in which to read an element for that is an error."""
-    return with_around(is_known=True)
 
 
 def refuse_to_loop(what: str) -> None:

@@ -340,18 +340,9 @@ def from_json(data: dict[str, Any]) -> Any:
 
 def specs_of(nest: Any) -> list[Spec]:
     """The specs in a nest, in order."""
-    found: list[Spec] = []
-    filled(nest, lambda spec: found.append(spec))
-    return found
+    return [leaf for leaf in jax.tree.leaves(nest) if isinstance(leaf, Spec)]
 
 
 def filled(nest: Any, value: Callable[[Spec], Any]) -> Any:
     """Replace each spec of a nest by `value(spec)`, in order."""
-    if isinstance(nest, Spec):
-        return value(nest)
-    if isinstance(nest, dict):
-        return {key: filled(one, value) for key, one in nest.items()}
-    if isinstance(nest, list | tuple):
-        values = [filled(one, value) for one in nest]
-        return tuple(values) if isinstance(nest, tuple) else values
-    return nest
+    return jax.tree.map(lambda leaf: value(leaf) if isinstance(leaf, Spec) else leaf, nest)

@@ -224,7 +224,9 @@ class LoadedProgram:
         arrays: list[Any] = []
         for name, spec in own.items():
             fitted(spec, given[name], name)  # constants and structure, too
-            arrays += _arrays_of(spec, given[name])
+            leaves, tree = jax.tree.flatten(spec)
+            parts = zip(leaves, tree.flatten_up_to(given[name]), strict=True)
+            arrays += [part for leaf, part in parts if isinstance(leaf, Spec)]
         return self.fitted(arrays, exact)
 
     def fitted(self, arrays: Sequence[Any], exact: bool) -> list[Any]:
@@ -329,18 +331,6 @@ def _common(nests: Sequence[Any]) -> Any:
     return filled(
         nests[0], lambda spec: replace(spec, shape=spec.shape if len(next(rest)) == 1 else None)
     )
-
-
-def _arrays_of(spec: Any, value: Any) -> list[Any]:
-    """Collect the parts of `value` at the places where `spec` has specs."""
-    if isinstance(spec, Spec):
-        return [value]
-    if isinstance(spec, dict):
-        return [array for key, part in spec.items() for array in _arrays_of(part, value[key])]
-    if isinstance(spec, list | tuple):
-        pairs = zip(spec, value, strict=True)
-        return [array for part, own in pairs for array in _arrays_of(part, own)]
-    return []
 
 
 def _without_it(result: Any, shape: Sequence[Any], empty: set[str]) -> Any:

@@ -50,69 +50,38 @@ def check_version(version: str) -> None:
 check_backend(keras.config.backend())
 check_version(keras.__version__)
 
-from keras.src.backend.common import KerasVariable, global_state  # noqa: E402
-from keras.src.backend.common.stateless_scope import get_stateless_scope  # noqa: E402
-from keras.src.backend.common.symbolic_scope import in_symbolic_scope  # noqa: E402
-from keras.src.backend.jax import distribution_lib as jax_distribution  # noqa: E402
-from keras.src.backend.jax import nn as jax_nn  # noqa: E402
-from keras.src.backend.jax import random as jax_random  # noqa: E402
-from keras.src.backend.jax import trainer as jax_trainer  # noqa: E402
-from keras.src.backend.jax.core import JaxVariable  # noqa: E402
-from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer  # noqa: E402
-from keras.src.callbacks.callback_list import CallbackList  # noqa: E402
-from keras.src.distribution.distribution_lib import Distribution, distribution, set_distribution  # noqa: E402
-from keras.src.export.export_utils import get_input_signature  # noqa: E402
-from keras.src.layers.merging.dot import batch_dot as batch_dot  # noqa: E402
-from keras.src.legacy.saving import legacy_h5_format  # noqa: E402
-from keras.src.losses import loss as losses  # noqa: E402
-from keras.src.models.functional import Functional  # noqa: E402
-from keras.src.optimizers.base_optimizer import BaseOptimizer  # noqa: E402
-from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer  # noqa: E402
-from keras.src.random.seed_generator import SeedGenerator  # noqa: E402
-from keras.src.trainers import data_adapters  # noqa: E402
-from keras.src.trainers.data_adapters import data_adapter_utils  # noqa: E402
-from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter  # noqa: E402
-from keras.src.trainers.data_adapters.data_adapter import DataAdapter  # noqa: E402
-from keras.src.trainers.epoch_iterator import EpochIterator  # noqa: E402
-from keras.src.trainers.trainer import Trainer  # noqa: E402
-from keras.src.utils.file_utils import is_remote_path as is_remote  # noqa: E402
-from keras.src.utils.python_utils import is_default  # noqa: E402
-from keras.src.utils.python_utils import pythonify_logs as numbers_of  # noqa: E402
-from keras.src.utils.tracking import DotNotTrackScope  # noqa: E402
-from keras.src.utils.tracking import TrackedList as TrackedList  # noqa: E402
-from keras.src.utils.tracking import Tracker as Tracker  # noqa: E402
+from keras.src.backend.common import KerasVariable, global_state
+from keras.src.backend.common.stateless_scope import get_stateless_scope
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+from keras.src.backend.jax import distribution_lib as jax_distribution
+from keras.src.backend.jax import nn as jax_nn
+from keras.src.backend.jax import random as jax_random
+from keras.src.backend.jax import trainer as jax_trainer
+from keras.src.backend.jax.core import JaxVariable
+from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer
+from keras.src.callbacks.callback_list import CallbackList
+from keras.src.distribution.distribution_lib import Distribution, distribution, set_distribution
+from keras.src.export.export_utils import get_input_signature
+from keras.src.layers.merging.dot import batch_dot
+from keras.src.legacy.saving import legacy_h5_format
+from keras.src.losses import loss as losses
+from keras.src.models.functional import Functional
+from keras.src.optimizers.base_optimizer import BaseOptimizer
+from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
+from keras.src.random.seed_generator import SeedGenerator
+from keras.src.trainers import data_adapters
+from keras.src.trainers.data_adapters import data_adapter_utils
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+from keras.src.trainers.epoch_iterator import EpochIterator
+from keras.src.trainers.trainer import Trainer
+from keras.src.utils.file_utils import is_remote_path as is_remote
+from keras.src.utils.python_utils import is_default
+from keras.src.utils.python_utils import pythonify_logs as numbers_of
+from keras.src.utils.tracking import DotNotTrackScope, TrackedList, Tracker
 
 # `keras.src.backend.jax` has a function of that name, too.
 jax_rnn = importlib.import_module("keras.src.backend.jax.rnn")
-
-__all__ = [
-    "BaseOptimizer",
-    "CallbackList",
-    "DataAdapter",
-    "Distribution",
-    "EpochIterator",
-    "Functional",
-    "JAXEpochIterator",
-    "JAXTrainer",
-    "JaxVariable",
-    "KerasVariable",
-    "LossScaleOptimizer",
-    "SeedGenerator",
-    "Trainer",
-    "data_adapters",
-    "distribution",
-    "get_stateless_scope",
-    "in_symbolic_scope",
-    "is_remote",
-    "jax_distribution",
-    "jax_nn",
-    "jax_random",
-    "jax_rnn",
-    "jax_trainer",
-    "losses",
-    "numbers_of",
-    "set_distribution",
-]
 
 
 def read(variable: KerasVariable) -> Any:

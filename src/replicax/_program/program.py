@@ -34,7 +34,7 @@ from replicax._core.interrupts import uninterrupted
 from replicax._core.machine.startup import forked, in_fork
 from replicax._core.placement import copied, move_some
 from replicax._core.topology import may_deadlock
-from replicax._core.tracing import around, is_host_loop, is_staged, is_transformed, outside_of_all
+from replicax._core.tracing import around, is_staged, is_transformed, outside_of_all
 from replicax._core.values import Mirrored, PerReplica, is_distributed
 from replicax._keras import _compat
 from replicax._program.capture import ARRAYS, Static
@@ -180,7 +180,7 @@ class ProgramCache:
         program = self._programs.of(full_key)
         kept: list[Any] = []
         alike = None
-        if program is None and is_host_loop() and isinstance(fn, FunctionType):
+        if program is None and around().is_host_loop and isinstance(fn, FunctionType):
             # A step that each call of a host loop defines is a new function, but not another one.
             alike = (structure_of(fn, kept), key)
             full_key = self._alike.get(alike, full_key)
