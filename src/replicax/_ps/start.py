@@ -15,9 +15,11 @@ import cloudpickle
 
 from replicax._core.env import (
     JAX_PLATFORMS,
-    gpu_settings,
+    OF_GPU_MEMORY,
+    PREALLOCATE,
     gpu_share_at_start,
-    preallocate_gpu_memory,
+    set_among,
+    set_variables,
 )
 from replicax._core.errors import UsageError
 from replicax._core.machine.nvidia import shared_gpus
@@ -189,8 +191,8 @@ def _shares(workers: int, gpus: Sequence[str]) -> list[dict[str, str]]:
     if not gpus:
         return []
     if not is_started():
-        preallocate_gpu_memory(False)
-    return shared_gpus(workers, gpus, gpu_settings(), taken=gpu_share_at_start())
+        set_variables({PREALLOCATE: "false"})
+    return shared_gpus(workers, gpus, set_among(OF_GPU_MEMORY), taken=gpu_share_at_start())
 
 
 def threads_of(count: int) -> dict[str, str]:

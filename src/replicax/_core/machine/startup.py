@@ -16,10 +16,11 @@ from pathlib import Path
 import jax
 
 from replicax._core.env import (
+    PREALLOCATE,
     demand_deterministic_gpus,
     leave_idle_libtpu,
     leaves,
-    preallocate_gpu_memory,
+    set_variables,
     visible_gpus,
 )
 from replicax._core.errors import BackendAlreadyInitialized
@@ -146,7 +147,7 @@ def use_gpus(numbers: Sequence[int], of: int) -> None:
 def grow_gpu_memory(grow: bool) -> None:
     """Let JAX take memory of GPUs as it needs it, or most of it at once."""
     _before_start(f"memory growth {grow}")
-    preallocate_gpu_memory(not grow)
+    set_variables({PREALLOCATE: "false" if grow else "true"})
 
 
 def compute_deterministically() -> None:
