@@ -236,7 +236,6 @@ _NAMED: dict[str, type[CrossDeviceOps]] = {
 
 
 def check_num_packs(num_packs: int) -> int:
-    """Refuse a negative number of packs."""
     if num_packs < 0:
         raise UsageError.of("num_packs", "at least 0", num_packs, "Use 0 for no packing.")
     return num_packs

@@ -310,7 +310,6 @@ def compilation_cache_folder(environ: Mapping[str, str] | None = None) -> Path |
 
 
 def usual_compilation_cache(environ: Mapping[str, str] | None = None) -> Path:
-    """Where compiled programs are kept unless `RX_COMPILATION_CACHE` says otherwise."""
     return Path(setting("XDG_CACHE_HOME", environ) or Path.home() / ".cache") / "replicax"
 
 

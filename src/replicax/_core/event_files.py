@@ -38,7 +38,6 @@ class EventFile:
     def add(
         self, tag: str, kind: str, tensor: np.ndarray, step: int, description: str = ""
     ) -> None:
-        """Add a summary: of the kind `scalars`, `histograms`, `images` or `text`."""
         summary = part("compat.proto.summary_pb2")
         metadata = summary.SummaryMetadata(
             plugin_data=summary.SummaryMetadata.PluginData(plugin_name=kind),
@@ -54,7 +53,6 @@ class EventFile:
         self._add(step=int(step), summary=summary.Summary(value=[value]))
 
     def add_graph(self, graph: Any) -> None:
-        """Add a `GraphDef`, which the graph plugin shows."""
         self._add(graph_def=graph.SerializeToString())
 
     def _add(self, **content: Any) -> None:
@@ -70,7 +68,6 @@ class EventFile:
                 self._own.flush()
 
     def close(self) -> None:
-        """Write all, and end."""
         self._end()
 
 
@@ -126,6 +123,5 @@ def png(image: np.ndarray) -> bytes:
 
 
 def part(name: str) -> Any:
-    """A module of the `tensorboard` package."""
     with needs("Writing summaries", extra="tensorboard"):
         return importlib.import_module(f"tensorboard.{name}")

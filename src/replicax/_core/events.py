@@ -32,13 +32,11 @@ clock: Clock | None = None
 
 
 def timed(part: str, fn: Callable[..., _Result], *args: Any) -> _Result:
-    """Call `fn(*args)`, and let whoever measures know that this is a part of a step."""
     return fn(*args) if clock is None else clock.timed(part, fn, *args)
 
 
 @contextlib.contextmanager
 def measured_by(one: Clock) -> Generator[None, None, None]:
-    """Let a clock measure in a `with` block."""
     global clock
     before, clock = clock, one
     try:

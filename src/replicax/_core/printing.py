@@ -141,14 +141,12 @@ class _Line:
     write: Callable[[str], Any]
 
     def print(self, prefix: str, *arrays: np.ndarray) -> None:
-        """Print, with the ends of arrays."""
         text = functools.partial(self._leaf, arrays)
         line = self.sep.join(nest_text(value, text) for value in self.inputs)
         with _writing:
             self.write(f"{prefix}{line}{self.end}")
 
     def print_replica(self, replica: np.ndarray, *arrays: np.ndarray) -> None:
-        """Print what a replica has."""
         worker = f"worker {jax.process_index()}, " if jax.process_count() > 1 else ""
         self.print(f"[{worker}replica {int(replica)}] ", *arrays)
 

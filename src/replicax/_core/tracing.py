@@ -83,12 +83,10 @@ def current_reader() -> Reader | None:
 
 
 def read_by(reader: Reader | None) -> contextlib.AbstractContextManager[None]:
-    """Let `reader` answer in a `with` block."""
     return with_around(reader=reader, is_host_loop=False)
 
 
 def host_loop() -> contextlib.AbstractContextManager[None]:
-    """Run a `with` block as part of a host loop."""
     return with_around(reader=None, is_host_loop=True)
 
 
@@ -109,14 +107,12 @@ def call_inside(fn: Callable[..., Any], *args: Any) -> Any:
 
 
 def refuse_to_loop(what: str) -> None:
-    """End the trace, if a function is traced."""
     reader = current_reader()
     if reader is not None:
         reader.loop(what)
 
 
 def current_trace() -> Any:
-    """The trace that operations are carried out in now."""
     with take_current_trace() as trace:
         return trace
 

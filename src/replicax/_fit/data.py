@@ -273,17 +273,14 @@ def _of_workers(dataset: Any, ours: StoreDistribution | None, given: Mapping[str
 
 
 def is_data_set(value: Any) -> bool:
-    """Whether a value is a data set or an iterator of Replicax."""
     return callable(getattr(value, "host_batches", None))
 
 
 def is_creator(value: Any) -> bool:
-    """Whether a value is a `DatasetCreator`."""
     return callable(getattr(value, "created_by", None))
 
 
 def is_per_worker(value: Any) -> bool:
-    """Whether a value is a data set that workers read by themselves."""
     return callable(getattr(value, "as_adapter", None))
 
 

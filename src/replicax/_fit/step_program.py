@@ -85,7 +85,6 @@ def takes_batch(model: Any, kind: str) -> bool:
 
 
 def default_step(model: Any, kind: str) -> Callable[[Any], Any]:
-    """Keras' own step, as a function of a batch."""
     return {"train": _train_step, "test": _test_step, "predict": _predict_step}[kind](model)
 
 

@@ -122,7 +122,6 @@ class LoadedModel:
         self._call: LoadedFunction | None = None
 
     def hold(self, attributes: dict[str, Any]) -> None:
-        """Set the attributes of the saved object."""
         self._call = attributes.pop("__call__", None)
         vars(self).update(attributes)
 

@@ -32,7 +32,6 @@ class _Update(NamedTuple):
 
 
 def install() -> None:
-    """Put the seam into Keras; a second call changes nothing."""
     _compat.wrap(keras.optimizers.Adam, _compat.UPDATES, _together)
 
 
@@ -94,7 +93,6 @@ def _is_here(variables: Sequence[Any]) -> bool:
 
 
 def _platform(variables: Sequence[Any]) -> str:
-    """The kind of devices that variables are on."""
     layouts = filter(None, map(_compat.layout, variables))
     devices = next((getattr(layout, "device_set", None) for layout in layouts), None)
     return platform_of(devices or (default_device(),))

@@ -194,7 +194,6 @@ def _finite_without_rows(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install() -> None:
-    """Put the seams into Keras; a second call changes nothing."""
     _compat.wrap(_compat.BaseOptimizer, "apply", _reduced_apply)
     _compat.wrap(_compat.LossScaleOptimizer, "apply", _traceable_apply)
     _compat.wrap(_compat.LossScaleOptimizer, "stateless_apply", _reduced_stateless_apply)

@@ -192,7 +192,6 @@ def _part(value: Any) -> Any:
 
 
 def _change_at(variable: Any, places: Any, how: str, updates: Any) -> Any:
-    """Change the parts at these places as the method of this name says."""
     value = variable.read_value()
     updates = jnp.asarray(updates, value.dtype)
     if how in ("add", "sub"):
@@ -280,7 +279,6 @@ def _agreed_difference(variable: Any, delta: Any) -> Any:
 
 
 def assign_parts(variable: Any, whole: Any) -> Any:
-    """Assign a value of which a part was replaced."""
     if variable.aggregation == "sum" and _compat.get_stateless_scope() is not None:
         return variable.assign_add(change(whole, variable.read_value()))  # what stays counts once
     return variable.assign(whole)

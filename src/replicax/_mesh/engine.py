@@ -69,7 +69,6 @@ class Engine:
 
     @cached_property
     def distribution(self) -> StoreDistribution:
-        """The answers to Keras: where variables and batches live."""
         return StoreDistribution(self)
 
     @property
@@ -205,7 +204,6 @@ class Engine:
         )
 
     def reduce(self, op: ReduceOp, value: Any, axis: int | Sequence[int] | None) -> Any:
-        """Combine a nest of values over replicas, and over `axis` of each."""
         replicas = self.topology.num_replicas
         if replicas == 1 and axis is None:
             return value
@@ -213,7 +211,6 @@ class Engine:
         return self._combined(value, _reduce, op, axes, replicas)
 
     def gather(self, value: Any, axis: int) -> Any:
-        """Concatenate a nest of values over replicas along `axis`."""
         replicas = self.topology.num_replicas
         return value if replicas == 1 else self._combined(value, _gather, axis, replicas)
 
@@ -265,7 +262,6 @@ class Engine:
         )
 
     def offer(self, name: str, value: Any) -> Offer:
-        """Announce a value to all workers; the offer receives theirs when they are needed."""
         return current().offer(name, value)
 
     def local_values(self, value: Any) -> tuple[Any, ...]:

@@ -161,7 +161,6 @@ def join(process: JaxProcess, timeout: float | None = None, *, cluster: str = ""
 
 
 def _second_port(address: str) -> int:
-    """The port of `RX_SECOND_PORT`, or 0."""
     port = second_port()
     if port == split(address)[1]:
         raise ClusterSpecError(

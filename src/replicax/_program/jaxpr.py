@@ -21,7 +21,6 @@ _REMAT = ("remat2", "checkpoint")
 
 
 def is_jit(primitive: Any) -> bool:
-    """Whether an operation is the call of a compiled function."""
     return primitive.name in ("jit", "pjit")
 
 
@@ -117,9 +116,7 @@ class Values(dict[Any, Any]):
         self.update(zip(jaxpr.invars, inputs, strict=True))
 
     def read(self, atoms: Sequence[Any]) -> list[Any]:
-        """The values of variables and literals."""
         return [atom.val if isinstance(atom, Literal) else self[atom] for atom in atoms]
 
     def write(self, equation: Any, results: Sequence[Any]) -> None:
-        """Note the results of an equation."""
         self.update(zip(equation.outvars, results, strict=True))

@@ -144,7 +144,6 @@ class BySignature(Generic[T]):
         return key in self._known
 
     def of(self, key: Hashable) -> T | None:
-        """What is known of the calls of a signature."""
         if key not in self._known:
             return None
         self._known.move_to_end(key)
@@ -386,7 +385,6 @@ class ProgramState:
 
     @classmethod
     def of(cls, captured: Captured, *, donates: bool, store: Any = None) -> ProgramState:
-        """The variables of a captured function."""
         calls = calls_python(captured.jaxpr)
         how = {"donates": donates, "calls_python": calls, "store": store}
         return cls(captured.variables, captured.written, **how)
@@ -429,7 +427,6 @@ class ProgramState:
         return written, others
 
     def named(self) -> list[tuple[str, Any]]:
-        """The paths of the variables, with their values."""
         variables = [*self.written, *self.others]
         values = _compat.read_all(variables)
         return [(v.path, value) for v, value in zip(variables, values, strict=True)]

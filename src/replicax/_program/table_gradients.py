@@ -121,7 +121,6 @@ def made(value: Any) -> Any:
 
 
 def shape_of(value: Any) -> Any:
-    """Shape and type of a value."""
     return value.aval if isinstance(value, Columns) else jax.typeof(value)
 
 

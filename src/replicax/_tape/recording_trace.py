@@ -136,7 +136,6 @@ def differentiable(
 
 
 def is_differentiable(value: Any) -> bool:
-    """Whether a value consists of real or complex numbers."""
     return jax.numpy.issubdtype(getattr(value, "dtype", type(value)), jax.numpy.inexact)
 
 
@@ -311,7 +310,6 @@ class RecordingTrace(jax.core.Trace):
 
 @contextlib.contextmanager
 def recorded(log: TapeEntries) -> Generator[RecordingTrace]:
-    """Record the operations of a `with` block."""
     trace = RecordingTrace(current_trace(), log)
     with _core.set_current_trace(trace):
         yield trace
