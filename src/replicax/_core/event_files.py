@@ -39,14 +39,14 @@ class EventFile:
         self, tag: str, kind: str, tensor: np.ndarray, step: int, description: str = ""
     ) -> None:
         summary = part("compat.proto.summary_pb2")
+        classes = {
+            "images": summary.DATA_CLASS_BLOB_SEQUENCE,
+            "scalars": summary.DATA_CLASS_SCALAR,
+        }
         metadata = summary.SummaryMetadata(
             plugin_data=summary.SummaryMetadata.PluginData(plugin_name=kind),
             summary_description=description,
-            data_class=part("compat.proto.summary_pb2").DATA_CLASS_BLOB_SEQUENCE
-            if kind == "images"
-            else summary.DATA_CLASS_SCALAR
-            if kind == "scalars"
-            else summary.DATA_CLASS_TENSOR,
+            data_class=classes.get(kind, summary.DATA_CLASS_TENSOR),
         )
         proto = part("util.tensor_util").make_tensor_proto(tensor)
         value = summary.Summary.Value(tag=tag, tensor=proto, metadata=metadata)

@@ -169,10 +169,6 @@ class Topology:
             return None
         return 0 if self.num_processes > 1 else _SMALL
 
-    @property
-    def may_deadlock(self) -> bool:
-        return may_deadlock(self.devices)
-
 
 def may_deadlock(devices: Collection[jax.Device]) -> bool:
     """Whether steps that run ahead of each other on these devices can dead-lock."""

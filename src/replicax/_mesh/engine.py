@@ -23,6 +23,7 @@ from replicax._core.events import COPY, Step, begin_common, position, tell, time
 from replicax._core.machine.startup import forked, in_fork
 from replicax._core.placement import aligned, is_spread, own_copy, place, place_batch, place_rows
 from replicax._core.reduce import ReduceOp, SyncGroup, gather_value, reduce_value
+from replicax._core.topology import may_deadlock
 from replicax._core.tracing import is_staged, outside_of_all
 from replicax._core.values import (
     DistributedValues,
@@ -238,7 +239,7 @@ class Engine:
                 self._queue.wait()
             result = combine(leaf, *how)
             concrete = isinstance(result, jax.Array) and not isinstance(result, Tracer)
-            if concrete and is_distributed(leaf) and self.topology.may_deadlock:
+            if concrete and is_distributed(leaf) and may_deadlock(self.topology.devices):
                 result.block_until_ready()
             return result
 
