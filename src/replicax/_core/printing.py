@@ -107,8 +107,8 @@ def _noted(leaf: Any, slots: list[Any], count: int) -> Any:
         leaf = leaf.value
     if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSU":  # for no device
         return _Later(lambda _: array_text(ends(leaf, count), leaf.shape, count))
-    if hasattr(leaf, "__jax_array__") and not isinstance(leaf, Tracer):  # a variable
-        leaf = leaf.__jax_array__()
+    if (array := getattr(leaf, "__jax_array__", None)) is not None:  # of a variable
+        leaf = array()
     if not isinstance(leaf, jax.Array | Tracer | np.ndarray | np.generic):
         return leaf
     slots.append(leaf)

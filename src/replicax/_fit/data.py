@@ -21,6 +21,7 @@ from replicax._core.values import WorkerRows
 from replicax._keras import _compat
 from replicax._keras.distribution import StoreDistribution
 from replicax._program.explain import before_the_build
+from replicax._program.feeding import is_data
 
 # Batches that a look at the first one takes, where one is placed on the devices ahead.
 _LOOKED_AT = 2
@@ -221,7 +222,7 @@ def adapted(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def get_data_adapter(x: Any, *args: Any, **kwargs: Any) -> Any:
-        if not (is_data_set(x) or is_creator(x) or is_per_worker(x)):
+        if not (is_data(x) or is_creator(x) or is_per_worker(x)):
             return original(x, *args, **kwargs)
         current = _compat.distribution()
         ours = current if isinstance(current, StoreDistribution) else None
@@ -270,10 +271,6 @@ def _of_workers(dataset: Any, ours: StoreDistribution | None, given: Mapping[str
     if weights is not None:
         dataset = dataset.changed_by(functools.partial(_weighted, class_weight=weights))
     return dataset.as_adapter(given.get("steps_per_epoch"))
-
-
-def is_data_set(value: Any) -> bool:
-    return callable(getattr(value, "host_batches", None))
 
 
 def is_creator(value: Any) -> bool:

@@ -341,8 +341,7 @@ def put_pieces(topology: Topology, pieces: Sequence[Any]) -> Any:
     first axis. With one replica the arrays stay arrays.
     """
     leaves, tree = jax.tree.flatten(pieces[0])
-    for leaf in leaves:
-        refuse_text(leaf)
+    refuse_text(leaves)
     if topology.num_replicas == 1:
         one = len(topology.devices) == 1
         home = SingleDeviceSharding(topology.devices[0]) if one else topology.replicated
@@ -378,8 +377,7 @@ def put_uneven(topology: Topology, pieces: Sequence[Any], sizes: Sequence[int]) 
     `sizes` are the rows of all replicas, over all processes. Every device holds the arrays of all
     replicas, because they are computed in lockstep: see uneven.py.
     """
-    for leaf in jax.tree.leaves(pieces[0]):
-        refuse_text(leaf)
+    refuse_text(pieces[0])
     most, cut = max(sizes), _cut(tuple(sizes), topology.replicated)
 
     def one(*leaves: Any) -> PerReplica:

@@ -7,7 +7,7 @@ that is taken apart keeps the values that it was written to throw away.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, final
 
 import jax
@@ -78,18 +78,18 @@ def flatten(
     return [key(atom) for atom in closed.jaxpr.outvars]
 
 
-def any_equation(jaxpr: Any, test: Callable[[Any], bool]) -> bool:
-    """Whether a test holds for an equation of a jaxpr, or of one inside it."""
-    return any(
-        test(equation) or any(any_equation(sub, test) for sub in jaxprs_in_params(equation.params))
-        for equation in jaxpr.eqns
-    )
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a jaxpr, each followed by those inside it."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from equations(inner)
 
 
 def calls_python(closed: Any) -> bool:
     """Whether a program calls Python, which may raise in its midst."""
     names = {*PYTHON_CALLS, "debug_print"}
-    return any_equation(closed.jaxpr, lambda equation: equation.primitive.name in names)
+    return any(equation.primitive.name in names for equation in equations(closed.jaxpr))
 
 
 def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:

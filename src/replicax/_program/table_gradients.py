@@ -33,7 +33,7 @@ from replicax._cpu.tables import (
     is_for_kernel,
     sums_where_first,
 )
-from replicax._program.jaxpr import Values, any_equation, bind, is_jit, named
+from replicax._program.jaxpr import Values, bind, equations, is_jit, named
 from replicax._program.rows import is_look_up, pays_to_gather
 
 _SCALED = {"mul": operator.mul, "div": operator.truediv}
@@ -42,7 +42,7 @@ _ADDED = {"add": operator.pos, "add_any": operator.pos, "sub": operator.neg}
 
 def has_tables(jaxpr: Any) -> bool:
     """Whether a program, or one inside it, adds rows where indices say."""
-    return any_equation(jaxpr, lambda equation: equation.primitive is lax.scatter_add_p)
+    return any(equation.primitive is lax.scatter_add_p for equation in equations(jaxpr))
 
 
 def evaluate_by_rows(closed: Any, *args: Any, platform: str, replicas: int = 1) -> list[Any]:
