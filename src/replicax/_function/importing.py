@@ -172,7 +172,7 @@ class LoadedFunction:
                 except TypeError as error:
                     errors.append(error)
                 else:
-                    return program(arrays)
+                    return program.compute(arrays)
         if len(self._programs) == 1:
             raise errors[-1]
         kinds = [program.structured_input_signature for program in self._programs]
@@ -204,10 +204,7 @@ class LoadedProgram:
         self._parameters = [inspect.Parameter(n, k) for n, k in about["parameters"]]
         self.structured_input_signature = from_json(about["inputs"])
         self.structured_outputs = from_json(about["outputs"])
-        self._compiled = function(self._compute)
-
-    def __call__(self, arrays: list[Any]) -> Any:
-        return self._compiled(arrays)
+        self.compute = function(self._compute)
 
     def bound(self, args: Sequence[Any], kwargs: dict[str, Any], exact: bool) -> list[Any]:
         """The arrays of a call; with `exact`, dtypes must be equal."""
@@ -280,15 +277,12 @@ class SignatureFunction:
 
     def __init__(self, loaded: LoadedFunction) -> None:
         self._loaded = loaded
-        self._specs = {spec.name or f"input_{n}": spec for n, spec in enumerate(self._inputs)}
+        inputs = specs_of(loaded.structured_input_signature)
+        self._specs = {spec.name or f"input_{n}": spec for n, spec in enumerate(inputs)}
         outputs = loaded.structured_outputs
         flat = isinstance(outputs, dict) and all(isinstance(v, Spec) for v in outputs.values())
         names = outputs if flat else [f"output_{n}" for n, _ in enumerate(specs_of(outputs))]
         self._outputs = list(names)
-
-    @property
-    def _inputs(self) -> list[Spec]:
-        return specs_of(self._loaded.structured_input_signature)
 
     @property
     def structured_input_signature(self) -> tuple[tuple[()], dict[str, Spec]]:

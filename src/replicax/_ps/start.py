@@ -16,14 +16,12 @@ import cloudpickle
 from replicax._core.env import (
     JAX_PLATFORMS,
     OF_GPU_MEMORY,
-    PREALLOCATE,
     gpu_share_at_start,
     set_among,
-    set_variables,
 )
 from replicax._core.errors import UsageError
 from replicax._core.machine.nvidia import shared_gpus
-from replicax._core.machine.startup import is_started, nvidia_gpus
+from replicax._core.machine.startup import grow_gpu_memory, is_started, nvidia_gpus
 from replicax._ps.hosts.cluster import ROLES, Members, Size, environment_of_members, local_size
 from replicax._ps.hosts.contact import Dialer
 from replicax._ps.hosts.given_cluster import GivenCluster, serve_this_task_if_member
@@ -191,7 +189,7 @@ def _shares(workers: int, gpus: Sequence[str]) -> list[dict[str, str]]:
     if not gpus:
         return []
     if not is_started():
-        set_variables({PREALLOCATE: "false"})
+        grow_gpu_memory(True)
     return shared_gpus(workers, gpus, set_among(OF_GPU_MEMORY), taken=gpu_share_at_start())
 
 
