@@ -84,7 +84,7 @@ class CrossDeviceOps:
                 "value. Pass what `strategy.run` returned."
             )
         replicas = _count(per_replica_value)
-        value = reduce_value(ReduceOp.parse(reduce_op), per_replica_value, None, replicas)
+        value = reduce_value(per_replica_value, ReduceOp.parse(reduce_op), None, replicas)
         return Mirrored(place(value, destinations), replicas)
 
     def batch_reduce(

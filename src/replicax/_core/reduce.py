@@ -200,7 +200,7 @@ def require_rank(ndim: int, what: str) -> None:
         )
 
 
-def reduce_value(op: ReduceOp, value: Any, axis: int | Sequence[int] | None, replicas: int) -> Any:
+def reduce_value(value: Any, op: ReduceOp, axis: int | Sequence[int] | None, replicas: int) -> Any:
     """Combine one value over replicas, and over `axis` of each component if given.
 
     The mean over an axis divides by the true number of elements, so uneven and empty components

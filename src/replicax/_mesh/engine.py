@@ -209,18 +209,19 @@ class Engine:
         if replicas == 1 and axis is None:
             return value
         axes = tuple(axis) if isinstance(axis, Sequence) else axis
-        return self._combined(value, _reduce, op, axes, replicas)
+        return self._combined(value, reduce_value, op, axes, replicas)
 
     def gather(self, value: Any, axis: int) -> Any:
         replicas = self.topology.num_replicas
-        return value if replicas == 1 else self._combined(value, _gather, axis, replicas)
+        return value if replicas == 1 else self._combined(value, gather_value, axis, replicas)
 
     def _agree_on_combining(self, combine: Callable[..., Any], how: Sequence[Any]) -> None:
         """Check that workers make the same call: an extra one would pair with others' next."""
         step, doing = position()
-        facts = {"operation": f"{combine.__name__[1:]} {how}", "after": f"step {step}, {doing}"}
+        name = combine.__name__.removesuffix("_value")
+        facts = {"operation": f"{name} {how}", "after": f"step {step}, {doing}"}
         agree("order of `run`, `reduce` and `gather`", facts)
-        begin_common(combine.__name__[1:])
+        begin_common(name)
 
     def _combined(self, value: Any, combine: Callable[..., Any], *how: Any) -> Any:
         _refuse_nests(value)
@@ -309,14 +310,6 @@ class Engine:
         if not on_host and array.sharding.device_set == self.topology.replicated.device_set:
             return array
         return place(array, layout)
-
-
-def _reduce(leaf: Any, op: ReduceOp, axis: Any, replicas: int) -> Any:
-    return reduce_value(op, leaf, axis, replicas)
-
-
-def _gather(leaf: Any, axis: int, replicas: int) -> Any:
-    return gather_value(leaf, axis, replicas)
 
 
 @functools.lru_cache(maxsize=64)

@@ -16,12 +16,8 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
 from replicax._core.host_calls import PYTHON_CALLS
 
 # One inner program, called once with the same arguments.
-_CALLS = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
+_CALLS = ("jit", "closed_call", "custom_jvp_call", "custom_vjp_call")
 _REMAT = ("remat2", "checkpoint")
-
-
-def is_jit(primitive: Any) -> bool:
-    return primitive.name in ("jit", "pjit")
 
 
 def called(equation: Any, *, remat: bool = False) -> Any:
@@ -32,7 +28,7 @@ def called(equation: Any, *, remat: bool = False) -> Any:
     if equation.primitive.name not in (_CALLS + _REMAT if remat else _CALLS):
         return None
     params = equation.params
-    found = (params.get(name) for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"))
+    found = (params.get(name) for name in ("jaxpr", "call_jaxpr"))
     inner = next((one for one in found if one is not None), None)
     if inner is None or len(getattr(inner, "jaxpr", inner).invars) != len(equation.invars):
         return None

@@ -33,7 +33,7 @@ from replicax._cpu.tables import (
     is_for_kernel,
     sums_where_first,
 )
-from replicax._program.jaxpr import Values, bind, equations, is_jit, named
+from replicax._program.jaxpr import Values, bind, equations, named
 from replicax._program.rows import is_look_up, pays_to_gather
 
 _SCALED = {"mul": operator.mul, "div": operator.truediv}
@@ -229,7 +229,7 @@ class _Evaluation:
     def _rows(self, equation: Any, operands: list[Any], numbers: Sequence[Any]) -> list[Any] | None:
         """The results of an operation that makes rows, or leaves them rows, or adds them up."""
         name = equation.primitive.name
-        if is_jit(equation.primitive) and has_tables(equation.params["jaxpr"].jaxpr):
+        if name == "jit" and has_tables(equation.params["jaxpr"].jaxpr):
             inner = equation.params["jaxpr"]
             return self._run(inner.jaxpr, inner.consts, operands)
         if equation.primitive is lax.scatter_add_p:
