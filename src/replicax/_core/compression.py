@@ -85,7 +85,6 @@ _NAMES: dict[str, Compression] = {"bf16": BFloat16(), "int8": Int8()}
 
 
 def compression_of(chosen: Compression | str | None) -> Compression | None:
-    """The compression that an option names."""
     if not isinstance(chosen, str):
         return chosen
     if chosen not in _NAMES:

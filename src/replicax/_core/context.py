@@ -56,7 +56,6 @@ def current_group() -> SyncGroup | None:
 
 @contextlib.contextmanager
 def entered(frame: Frame | None) -> Generator[None, None, None]:
-    """Make `frame` the current one for a `with` block."""
     token = _frame.set(frame)
     try:
         yield

@@ -84,7 +84,7 @@ class CrossDeviceOps:
                 "value. Pass what `strategy.run` returned."
             )
         replicas = _count(per_replica_value)
-        value = reduce_value(ReduceOp.parse(reduce_op), per_replica_value, None, replicas)
+        value = reduce_value(per_replica_value, ReduceOp.parse(reduce_op), None, replicas)
         return Mirrored(place(value, destinations), replicas)
 
     def batch_reduce(
@@ -236,7 +236,6 @@ _NAMED: dict[str, type[CrossDeviceOps]] = {
 
 
 def check_num_packs(num_packs: int) -> int:
-    """Refuse a negative number of packs."""
     if num_packs < 0:
         raise UsageError.of("num_packs", "at least 0", num_packs, "Use 0 for no packing.")
     return num_packs

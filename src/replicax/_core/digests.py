@@ -47,7 +47,6 @@ def glance(nest: Any, rows: int | None = None) -> str:
 
 
 def _summed(leaf: Any, total: int) -> int:
-    """The checksum of what comes before a leaf, and of the leaf."""
     if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         total = zlib.crc32(str(jax.random.key_impl(leaf)).encode(), total)
         return _summed(jax.random.key_data(leaf), total)

@@ -45,7 +45,7 @@ import contextlib
 import importlib.util
 import os
 import sys
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from replicax._core.errors import UsageError, WrongBackend
@@ -162,62 +162,54 @@ def _set(changes: Mapping[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def set_visible_gpus(gpus: Sequence[str]) -> None:
-    """Let this process see only these GPUs. It must happen before JAX starts its backend."""
-    os.environ[CUDA_VISIBLE_DEVICES] = ",".join(gpus)
-
-
-def _text(name: str, environ: Mapping[str, str] | None) -> str:
+def setting(name: str, environ: Mapping[str, str] | None = None) -> str:
     """What a variable says, without spaces around it; empty if it says nothing."""
     return (os.environ if environ is None else environ).get(name, "").strip()
 
 
 def watchdog_seconds(environ: Mapping[str, str] | None = None) -> float | None:
     """What `RX_WATCHDOG_SECONDS` says; None if it says nothing."""
-    text = _text(RX_WATCHDOG_SECONDS, environ)
-    seconds = _seconds(text)
-    if seconds is not None and not 0.0 < seconds < float("inf"):
-        raise UsageError(
-            f"{RX_WATCHDOG_SECONDS}={text!r} is no positive number of seconds. Write after how "
-            "long a worker that says nothing is given up, such as 120; unset it is 30."
-        )
-    return seconds
+    return _seconds(
+        RX_WATCHDOG_SECONDS,
+        environ,
+        "Write after how long a worker that says nothing is given up, such as 120; unset it is 30.",
+    )
 
 
 def wait_limit_seconds(environ: Mapping[str, str] | None = None) -> float | None:
     """What `RX_WAIT_LIMIT_SECONDS` says, 0 for no limit; None if it says nothing."""
-    text = _text(RX_WAIT_LIMIT_SECONDS, environ)
-    seconds = _seconds(text)
-    if seconds is not None and not 0.0 <= seconds < float("inf"):
-        raise UsageError(
-            f"{RX_WAIT_LIMIT_SECONDS}={text!r} is no number of seconds. Write how long workers may "
-            "wait for one that is busy elsewhere, such as 3600, or 0 for no limit; unset it is 600."
-        )
-    return seconds
+    return _seconds(
+        RX_WAIT_LIMIT_SECONDS,
+        environ,
+        "Write how long workers may wait for one that is busy elsewhere, such as 3600, or 0 for no "
+        "limit; unset it is 600.",
+        may_be_zero=True,
+    )
 
 
-def _seconds(text: str) -> float | None:
-    """The number that a text is, NaN if it is none; None for an empty text."""
+def _seconds(
+    name: str, environ: Mapping[str, str] | None, fix: str, *, may_be_zero: bool = False
+) -> float | None:
+    said = setting(name, environ)
     try:
-        return float(text) if text else None
+        seconds = float(said) if said else None
     except ValueError:
-        return float("nan")
+        seconds = -1.0
+    if seconds is None or 0.0 < seconds < float("inf") or (may_be_zero and seconds == 0.0):
+        return seconds
+    kind = "number" if may_be_zero else "positive number"
+    raise UsageError(f"{name}={said!r} is no {kind} of seconds. {fix}")
 
 
 def second_port(environ: Mapping[str, str] | None = None) -> int:
     """What `RX_SECOND_PORT` says; 0 if it says nothing."""
-    text = _text(RX_SECOND_PORT, environ)
-    if text and not (text.isdecimal() and 0 < int(text) < 1 << 16):
+    port = setting(RX_SECOND_PORT, environ)
+    if port and not (port.isdecimal() and 0 < int(port) < 1 << 16):
         raise UsageError(
-            f"{RX_SECOND_PORT}={text!r} is no port from 1 to 65535. Write one that the firewall "
+            f"{RX_SECOND_PORT}={port!r} is no port from 1 to 65535. Write one that the firewall "
             "lets the other workers reach at the chief, and that is not the port of its address."
         )
-    return int(text or 0)
-
-
-def tls_files(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What `RX_TLS_CERT`, `RX_TLS_KEY` and `RX_TLS_CA` say; empty where they say nothing."""
-    return {name: _text(name, environ) for name in RX_TLS}
+    return int(port or 0)
 
 
 def environment_for_child(
@@ -235,24 +227,9 @@ def environment_for_child(
     return {**kept, **changes}
 
 
-def ray_address(environ: Mapping[str, str] | None = None) -> str:
-    """What Ray takes for "auto" here; empty if it looks for a Ray on this machine."""
-    return _text(RAY_ADDRESS, environ)
-
-
 def ray_asks_for_token(environ: Mapping[str, str] | None = None) -> bool:
     """Whether Ray, in this process, shows a token to the cluster that it joins."""
-    return _text(RAY_AUTH_MODE, environ).lower() == "token"
-
-
-def cluster_secret_text(environ: Mapping[str, str] | None = None) -> str:
-    """What `RX_CLUSTER_SECRET` says; empty if it says nothing."""
-    return _text(RX_CLUSTER_SECRET, environ)
-
-
-def cluster_secret_file(environ: Mapping[str, str] | None = None) -> str:
-    """What `RX_CLUSTER_SECRET_FILE` says; empty if it says nothing."""
-    return _text(RX_CLUSTER_SECRET_FILE, environ)
+    return setting(RAY_AUTH_MODE, environ).lower() == "token"
 
 
 def cpu_tuning_parts(environ: Mapping[str, str] | None = None) -> frozenset[str]:
@@ -265,13 +242,13 @@ def cpu_tuning_parts(environ: Mapping[str, str] | None = None) -> frozenset[str]
         >>> sorted(cpu_tuning_parts({"RX_CPU_TUNING": "memory,pooling"}))
         ['memory', 'pooling']
     """
-    text = _text(RX_CPU_TUNING, environ)
-    if text in ("", "1"):
+    said = setting(RX_CPU_TUNING, environ)
+    if said in ("", "1"):
         return frozenset(CPU_TUNING_PARTS)
-    names = frozenset() if text == "0" else frozenset(name.strip() for name in text.split(","))
+    names = frozenset() if said == "0" else frozenset(name.strip() for name in said.split(","))
     if not names <= set(CPU_TUNING_PARTS):
         parts = ", ".join(CPU_TUNING_PARTS)
-        raise UsageError.of(RX_CPU_TUNING, f"0, 1, or some of {parts} with commas between", text)
+        raise UsageError.of(RX_CPU_TUNING, f"0, 1, or some of {parts} with commas between", said)
     return names
 
 
@@ -296,9 +273,9 @@ def _tunables(environ: Mapping[str, str]) -> str:
     return environ.get(GLIBC_TUNABLES, "").replace(KEEP_MEMORY, "").strip(":")
 
 
-def variables_of_jax() -> dict[str, str]:
-    """What is set that chooses JAX's devices, its threads and how XLA compiles."""
-    return {name: os.environ[name] for name in OF_JAX if name in os.environ}
+def set_among(names: Iterable[str]) -> dict[str, str]:
+    """Those of some variables that are set."""
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def cores() -> int:
@@ -310,8 +287,8 @@ def cores() -> int:
 
 def processes_here(environ: Mapping[str, str] | None = None) -> int:
     """How many processes of the program share this machine, as far as `replicax run` said."""
-    text = _text(RX_PROCESSES_HERE, environ)
-    return int(text) if text.isdecimal() and int(text) else 1
+    count = setting(RX_PROCESSES_HERE, environ)
+    return int(count) if count.isdecimal() and int(count) else 1
 
 
 def take_metrics_file() -> str:
@@ -321,25 +298,19 @@ def take_metrics_file() -> str:
 
 def folder_for_state(environ: Mapping[str, str] | None = None) -> Path:
     """Where programs of this user keep what outlives them."""
-    return Path(_text("XDG_STATE_HOME", environ) or Path.home() / ".local" / "state")
-
-
-def folder_for_cache(environ: Mapping[str, str] | None = None) -> Path:
-    """Where programs of this user keep what they can make again."""
-    return Path(_text("XDG_CACHE_HOME", environ) or Path.home() / ".cache")
+    return Path(setting("XDG_STATE_HOME", environ) or Path.home() / ".local" / "state")
 
 
 def compilation_cache_folder(environ: Mapping[str, str] | None = None) -> Path | None:
     """Where compiled programs are kept, as `RX_COMPILATION_CACHE` says; None for nowhere."""
-    text = _text(RX_COMPILATION_CACHE, environ)
-    if text.lower() in ("off", "0", "false", "no"):
+    said = setting(RX_COMPILATION_CACHE, environ)
+    if said.lower() in ("off", "0", "false", "no"):
         return None
-    return Path(text).expanduser() if text else usual_compilation_cache(environ)
+    return Path(said).expanduser() if said else usual_compilation_cache(environ)
 
 
 def usual_compilation_cache(environ: Mapping[str, str] | None = None) -> Path:
-    """Where compiled programs are kept unless `RX_COMPILATION_CACHE` says otherwise."""
-    return folder_for_cache(environ) / "replicax"
+    return Path(setting("XDG_CACHE_HOME", environ) or Path.home() / ".cache") / "replicax"
 
 
 def visible_gpus(count: int, environ: Mapping[str, str] | None = None) -> list[str]:
@@ -351,12 +322,12 @@ def visible_gpus(count: int, environ: Mapping[str, str] | None = None) -> list[s
         >>> visible_gpus(4, {"CUDA_VISIBLE_DEVICES": "2,0"}), visible_gpus(2, {})
         (['2', '0'], ['0', '1'])
     """
-    text = (os.environ if environ is None else environ).get(CUDA_VISIBLE_DEVICES)
-    if text is None or not count:
+    visible = (os.environ if environ is None else environ).get(CUDA_VISIBLE_DEVICES)
+    if visible is None or not count:
         return list(map(str, range(count)))
     names: list[str] = []
     # CUDA stops at the first name that it does not know, or has seen.
-    for name in map(str.strip, text.split(",")):
+    for name in map(str.strip, visible.split(",")):
         is_known = name.isdecimal() and int(name) < count or name[:1].isalpha()
         if not is_known or name in names:
             break
@@ -382,11 +353,6 @@ def set_variables(variables: Mapping[str, str]) -> None:
     os.environ.update(variables)
 
 
-def gpu_settings() -> dict[str, str]:
-    """What the environment says of a GPU's memory."""
-    return {name: os.environ[name] for name in OF_GPU_MEMORY if name in os.environ}
-
-
 def gpu_share_at_start(environ: Mapping[str, str] | None = None) -> float:
     """The share of a GPU's memory that JAX takes when it starts; see its page on GPU memory."""
     told = os.environ if environ is None else environ
@@ -397,11 +363,6 @@ def gpu_share_at_start(environ: Mapping[str, str] | None = None) -> float:
         return float(told.get(GPU_FRACTION) or told.get(OLD_GPU_FRACTION) or 0.75)
     except ValueError:
         return 0.75
-
-
-def preallocate_gpu_memory(preallocate: bool) -> None:
-    """Let JAX take most of a GPU's memory when it starts, or grow; before it starts."""
-    os.environ[PREALLOCATE] = "true" if preallocate else "false"
 
 
 def demand_deterministic_gpus() -> None:

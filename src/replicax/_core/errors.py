@@ -303,7 +303,6 @@ class EndOfData(OutOfRangeError, StopIteration):
 
 
 def describe_exit(returncode: int) -> str:
-    """How a process ended, in words."""
     if returncode >= 0:
         return f"exit code {returncode}"
     try:

@@ -38,23 +38,21 @@ class EventFile:
     def add(
         self, tag: str, kind: str, tensor: np.ndarray, step: int, description: str = ""
     ) -> None:
-        """Add a summary: of the kind `scalars`, `histograms`, `images` or `text`."""
         summary = part("compat.proto.summary_pb2")
+        classes = {
+            "images": summary.DATA_CLASS_BLOB_SEQUENCE,
+            "scalars": summary.DATA_CLASS_SCALAR,
+        }
         metadata = summary.SummaryMetadata(
             plugin_data=summary.SummaryMetadata.PluginData(plugin_name=kind),
             summary_description=description,
-            data_class=part("compat.proto.summary_pb2").DATA_CLASS_BLOB_SEQUENCE
-            if kind == "images"
-            else summary.DATA_CLASS_SCALAR
-            if kind == "scalars"
-            else summary.DATA_CLASS_TENSOR,
+            data_class=classes.get(kind, summary.DATA_CLASS_TENSOR),
         )
         proto = part("util.tensor_util").make_tensor_proto(tensor)
         value = summary.Summary.Value(tag=tag, tensor=proto, metadata=metadata)
         self._add(step=int(step), summary=summary.Summary(value=[value]))
 
     def add_graph(self, graph: Any) -> None:
-        """Add a `GraphDef`, which the graph plugin shows."""
         self._add(graph_def=graph.SerializeToString())
 
     def _add(self, **content: Any) -> None:
@@ -70,7 +68,6 @@ class EventFile:
                 self._own.flush()
 
     def close(self) -> None:
-        """Write all, and end."""
         self._end()
 
 
@@ -126,6 +123,5 @@ def png(image: np.ndarray) -> bytes:
 
 
 def part(name: str) -> Any:
-    """A module of the `tensorboard` package."""
     with needs("Writing summaries", extra="tensorboard"):
         return importlib.import_module(f"tensorboard.{name}")

@@ -12,33 +12,24 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 _Result = TypeVar("_Result")
 
 INPUT, COPY, COMPUTE, COMPILE, WORKERS = "input", "copy", "compute", "compile", "workers"
 
 
-class Clock(Protocol):
-    """Measures."""
-
-    def timed(self, part: str, fn: Callable[..., _Result], *args: Any) -> _Result:
-        """Call `fn(*args)`, which is a part of a step; of a copy, the last argument is copied."""
-        ...
-
-
-#: Who measures; each step asks, so it is no function.
-clock: Clock | None = None
+#: Calls `fn(*args)` for who measures, given the part of a step that it is, `fn` and its arguments;
+#: of a copy, the last argument is copied. Each step asks.
+clock: Callable[..., Any] | None = None
 
 
 def timed(part: str, fn: Callable[..., _Result], *args: Any) -> _Result:
-    """Call `fn(*args)`, and let whoever measures know that this is a part of a step."""
-    return fn(*args) if clock is None else clock.timed(part, fn, *args)
+    return fn(*args) if clock is None else clock(part, fn, *args)
 
 
 @contextlib.contextmanager
-def measured_by(one: Clock) -> Generator[None, None, None]:
-    """Let a clock measure in a `with` block."""
+def measured_by(one: Callable[..., Any]) -> Generator[None, None, None]:
     global clock
     before, clock = clock, one
     try:

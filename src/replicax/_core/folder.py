@@ -80,7 +80,6 @@ class NewFolder:
         _remove_tree(aside)
 
     def discard(self) -> None:
-        """Remove what is not finished."""
         _remove_tree(self.path)
         with _lock:
             _being_written.discard(self.path.name)
@@ -199,7 +198,6 @@ def _is_being_written(folder: Path) -> bool:
 
 
 def _last_change(folder: Path) -> float:
-    """When the folder, or a file in it, was last written to."""
     last = 0.0
     for place in (folder, *folder.glob("*")):
         with contextlib.suppress(OSError):  # its writer has finished meanwhile

@@ -47,7 +47,6 @@ class Check(NamedTuple):
     after: str
 
     def __call__(self, holds: Any, *values: Any) -> None:
-        """Raise unless the condition holds."""
         if not np.all(holds):
             raise UsageError(f"{self.before}{', '.join(map(_shown, values))}{self.after}")
 
@@ -118,7 +117,6 @@ class Guarded:
 
     @classmethod
     def of(cls, equation: Any, calls: PythonCalls) -> Guarded:
-        """What an operation calls."""
         kinds = ((one.aval.shape, one.aval.dtype) for one in equation.outvars)
         function = equation.params["callback"]
         if isinstance(function, Guarded):  # of a program that is part of this one
@@ -190,7 +188,6 @@ class _Line:
             self._raised.append(error)
 
     def taken(self) -> list[BaseException]:
-        """What calls have raised and nobody was told of."""
         with self._idle:
             raised, self._raised = self._raised, []
         return raised

@@ -160,7 +160,6 @@ def _inside(ids: Any, rows: int) -> tuple[Any, Any]:
 
 
 def _clip_norm(rows: Any, max_norm: float, id_axes: int) -> Any:
-    """Scale each row down to a norm, leaving shorter ones alone."""
     squares = jnp.sum(rows * rows, axis=tuple(range(id_axes, rows.ndim)), keepdims=True)
     # The root has no gradient at 0, so it is taken of the long rows only.
     long = squares > max_norm**2
@@ -182,7 +181,6 @@ class _SparseIds:
 
     @classmethod
     def read(cls, sp_ids: Any, padding_value: int) -> _SparseIds:
-        """Take any of the forms apart."""
         if _is_triple(sp_ids):
             indices, ids, shape = sp_ids
         elif hasattr(sp_ids, "indices") and hasattr(sp_ids, "data"):
@@ -201,7 +199,6 @@ class _SparseIds:
         return cls(ids, there, indices[:, 0], examples)
 
     def weights(self, sp_weights: Any) -> Any:
-        """The weight of each id."""
         if sp_weights is None:
             return jnp.ones(self.ids.shape)
         if _is_triple(sp_weights):
@@ -217,7 +214,6 @@ class _SparseIds:
         return weights
 
     def sum(self, terms: Any) -> Any:
-        """Sum over the ids of each example."""
         if self.example is None:
             return jnp.sum(terms, axis=1)
         return jax.ops.segment_sum(terms, self.example, self.examples)

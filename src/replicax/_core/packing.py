@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jax import lax
 
 from replicax._core.topology import AXIS
 
+T = TypeVar("T")
 # How a sum in packs is known in a traced program: by the name of the call, which ends with sizes.
 _SUM = "sum_in_packs_of_"
 # Arrays in a buffer whose size nobody has chosen: for devices that meet in memory, and for
@@ -43,6 +44,17 @@ def group_by_size(sizes: Sequence[int | None], bytes_per_pack: int) -> list[list
         packs[-1].append(position)
         filled += size or 0
     return packs
+
+
+def groups(items: Sequence[T], size: Callable[[T], int], most: int) -> Iterator[Sequence[T]]:
+    """The items in order, in groups that are no larger than `most`, but for single items."""
+    begin, total = 0, 0
+    for end, item in enumerate(items):
+        if end > begin and total + size(item) > most:
+            yield items[begin:end]
+            begin, total = end, 0
+        total += size(item)
+    yield items[begin:]
 
 
 def combine_packed(

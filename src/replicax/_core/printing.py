@@ -64,8 +64,9 @@ def print(
     write = _writer(output_stream)
     count = -1 if summarize is None else summarize
     slots: list[Any] = []
-    nests = [jax.tree.map(lambda leaf: _noted(leaf, slots), i, is_leaf=_is_whole) for i in inputs]
-    line = _Line(nests, count, sep, end, write)
+    noted = functools.partial(_noted, slots=slots, count=count)
+    nests = [jax.tree.map(noted, one, is_leaf=_is_whole) for one in inputs]
+    line = _Line(nests, sep, end, write)
     if not is_compiling(*slots):
         line.print("", *(ends(to_host(value), count) for value in slots))
         return
@@ -83,50 +84,36 @@ def print(
 
 @final
 @dataclass(frozen=True)
-class _Slot:
-    """Where an array of this shape stands."""
+class _Later:
+    """A leaf whose text is made of the arrays in the slots, when they have their numbers."""
 
-    number: int
-    shape: tuple[int, ...]
-
-
-@final
-@dataclass(frozen=True)
-class _Words:
-    """An array of texts, or of other objects."""
-
-    array: Any
-
-
-@final
-@dataclass(frozen=True)
-class _Components:
-    """Where a value stands that differs per replica."""
-
-    slots: dict[int, _Slot]
+    text: Callable[[Sequence[np.ndarray]], str]
 
 
 def _is_whole(leaf: Any) -> bool:
     return leaf is None or is_distributed(leaf)
 
 
-def _noted(leaf: Any, slots: list[Any]) -> Any:
+def _noted(leaf: Any, slots: list[Any], count: int) -> Any:
     if isinstance(leaf, PerReplica):
-        return _Components({r: _slot(one, slots) for r, one in leaf.by_replica().items()})
+        parts = {r: _noted(one, slots, count) for r, one in leaf.by_replica().items()}
+
+        def listed(arrays: Sequence[np.ndarray]) -> str:
+            lines = (f"  {r}: {part.text(arrays)}" for r, part in parts.items())
+            return "PerReplica:{\n" + ",\n".join(lines) + "\n}"
+
+        return _Later(listed)
     if isinstance(leaf, Mirrored):
-        return _slot(leaf.value, slots)
-    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSU":
-        return _Words(leaf)  # no device takes it
-    if isinstance(leaf, jax.Array | Tracer | np.ndarray | np.generic):
-        return _slot(leaf, slots)
-    if hasattr(leaf, "__jax_array__"):  # a variable
-        return _slot(leaf.__jax_array__(), slots)
-    return leaf
-
-
-def _slot(array: Any, slots: list[Any]) -> _Slot:
-    slots.append(array)
-    return _Slot(len(slots) - 1, tuple(array.shape))
+        leaf = leaf.value
+    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSU":  # for no device
+        return _Later(lambda _: array_text(ends(leaf, count), leaf.shape, count))
+    if (array := getattr(leaf, "__jax_array__", None)) is not None:  # of a variable
+        leaf = array()
+    if not isinstance(leaf, jax.Array | Tracer | np.ndarray | np.generic):
+        return leaf
+    slots.append(leaf)
+    number, shape = len(slots) - 1, tuple(leaf.shape)
+    return _Later(lambda arrays: array_text(arrays[number], shape, count))
 
 
 @final
@@ -135,32 +122,22 @@ class _Line:
     """What is printed each time."""
 
     inputs: list[Any]
-    count: int
     sep: str
     end: str
     write: Callable[[str], Any]
 
     def print(self, prefix: str, *arrays: np.ndarray) -> None:
-        """Print, with the ends of arrays."""
-        text = functools.partial(self._leaf, arrays)
+
+        def text(leaf: Any) -> str:
+            return leaf.text(arrays) if isinstance(leaf, _Later) else str(leaf)
+
         line = self.sep.join(nest_text(value, text) for value in self.inputs)
         with _writing:
             self.write(f"{prefix}{line}{self.end}")
 
     def print_replica(self, replica: np.ndarray, *arrays: np.ndarray) -> None:
-        """Print what a replica has."""
         worker = f"worker {jax.process_index()}, " if jax.process_count() > 1 else ""
         self.print(f"[{worker}replica {int(replica)}] ", *arrays)
-
-    def _leaf(self, arrays: tuple[np.ndarray, ...], leaf: Any) -> str:
-        if isinstance(leaf, _Slot):
-            return array_text(arrays[leaf.number], leaf.shape, self.count)
-        if isinstance(leaf, _Components):
-            parts = (f"  {r}: {self._leaf(arrays, slot)}" for r, slot in leaf.slots.items())
-            return "PerReplica:{\n" + ",\n".join(parts) + "\n}"
-        if isinstance(leaf, _Words):
-            return array_text(ends(leaf.array, self.count), leaf.array.shape, self.count)
-        return str(leaf)
 
 
 def _writer(stream: Any) -> Callable[[str], Any]:

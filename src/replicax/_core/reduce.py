@@ -116,7 +116,6 @@ class SyncGroup:
         return self._mesh.abstract_mesh.update_axis_types({AXIS: AxisType.Manual})
 
     def all_reduce(self, op: ReduceOp, value: Any, options: Any = None) -> Any:
-        """Combine every array of a nest over the group."""
         leaves, tree = jax.tree.flatten(value)
         arrays = [jnp.asarray(leaf) for leaf in leaves]
         if self.size == 1 or not arrays:
@@ -151,8 +150,6 @@ class SyncGroup:
         return sum_in_packs(leaves, largest=self._packs_up_to)
 
     def all_gather(self, value: Any, axis: int) -> Any:
-        """Concatenate every array of a nest over the group along `axis`."""
-
         def gather(leaf: Any) -> Any:
             array = jnp.asarray(leaf)
             require_rank(array.ndim, "all_gather")
@@ -169,7 +166,6 @@ class SyncGroup:
         return PerReplica(parts=tuple(self._parts(leaf, 0)))
 
     def own(self, value: PerReplica) -> Any:
-        """This replica's component of a value made by `merge`."""
         if value.is_even:
             return lax.dynamic_index_in_dim(value.stacked, self.replica_id(), keepdims=False)
         raise UnevenBatch(
@@ -204,7 +200,7 @@ def require_rank(ndim: int, what: str) -> None:
         )
 
 
-def reduce_value(op: ReduceOp, value: Any, axis: int | Sequence[int] | None, replicas: int) -> Any:
+def reduce_value(value: Any, op: ReduceOp, axis: int | Sequence[int] | None, replicas: int) -> Any:
     """Combine one value over replicas, and over `axis` of each component if given.
 
     The mean over an axis divides by the true number of elements, so uneven and empty components

@@ -98,7 +98,6 @@ class Topology:
 
     @cached_property
     def devices(self) -> tuple[jax.Device, ...]:
-        """All devices of all replicas, in replica order."""
         return tuple(self.mesh.devices.flat)
 
     @cached_property
@@ -122,12 +121,10 @@ class Topology:
 
     @cached_property
     def num_replicas(self) -> int:
-        """How many replicas work in step."""
         return self.mesh.shape[AXIS]
 
     @cached_property
     def model_parallel(self) -> int:
-        """How many devices hold one replica together."""
         return self.mesh.shape.get(MODEL, 1)
 
     @cached_property
@@ -171,11 +168,6 @@ class Topology:
         if self.platform != "cpu":
             return None
         return 0 if self.num_processes > 1 else _SMALL
-
-    @property
-    def may_deadlock(self) -> bool:
-        """Whether steps that run ahead of each other can dead-lock."""
-        return may_deadlock(self.devices)
 
 
 def may_deadlock(devices: Collection[jax.Device]) -> bool:
@@ -225,7 +217,6 @@ def parse_device(device: str | jax.Device) -> jax.Device:
 
 
 def _chosen(devices: Devices | None) -> list[jax.Device]:
-    """Return the devices that an argument means: a number, a name, a platform, or a list."""
     if isinstance(devices, bool | float):
         raise UsageError.of("devices", "names, a number of devices, or None", devices)
     if isinstance(devices, int | np.integer):
@@ -245,7 +236,6 @@ def _chosen(devices: Devices | None) -> list[jax.Device]:
 
 
 def _platform_and_index(name: str) -> tuple[str, int | None]:
-    """Read a name of a device; the platform has devices here."""
     match = _DEVICE_NAME.match(str(name).strip().lower())
     platform = match.group(1) if match else ""
     if match is None or not _devices_of(platform):

@@ -83,17 +83,10 @@ def current_reader() -> Reader | None:
 
 
 def read_by(reader: Reader | None) -> contextlib.AbstractContextManager[None]:
-    """Let `reader` answer in a `with` block."""
     return with_around(reader=reader, is_host_loop=False)
 
 
-def is_host_loop() -> bool:
-    """Whether a compiled function runs as a host loop now, and none is traced in it."""
-    return _around.get().is_host_loop
-
-
 def host_loop() -> contextlib.AbstractContextManager[None]:
-    """Run a `with` block as part of a host loop."""
     return with_around(reader=None, is_host_loop=True)
 
 
@@ -113,25 +106,13 @@ def call_inside(fn: Callable[..., Any], *args: Any) -> Any:
         _around.reset(token)
 
 
-def may_read() -> bool:
-    """Whether an element may be read to learn what elements are like."""
-    return not _around.get().is_known
-
-
-def known_before() -> contextlib.AbstractContextManager[None]:
-    """A `with` block in which to read an element for that is an error."""
-    return with_around(is_known=True)
-
-
 def refuse_to_loop(what: str) -> None:
-    """End the trace, if a function is traced."""
     reader = current_reader()
     if reader is not None:
         reader.loop(what)
 
 
 def current_trace() -> Any:
-    """The trace that operations are carried out in now."""
     with take_current_trace() as trace:
         return trace
 

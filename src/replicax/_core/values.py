@@ -203,11 +203,12 @@ def is_text(leaf: Any) -> bool:
     return getattr(getattr(leaf, "dtype", None), "kind", None) in ("O", "U", "S")
 
 
-def refuse_text(leaf: Any) -> None:
+def refuse_text(nest: Any) -> None:
     """Devices compute with numbers: refuse an array of anything else before it goes there."""
-    if is_text(leaf):
+    text = next(filter(is_text, jax.tree.leaves(nest)), None)
+    if text is not None:
         raise UsageError(
-            f"Cannot send text to devices: the batch has an array of shape {np.shape(leaf)} with "
+            f"Cannot send text to devices: the batch has an array of shape {np.shape(text)} with "
             "text, bytes or other objects. Map it to numbers, drop it, or keep batches on the host "
             "with `InputOptions(experimental_fetch_to_device=False)`."
         )

@@ -20,7 +20,6 @@ _LONGEST = 63  # bits before the last byte of a varint
 
 
 def varint(value: int) -> bytes:
-    """A number as bytes."""
     parts = bytearray()
     while value > 127:
         parts.append(value & 127 | 128)
@@ -29,12 +28,10 @@ def varint(value: int) -> bytes:
 
 
 def number(field: int, value: int) -> bytes:
-    """A field that is a number."""
     return varint(field << 3 | _VARINT) + varint(value)
 
 
 def message(field: int, data: bytes) -> bytes:
-    """A field that is bytes, or a message."""
     return varint(field << 3 | _BYTES) + varint(len(data)) + data
 
 
@@ -80,7 +77,6 @@ def fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def crc32c_function() -> Callable[[bytes], int]:
-    """The function that computes a CRC-32C."""
     with needs("This file format", extra="data"):
         import google_crc32c
     return google_crc32c.value

@@ -144,16 +144,14 @@ def _each(
             continue
         agreement = None
         if several:
-            leaves = jax.tree.leaves(batch)
-            for leaf in leaves:
-                refuse_text(leaf)
-            whole = any(layout_of(np.shape(leaf)) is not split for leaf in leaves)
+            refuse_text(batch)
+            layouts = (layout_of(np.shape(leaf)) for leaf in jax.tree.leaves(batch))
+            whole = any(layout is not split for layout in layouts)
             agreement = agreement_on(batch, number, whole=whole)
         try:
             there = events.timed(COPY, put, batch) if is_timed else put(batch)
         except TypeError:
-            for leaf in jax.tree.leaves(batch):
-                refuse_text(leaf)
+            refuse_text(batch)
             raise
         yield there, agreement
 

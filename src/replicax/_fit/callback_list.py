@@ -39,7 +39,6 @@ _draw_next: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 
 
 def install() -> None:
-    """Put the seam into Keras' callbacks; a second call changes nothing."""
     _compat.wrap(keras.callbacks.Callback, "set_model", _adopted)
 
 
@@ -113,7 +112,6 @@ class StrategyCallbackList(_compat.CallbackList):
         super().on_test_begin(logs)
 
     def on_predict_begin(self, logs: Any = None) -> None:
-        """Begin `predict`."""
         self._hearers = {}
         super().on_predict_begin(logs)
 
@@ -138,15 +136,12 @@ class StrategyCallbackList(_compat.CallbackList):
             steps.end_epoch()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Call the callbacks that define a hook for batches of `fit`."""
         self._tell("on_train_batch_end", batch, logs, "on_batch_end")
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Call the callbacks that define a hook for batches of `evaluate`."""
         self._tell("on_test_batch_end", batch, logs)
 
     def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Call the callbacks that define a hook for batches of `predict`."""
         self._tell("on_predict_batch_end", batch, logs)
 
     def _tell(self, hook: str, batch: int, logs: Any, *older: str) -> None:

@@ -21,6 +21,7 @@ from replicax._core.values import WorkerRows
 from replicax._keras import _compat
 from replicax._keras.distribution import StoreDistribution
 from replicax._program.explain import before_the_build
+from replicax._program.feeding import is_data
 
 # Batches that a look at the first one takes, where one is placed on the devices ahead.
 _LOOKED_AT = 2
@@ -221,7 +222,7 @@ def adapted(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def get_data_adapter(x: Any, *args: Any, **kwargs: Any) -> Any:
-        if not (is_data_set(x) or is_creator(x) or is_per_worker(x)):
+        if not (is_data(x) or is_creator(x) or is_per_worker(x)):
             return original(x, *args, **kwargs)
         current = _compat.distribution()
         ours = current if isinstance(current, StoreDistribution) else None
@@ -272,18 +273,11 @@ def _of_workers(dataset: Any, ours: StoreDistribution | None, given: Mapping[str
     return dataset.as_adapter(given.get("steps_per_epoch"))
 
 
-def is_data_set(value: Any) -> bool:
-    """Whether a value is a data set or an iterator of Replicax."""
-    return callable(getattr(value, "host_batches", None))
-
-
 def is_creator(value: Any) -> bool:
-    """Whether a value is a `DatasetCreator`."""
     return callable(getattr(value, "created_by", None))
 
 
 def is_per_worker(value: Any) -> bool:
-    """Whether a value is a data set that workers read by themselves."""
     return callable(getattr(value, "as_adapter", None))
 
 

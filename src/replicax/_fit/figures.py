@@ -84,7 +84,6 @@ class Figures:
 
 
 def between(before: Count, after: Count) -> Figures:
-    """The figures of the time between two counts."""
     seconds = after.seconds - before.seconds
     steps, rows = after.steps - before.steps, after.rows - before.rows
     if steps <= 0 or seconds <= 0:

@@ -255,8 +255,6 @@ def _divided(topology: Topology, batch: Any) -> Any:
 
 
 def rows_together(outputs: Any) -> Any:
-    """The rows of all replicas, one after the other."""
-
     def one(value: Any) -> Any:
         return jnp.concatenate(value.components) if isinstance(value, PerReplica) else value
 

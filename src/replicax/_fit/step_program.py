@@ -85,7 +85,6 @@ def takes_batch(model: Any, kind: str) -> bool:
 
 
 def default_step(model: Any, kind: str) -> Callable[[Any], Any]:
-    """Keras' own step, as a function of a batch."""
     return {"train": _train_step, "test": _test_step, "predict": _predict_step}[kind](model)
 
 
@@ -140,21 +139,23 @@ def _stateless_step(model: Any, kind: str) -> Callable[[Any], Any]:
     return step
 
 
-def steps(
+def program_of_steps(
     model: Any,
     kind: str,
     state: ProgramState,
     layouts: Sequence[Sequence[Any]],
     *,
+    logs: Any,
     spread: Callable[[Any], Any],
     together: Callable[[Step], Step] = lambda step: step,
-) -> Callable[[Any, Any, list[Any]], tuple[Any, Any, Any]]:
-    """Steps for all devices, to be compiled.
+) -> Any:
+    """Steps for all devices, as `jax.jit` has them; `logs` is where these end.
 
     They go from `(written values, other values, batches)` to `(logs, new values, token)`.
     """
     one = together(lambda state, batch: model_step(model, kind, state, batch))
     layouts = tuple(layouts)
+    flat = [layout for group in layouts for layout in group]
 
     def step(groups: Any, batch: Any) -> tuple[Any, Any]:
         return one(gathered(groups, layouts), spread(batch))
@@ -169,22 +170,8 @@ def steps(
         news = [value for group in new for value in group]
         return logs, news[len(news) - len(written) :], jnp.int32(0)
 
-    return program
-
-
-def program_of_steps(
-    model: Any,
-    kind: str,
-    state: ProgramState,
-    layouts: Sequence[Sequence[Any]],
-    *,
-    logs: Any,
-    **how: Any,
-) -> Any:
-    """Steps for all devices, as `jax.jit` has them."""
-    flat = [layout for group in layouts for layout in group]
     return compiled(
-        steps(model, kind, state, layouts, **how),
+        program,
         donate_argnums=(0,) if state.donates else (),
         out_shardings=(logs, flat[len(flat) - len(state.written) :], None),
         devices=next((layout.device_set for layout in flat), None),

@@ -57,7 +57,6 @@ class OwnSteps:
         self._queue = queue_of(distribution.topology.devices)
 
     def _state(self) -> list[tuple[str, Any]]:
-        """The paths and values of the variables of a step."""
         groups = step_variables(self._model, self._kind)
         return _compat.named_values(variable for group in groups for variable in group)
 
@@ -75,7 +74,6 @@ class OwnSteps:
         """After a failure: the variables have the values of the last step."""
 
     def forget(self) -> None:
-        """The end of a call."""
         settled()
 
 
@@ -169,7 +167,6 @@ class Steps(OwnSteps):
         return logs
 
     def _pairs(self) -> list[tuple[Any, Any]]:
-        """The variables with their values."""
         return [(variable, _compat.stored(variable)) for variable in self._variables]
 
     def _program(self, batches: list[Any]) -> Program:
@@ -230,7 +227,6 @@ class Pace:
         self.begin()
 
     def begin(self) -> None:
-        """An epoch begins."""
         if self._ending is not None:
             self._ending.join()  # it has ended before the last validation did
         self._start: Count | None = None

@@ -61,7 +61,6 @@ def install_hooks() -> None:
 
 
 def install() -> None:
-    """Put the seams into Keras' JAX trainer; a second call changes nothing."""
     trainer = _compat.JAXTrainer
     _compat.wrap(trainer, "__init__", _bound_to_scope)
     # On the base class: Keras takes a `compile` of any subclass for the user's own.

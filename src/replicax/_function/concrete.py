@@ -89,11 +89,9 @@ class Graph:
         flatten(program, found, constant, note, remat=True)
 
     def as_graph_def(self) -> GraphDef:
-        """The nodes, as `.node`."""
         return GraphDef(list(self._nodes))
 
     def get_operations(self) -> list[Node]:
-        """The nodes."""
         return list(self._nodes)
 
     def _add(self, name: str, op: str, inputs: Sequence[str]) -> str:
@@ -122,12 +120,10 @@ class Spec:
 
     @property
     def dtype_name(self) -> str:
-        """The name of the dtype."""
         return "string" if self.is_text else np.dtype(self.dtype).name
 
     @property
     def is_text(self) -> bool:
-        """Whether the array holds text."""
         return numpy_dtype(self.dtype) is None
 
 
@@ -180,7 +176,6 @@ class ConcreteFunction:
 
     @property
     def name(self) -> str:
-        """The name of the Python function."""
         return self.__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -231,12 +226,10 @@ class ConcreteFunction:
 
     @property
     def parameters(self) -> list[tuple[str, int]]:
-        """The names and kinds of the parameters."""
         return [(p.name, int(p.kind)) for p in self._signature.parameters.values()]
 
     @property
     def specs(self) -> list[Spec]:
-        """The specs of the arrays, in order."""
         leaves, _ = flatten_specs([*self._given.values()])
         return [leaf for leaf in leaves if isinstance(leaf, Spec)]
 

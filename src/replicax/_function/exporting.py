@@ -65,7 +65,6 @@ class _Writer:
         return self.known[id(concrete)][1]
 
     def program(self, concrete: ConcreteFunction) -> str:
-        """Trace and export one program; return its key."""
         traced = concrete.traced()
         captured, key = traced.captured, str(len(self.functions))
         values = [_compat.read(variable) for variable in captured.variables]
@@ -308,7 +307,6 @@ def _write(target: Path, manifest: Any, weights: Sequence[Any], files: dict[str,
 
 
 def to_json(nest: Any) -> Any:
-    """Serialize a nest to JSON data."""
     if isinstance(nest, Spec):
         assert nest.shape is not None  # a traced program has known shapes
         return {"spec": [list(nest.shape), nest.dtype_name, nest.name]}
@@ -326,7 +324,6 @@ def to_json(nest: Any) -> Any:
 
 
 def from_json(data: dict[str, Any]) -> Any:
-    """Read a nest from the JSON data of `to_json`."""
     ((kind, content),) = data.items()
     if kind == "spec":
         return Spec(tuple(content[0]), jnp.dtype(content[1]), content[2])
@@ -339,19 +336,9 @@ def from_json(data: dict[str, Any]) -> Any:
 
 
 def specs_of(nest: Any) -> list[Spec]:
-    """The specs in a nest, in order."""
-    found: list[Spec] = []
-    filled(nest, lambda spec: found.append(spec))
-    return found
+    return [leaf for leaf in jax.tree.leaves(nest) if isinstance(leaf, Spec)]
 
 
 def filled(nest: Any, value: Callable[[Spec], Any]) -> Any:
     """Replace each spec of a nest by `value(spec)`, in order."""
-    if isinstance(nest, Spec):
-        return value(nest)
-    if isinstance(nest, dict):
-        return {key: filled(one, value) for key, one in nest.items()}
-    if isinstance(nest, list | tuple):
-        values = [filled(one, value) for one in nest]
-        return tuple(values) if isinstance(nest, tuple) else values
-    return nest
+    return jax.tree.map(lambda leaf: value(leaf) if isinstance(leaf, Spec) else leaf, nest)

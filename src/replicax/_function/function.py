@@ -190,7 +190,6 @@ class StatefulFunction(Generic[P, R]):
         return self.calls_of(None)
 
     def calls_of(self, instance: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-        """`calls` of the method of `instance`; of the function if it is None."""
         return list(self._traces.of(instance).calls.values())
 
     @property
@@ -267,7 +266,6 @@ class StatefulFunction(Generic[P, R]):
         return (args[0], args[1:]) if owned else (None, args)
 
     def warm_up_for(self, instance: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        """`warm_up` of the method of `instance`; of the function if it is None."""
         traces = self._traces.of(instance)
         if functions_run_eagerly() or traces.is_host_loop:
             return False
@@ -283,7 +281,6 @@ class StatefulFunction(Generic[P, R]):
         return True
 
     def call(self, instance: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Call the method of `instance`; the function if it is None."""
         if self.inputs is not None:
             args, kwargs = self.inputs.bound(args, kwargs)
         traced = _method(self._traced, instance)

@@ -211,11 +211,9 @@ class FunctionProgram:
         self._program = Program(state, made, devices, is_common=self.is_common, identity=identity)
 
     def warm_up(self, leaves: list[Any]) -> None:
-        """Compile the program, without a call."""
         compile_for(self._program.compiled, *self._state.bound(), leaves)
 
     def __call__(self, doing: str, leaves: list[Any]) -> Any:
-        """Run the program; `doing` names it in errors."""
         return rebuilt(self._captured.tree, self._captured.outputs, self._program(doing, leaves))
 
 

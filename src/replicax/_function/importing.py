@@ -122,7 +122,6 @@ class LoadedModel:
         self._call: LoadedFunction | None = None
 
     def hold(self, attributes: dict[str, Any]) -> None:
-        """Set the attributes of the saved object."""
         self._call = attributes.pop("__call__", None)
         vars(self).update(attributes)
 
@@ -173,7 +172,7 @@ class LoadedFunction:
                 except TypeError as error:
                     errors.append(error)
                 else:
-                    return program(arrays)
+                    return program.compute(arrays)
         if len(self._programs) == 1:
             raise errors[-1]
         kinds = [program.structured_input_signature for program in self._programs]
@@ -205,10 +204,7 @@ class LoadedProgram:
         self._parameters = [inspect.Parameter(n, k) for n, k in about["parameters"]]
         self.structured_input_signature = from_json(about["inputs"])
         self.structured_outputs = from_json(about["outputs"])
-        self._compiled = function(self._compute)
-
-    def __call__(self, arrays: list[Any]) -> Any:
-        return self._compiled(arrays)
+        self.compute = function(self._compute)
 
     def bound(self, args: Sequence[Any], kwargs: dict[str, Any], exact: bool) -> list[Any]:
         """The arrays of a call; with `exact`, dtypes must be equal."""
@@ -224,7 +220,9 @@ class LoadedProgram:
         arrays: list[Any] = []
         for name, spec in own.items():
             fitted(spec, given[name], name)  # constants and structure, too
-            arrays += _arrays_of(spec, given[name])
+            leaves, tree = jax.tree.flatten(spec)
+            parts = zip(leaves, tree.flatten_up_to(given[name]), strict=True)
+            arrays += [part for leaf, part in parts if isinstance(leaf, Spec)]
         return self.fitted(arrays, exact)
 
     def fitted(self, arrays: Sequence[Any], exact: bool) -> list[Any]:
@@ -279,15 +277,12 @@ class SignatureFunction:
 
     def __init__(self, loaded: LoadedFunction) -> None:
         self._loaded = loaded
-        self._specs = {spec.name or f"input_{n}": spec for n, spec in enumerate(self._inputs)}
+        inputs = specs_of(loaded.structured_input_signature)
+        self._specs = {spec.name or f"input_{n}": spec for n, spec in enumerate(inputs)}
         outputs = loaded.structured_outputs
         flat = isinstance(outputs, dict) and all(isinstance(v, Spec) for v in outputs.values())
         names = outputs if flat else [f"output_{n}" for n, _ in enumerate(specs_of(outputs))]
         self._outputs = list(names)
-
-    @property
-    def _inputs(self) -> list[Spec]:
-        return specs_of(self._loaded.structured_input_signature)
 
     @property
     def structured_input_signature(self) -> tuple[tuple[()], dict[str, Spec]]:
@@ -329,18 +324,6 @@ def _common(nests: Sequence[Any]) -> Any:
     return filled(
         nests[0], lambda spec: replace(spec, shape=spec.shape if len(next(rest)) == 1 else None)
     )
-
-
-def _arrays_of(spec: Any, value: Any) -> list[Any]:
-    """Collect the parts of `value` at the places where `spec` has specs."""
-    if isinstance(spec, Spec):
-        return [value]
-    if isinstance(spec, dict):
-        return [array for key, part in spec.items() for array in _arrays_of(part, value[key])]
-    if isinstance(spec, list | tuple):
-        pairs = zip(spec, value, strict=True)
-        return [array for part, own in pairs for array in _arrays_of(part, own)]
-    return []
 
 
 def _without_it(result: Any, shape: Sequence[Any], empty: set[str]) -> Any:

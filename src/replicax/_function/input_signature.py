@@ -30,7 +30,6 @@ def numpy_dtype(dtype: Any) -> Any:
 
 
 def flatten_specs(specs: Any) -> tuple[list[Any], Any]:
-    """Flatten a nest of specs to its leaves and its structure."""
     return jax.tree.flatten(specs, is_leaf=is_spec)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 import jax
 
 from replicax._core.errors import UsageError
-from replicax._core.tracing import known_before, refuse_to_loop
+from replicax._core.tracing import refuse_to_loop, with_around
 from replicax._core.values import WorkerRows
 from replicax._input.in_step import InStep, Offer
 from replicax._input.iterator import DistributedIterator
@@ -172,7 +172,7 @@ class DistributedDataset:
                 "replica, so their shape is unknown before one is read. Make them with `batch(n)`."
             )
         mine, sizes = full
-        with known_before():
+        with with_around(is_known=True):
             pieces = zero_batch(self._shares, mine).pieces
         begun = self._latest()
         if begun is not None:

@@ -27,7 +27,6 @@ LOWEST, BELOW = (3, 12), (3, 16)
 
 
 def check_backend(backend: str) -> None:
-    """Refuse a Keras that was imported with another backend than JAX."""
     if backend != "jax":
         raise WrongBackend(
             f"Keras was imported with the {backend!r} backend; Replicax needs JAX. Put `import "
@@ -37,7 +36,6 @@ def check_backend(backend: str) -> None:
 
 
 def check_version(version: str) -> None:
-    """Refuse a Keras whose internals were not tested."""
     found = tuple(int(part) for part in version.split(".")[:2])
     if not LOWEST <= found < BELOW:
         wanted = f">={LOWEST[0]}.{LOWEST[1]},<{BELOW[0]}.{BELOW[1]}"
@@ -50,69 +48,38 @@ def check_version(version: str) -> None:
 check_backend(keras.config.backend())
 check_version(keras.__version__)
 
-from keras.src.backend.common import KerasVariable, global_state  # noqa: E402
-from keras.src.backend.common.stateless_scope import get_stateless_scope  # noqa: E402
-from keras.src.backend.common.symbolic_scope import in_symbolic_scope  # noqa: E402
-from keras.src.backend.jax import distribution_lib as jax_distribution  # noqa: E402
-from keras.src.backend.jax import nn as jax_nn  # noqa: E402
-from keras.src.backend.jax import random as jax_random  # noqa: E402
-from keras.src.backend.jax import trainer as jax_trainer  # noqa: E402
-from keras.src.backend.jax.core import JaxVariable  # noqa: E402
-from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer  # noqa: E402
-from keras.src.callbacks.callback_list import CallbackList  # noqa: E402
-from keras.src.distribution.distribution_lib import Distribution, distribution, set_distribution  # noqa: E402
-from keras.src.export.export_utils import get_input_signature  # noqa: E402
-from keras.src.layers.merging.dot import batch_dot as batch_dot  # noqa: E402
-from keras.src.legacy.saving import legacy_h5_format  # noqa: E402
-from keras.src.losses import loss as losses  # noqa: E402
-from keras.src.models.functional import Functional  # noqa: E402
-from keras.src.optimizers.base_optimizer import BaseOptimizer  # noqa: E402
-from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer  # noqa: E402
-from keras.src.random.seed_generator import SeedGenerator  # noqa: E402
-from keras.src.trainers import data_adapters  # noqa: E402
-from keras.src.trainers.data_adapters import data_adapter_utils  # noqa: E402
-from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter  # noqa: E402
-from keras.src.trainers.data_adapters.data_adapter import DataAdapter  # noqa: E402
-from keras.src.trainers.epoch_iterator import EpochIterator  # noqa: E402
-from keras.src.trainers.trainer import Trainer  # noqa: E402
-from keras.src.utils.file_utils import is_remote_path as is_remote  # noqa: E402
-from keras.src.utils.python_utils import is_default  # noqa: E402
-from keras.src.utils.python_utils import pythonify_logs as numbers_of  # noqa: E402
-from keras.src.utils.tracking import DotNotTrackScope  # noqa: E402
-from keras.src.utils.tracking import TrackedList as TrackedList  # noqa: E402
-from keras.src.utils.tracking import Tracker as Tracker  # noqa: E402
+from keras.src.backend.common import KerasVariable, global_state
+from keras.src.backend.common.stateless_scope import get_stateless_scope
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+from keras.src.backend.jax import distribution_lib as jax_distribution
+from keras.src.backend.jax import nn as jax_nn
+from keras.src.backend.jax import random as jax_random
+from keras.src.backend.jax import trainer as jax_trainer
+from keras.src.backend.jax.core import JaxVariable
+from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer
+from keras.src.callbacks.callback_list import CallbackList
+from keras.src.distribution.distribution_lib import Distribution, distribution, set_distribution
+from keras.src.export.export_utils import get_input_signature
+from keras.src.layers.merging.dot import batch_dot
+from keras.src.legacy.saving import legacy_h5_format
+from keras.src.losses import loss as losses
+from keras.src.models.functional import Functional
+from keras.src.optimizers.base_optimizer import BaseOptimizer
+from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
+from keras.src.random.seed_generator import SeedGenerator
+from keras.src.trainers import data_adapters
+from keras.src.trainers.data_adapters import data_adapter_utils
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+from keras.src.trainers.epoch_iterator import EpochIterator
+from keras.src.trainers.trainer import Trainer
+from keras.src.utils.file_utils import is_remote_path as is_remote
+from keras.src.utils.python_utils import is_default
+from keras.src.utils.python_utils import pythonify_logs as numbers_of
+from keras.src.utils.tracking import DotNotTrackScope, TrackedList, Tracker
 
 # `keras.src.backend.jax` has a function of that name, too.
 jax_rnn = importlib.import_module("keras.src.backend.jax.rnn")
-
-__all__ = [
-    "BaseOptimizer",
-    "CallbackList",
-    "DataAdapter",
-    "Distribution",
-    "EpochIterator",
-    "Functional",
-    "JAXEpochIterator",
-    "JAXTrainer",
-    "JaxVariable",
-    "KerasVariable",
-    "LossScaleOptimizer",
-    "SeedGenerator",
-    "Trainer",
-    "data_adapters",
-    "distribution",
-    "get_stateless_scope",
-    "in_symbolic_scope",
-    "is_remote",
-    "jax_distribution",
-    "jax_nn",
-    "jax_random",
-    "jax_rnn",
-    "jax_trainer",
-    "losses",
-    "numbers_of",
-    "set_distribution",
-]
 
 
 def read(variable: KerasVariable) -> Any:
@@ -127,7 +94,6 @@ def read(variable: KerasVariable) -> Any:
 
 
 def read_all(variables: Iterable[KerasVariable]) -> list[Any]:
-    """`read` for each."""
     return [read(variable) for variable in variables]
 
 
@@ -195,7 +161,6 @@ def write(variable: KerasVariable, value: Any) -> None:
 
 
 def write_all(variables: Sequence[KerasVariable], values: Sequence[Any]) -> None:
-    """`write` for each."""
     scope = get_stateless_scope()
     for variable, value in zip(variables, values, strict=True):
         if scope is None:
@@ -205,7 +170,6 @@ def write_all(variables: Sequence[KerasVariable], values: Sequence[Any]) -> None
 
 
 def set_path(variable: KerasVariable, path: str) -> None:
-    """Name the variable as one of another model is named."""
     variable._path = path
 
 
@@ -238,12 +202,10 @@ def adding_slot(optimizer: BaseOptimizer, parameter: Any) -> Iterator[None]:
 
 
 def served_by(optimizer: Any) -> Any:
-    """What `adding_slot` was told of an optimizer, or None."""
     return getattr(optimizer, "_replicax_serves", None)
 
 
 def note_slot(variable: KerasVariable, parameter: Any) -> None:
-    """Remember that an optimizer keeps the variable, and for which other."""
     path = getattr(parameter, "path", "")
     variable._replicax_slot = path  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -264,14 +226,12 @@ def build_optimizer(optimizer: BaseOptimizer, variables: Any) -> None:
 
 
 def optimizer_in_scope() -> Any:
-    """The optimizer that is making variables now, or None."""
     scopes = global_state.get_global_attribute("name_scope_stack") or []
     callers = (scope.caller for scope in reversed(scopes))
     return next((one for one in callers if isinstance(one, BaseOptimizer)), None)
 
 
 def uses_weight_decay(optimizer: BaseOptimizer, variable: KerasVariable) -> bool:
-    """Whether an optimizer lets the variable decay."""
     return bool(optimizer._use_weight_decay(variable))
 
 
@@ -286,7 +246,6 @@ def trainable_variables(optimizer: BaseOptimizer) -> list[Any]:
 
 
 def clip(optimizer: BaseOptimizer, grads: Any) -> Any:
-    """Gradients as the optimizer clips them."""
     return optimizer._clip_gradients(grads)
 
 
@@ -309,7 +268,6 @@ def owner(variable: KerasVariable) -> Any:
 
 
 def adopt(variable: KerasVariable, store: Any, layout: Any) -> None:
-    """Note that `store` owns the variable and that its values are laid out like `layout`."""
     variable._replicax_store = store  # pyright: ignore[reportAttributeAccessIssue]
     variable._layout = layout
 
@@ -325,12 +283,10 @@ def note_rows_of_replicas(variable: KerasVariable) -> None:
 
 
 def has_rows_of_replicas(variable: KerasVariable) -> bool:
-    """Whether the variable has a row for each replica."""
     return getattr(variable, "_replicax_rows", False)
 
 
 def set_aggregation(variable: KerasVariable, aggregation: str) -> None:
-    """Change how the variable's replicas are combined."""
     variable._aggregation = aggregation
 
 
@@ -342,7 +298,6 @@ UPDATES = "_backend_update_step"
 
 
 def slots_of_adam(optimizer: Any, variable: KerasVariable) -> tuple[Any, Any]:
-    """The momentum and the velocity that Adam keeps for a variable."""
     index = optimizer._get_variable_index(variable)
     return optimizer._momentums[index], optimizer._velocities[index]
 
@@ -390,7 +345,6 @@ def build_for(model: Any, batch: Any) -> None:
 
 
 def note_epochs(model: Any, epochs: Any) -> None:
-    """Remember through what the model's loop reads its data."""
     object.__setattr__(model, "_replicax_epochs", weakref.ref(epochs))
 
 
@@ -407,7 +361,6 @@ def watch_epochs(epochs: Any, steps: Callable[..., Any], batches: Callable[..., 
 
 
 def count_seen(epochs: Any, batches: int) -> None:
-    """Count batches that were taken without a step."""
     epochs._steps_seen += batches
 
 
@@ -422,7 +375,6 @@ def at_end_of_fit(model: Any, call: Callable[[], None]) -> None:
 
 
 def end_of_fit(model: Any) -> None:
-    """Call all that was to be called."""
     calls = getattr(model, "_replicax_at_end", ())
     object.__setattr__(model, "_replicax_at_end", [])
     for call in calls:
@@ -461,7 +413,6 @@ def add_to_bar(bar: Any, said: Callable[[], str], unshown: Collection[str]) -> N
 
 
 def has_defaults(callback: Any, methods: Sequence[str]) -> bool:
-    """Whether a callback leaves these methods as they are."""
     return all(is_default(getattr(callback, name)) for name in methods)
 
 
@@ -489,7 +440,6 @@ def backup_paths(callback: Any) -> list[str]:
 
 
 def set_backup_paths(callback: Any, paths: list[str]) -> None:
-    """Let Keras' BackupAndRestore read elsewhere."""
     callback._weights_path, callback._training_metadata_path = paths
 
 
@@ -499,7 +449,6 @@ def counts_draws(variable: KerasVariable) -> bool:
 
 
 def weights_of_classes(targets: Any, class_weight: Any) -> Any:
-    """A weight for each row, by the class that its target says."""
     return data_adapter_utils.class_weight_to_sample_weights(targets, class_weight)
 
 
@@ -528,7 +477,6 @@ def strategy_of(model: Any) -> Any:
 
 
 def bind_strategy(model: Any, strategy: Any) -> None:
-    """Remember in whose scope the model was made."""
     # Past the tracking of `Layer.__setattr__`: the strategy is no part of the model's state.
     object.__setattr__(model, "_replicax_strategy", strategy)
 
@@ -545,7 +493,6 @@ def is_session_cleared(since: object) -> bool:
 
 
 def global_random_seed() -> int | None:
-    """What `keras.utils.set_random_seed` was given last."""
     return global_state.get_global_attribute("global_random_seed")
 
 
@@ -559,12 +506,10 @@ def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
 
 
 def training_argument(model: Any, training: bool) -> dict[str, bool]:
-    """The argument `training` of a model's call, if it has one."""
     return {"training": training} if model._call_has_training_arg else {}
 
 
 def positional_names(layer: Any) -> list[str]:
-    """The names of the arguments that a layer's `call` takes by position."""
     parameters = layer._call_signature.parameters.values()
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [one.name for one in parameters if one.kind in kinds]
@@ -577,7 +522,6 @@ def needs_training(layer: Any) -> bool:
 
 
 def keras_mask(tensor: Any) -> Any:
-    """The mask that a layer has attached to a tensor, or None."""
     return getattr(tensor, "_keras_mask", None)
 
 
@@ -601,13 +545,11 @@ def compute_loss(
 
 
 def update_metrics(model: Any, loss: Any, x: Any, y: Any, predicted: Any, weights: Any) -> Any:
-    """Update a model's metrics with a batch; return their results."""
     track_loss(model, loss, x)
     return model.compute_metrics(x, y, predicted, weights)
 
 
 def track_loss(model: Any, loss: Any, batch: Any) -> None:
-    """Update a model's metric `loss` with the loss of a batch."""
     rows = next(leaf for leaf in keras.tree.flatten(batch) if leaf is not None).shape[0]
     # In a replica the loss is divided by their number, so that the sum over them is the mean.
     loss = losses.unscale_loss_for_distribution(loss)
@@ -668,17 +610,14 @@ def bind(variables: Iterable[KerasVariable]) -> None:
 
 
 def named_values(variables: Iterable[KerasVariable]) -> list[tuple[str, Any]]:
-    """The paths of variables, with the values that they hold."""
     return [(variable.path, stored(variable)) for variable in variables]
 
 
 def store(variable: KerasVariable, value: Any) -> None:
-    """Give the variable a value of its own, whatever scope is active."""
     variable._value = value
 
 
 def older_preprocessing(kind: str) -> Any:
-    """The module of helpers of Keras 2 for images, sequences or texts."""
     return importlib.import_module(f"keras.src.legacy.preprocessing.{kind}")
 
 
@@ -750,7 +689,6 @@ def note_loss(layer: Any, loss: Any) -> None:
 
 
 def own_metrics(layer: Any) -> list[Any]:
-    """The metrics that are attributes of a layer."""
     return list(layer._metrics)
 
 
@@ -804,7 +742,6 @@ def start_from(variable: KerasVariable, value: Any) -> None:
 
 
 def starts_from(variable: KerasVariable, initializer: Any) -> bool:
-    """Whether a variable gets its first value from this initializer."""
     return variable._initializer is initializer
 
 

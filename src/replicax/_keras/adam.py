@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import keras
 
+from replicax._core.packing import groups
 from replicax._core.topology import default_device
 from replicax._cpu import kernels
 from replicax._cpu.adam import Settings, adam
@@ -32,7 +33,6 @@ class _Update(NamedTuple):
 
 
 def install() -> None:
-    """Put the seam into Keras; a second call changes nothing."""
     _compat.wrap(keras.optimizers.Adam, _compat.UPDATES, _together)
 
 
@@ -48,7 +48,7 @@ def _together(original: Callable[..., Any]) -> Callable[..., Any]:
         if not all(map(_is_plain, updates)):
             return original(self, grads, variables, rate)
         corrected = _corrected(self, rate)
-        for group in _groups(updates):
+        for group in groups(updates, lambda update: _size(update.variable), _TOGETHER):
             _update(self, group, corrected)
         return None
 
@@ -94,7 +94,6 @@ def _is_here(variables: Sequence[Any]) -> bool:
 
 
 def _platform(variables: Sequence[Any]) -> str:
-    """The kind of devices that variables are on."""
     layouts = filter(None, map(_compat.layout, variables))
     devices = next((getattr(layout, "device_set", None) for layout in layouts), None)
     return platform_of(devices or (default_device(),))
@@ -102,18 +101,6 @@ def _platform(variables: Sequence[Any]) -> str:
 
 def _size(variable: Any) -> int:
     return math.prod(variable.shape)
-
-
-def _groups(updates: Sequence[_Update]) -> Iterator[Sequence[_Update]]:
-    group, size = [], 0
-    for update in updates:
-        more = _size(update.variable)
-        if group and size + more > _TOGETHER:
-            yield group
-            group, size = [], 0
-        group.append(update)
-        size += more
-    yield group
 
 
 def _update(optimizer: Any, group: Sequence[_Update], rate: Any) -> None:

@@ -42,7 +42,6 @@ class CompressedSum:
         gradients: Sequence[Any],
         group: SyncGroup,
     ) -> list[Any]:
-        """The sums of an optimizer's gradients over the replicas, inside `run`."""
         large = [gradient.astype(jnp.float32) for gradient in gradients]
         totals = combine_packed(
             large, lambda packs: [self._sum(optimizer, variables, packs[0], group)]

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 
 def install() -> None:
-    """Put the seams into Keras; a second call changes nothing."""
     _compat.wrap(_compat.BaseOptimizer, _compat.SLOT_OF, _served)
     _compat.wrap(_compat.BaseOptimizer, _compat.ANY_SLOT, _added)
 
@@ -144,7 +143,6 @@ def chief_value(value: Any, layout: Any, path: str) -> Any:
 
 
 def spec_of(variable: Any) -> VariableSpec:
-    """What a store is told about a variable."""
     slot = _compat.slot(variable)
     return VariableSpec(
         variable.path,
@@ -174,7 +172,6 @@ def check_variable(spec: VariableSpec) -> None:
 
 @contextlib.contextmanager
 def installed(distribution: Any) -> Generator[None, None, None]:
-    """Make a distribution (or None) Keras' current one for a `with` block."""
     before = _compat.distribution()
     _compat.set_distribution(distribution)
     try:

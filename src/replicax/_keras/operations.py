@@ -29,7 +29,6 @@ _TYPES = (jnp.float32, jnp.bfloat16)
 
 
 def install() -> None:
-    """Put the seams into Keras' backend; a second call changes nothing."""
     _compat.wrap(_compat.jax_nn, "dot_product_attention", _chosen)
     _compat.wrap(_compat.jax_nn, _compat.ATTENTION_BY_CUDNN, _unless_on_a_cpu)
     if hasattr(_compat.jax_rnn, _compat.LSTM_ON_GPU):  # Keras before 3.15 has no LSTM by cuDNN

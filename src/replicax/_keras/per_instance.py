@@ -34,5 +34,4 @@ class PerInstance(Generic[T]):
             self._strong.append(instance)
 
     def all(self) -> list[T]:
-        """The entries of all objects that live."""
         return list(self._of.values())

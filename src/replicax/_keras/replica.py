@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
@@ -193,7 +194,6 @@ def _finite_without_rows(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install() -> None:
-    """Put the seams into Keras; a second call changes nothing."""
     _compat.wrap(_compat.BaseOptimizer, "apply", _reduced_apply)
     _compat.wrap(_compat.LossScaleOptimizer, "apply", _traceable_apply)
     _compat.wrap(_compat.LossScaleOptimizer, "stateless_apply", _reduced_stateless_apply)
@@ -201,18 +201,8 @@ def install() -> None:
     _compat.wrap(keras.layers.BatchNormalization, "build", _averaged_statistics)
     _compat.wrap(keras.layers.BatchNormalization, _compat.MOMENTS, _finite_without_rows)
     _compat.wrap(_compat.losses, "reduce_values", _zero_if_empty)
-    _compat.wrap(
-        _compat.losses,
-        "scale_loss_for_distribution",
-        functools.partial(_scaled_loss, factor=lambda value, n: value / n),
-    )
-    _compat.wrap(
-        _compat.Trainer,
-        _compat.LAYER_LOSS,
-        functools.partial(_scaled_loss, factor=lambda value, n: value / n),
-    )
-    _compat.wrap(
-        _compat.losses,
-        "unscale_loss_for_distribution",
-        functools.partial(_scaled_loss, factor=lambda value, n: value * n),
-    )
+    divided = functools.partial(_scaled_loss, factor=operator.truediv)
+    multiplied = functools.partial(_scaled_loss, factor=operator.mul)
+    _compat.wrap(_compat.losses, "scale_loss_for_distribution", divided)
+    _compat.wrap(_compat.losses, "unscale_loss_for_distribution", multiplied)
+    _compat.wrap(_compat.Trainer, _compat.LAYER_LOSS, divided)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from replicax._core.context import current_group
 from replicax._core.errors import VariableNotReduced
@@ -191,7 +192,6 @@ def _part(value: Any) -> Any:
 
 
 def _change_at(variable: Any, places: Any, how: str, updates: Any) -> Any:
-    """Change the parts at these places as the method of this name says."""
     value = variable.read_value()
     updates = jnp.asarray(updates, value.dtype)
     if how in ("add", "sub"):
@@ -279,7 +279,6 @@ def _agreed_difference(variable: Any, delta: Any) -> Any:
 
 
 def assign_parts(variable: Any, whole: Any) -> Any:
-    """Assign a value of which a part was replaced."""
     if variable.aggregation == "sum" and _compat.get_stateless_scope() is not None:
         return variable.assign_add(change(whole, variable.read_value()))  # what stays counts once
     return variable.assign(whole)
@@ -304,13 +303,11 @@ def _settled(variable: Any, own: Any) -> Any:
 
 @final
 @jax.tree_util.register_pytree_node_class
-class VariableSlice:
+class VariableSlice(NDArrayOperatorsMixin):
     """A part of a variable: it acts as an array, and assigning it changes the variable.
 
     Handed to a compiled function, or returned by one, it is an array.
     """
-
-    __array_priority__ = 100  # NumPy's scalars leave operators to it
 
     def __init__(self, variable: Any, index: Any, value: Any) -> None:
         self._variable = variable
@@ -350,6 +347,13 @@ class VariableSlice:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self._part, dtype)
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **how: Any) -> Any:
+        """An operator, or a function of NumPy: as JAX computes it."""
+        if method != "__call__" or how:
+            return NotImplemented
+        arrays = [one._part if isinstance(one, VariableSlice) else one for one in inputs]
+        return getattr(jnp, ufunc.__name__)(*arrays)
+
     def __getitem__(self, index: Any) -> Any:
         return self._part[index]
 
@@ -376,32 +380,5 @@ class VariableSlice:
         return children[0]
 
 
-def _forward(name: str) -> Callable[..., Any]:
-    function = getattr(operator, name)
-
-    def method(self: VariableSlice, *others: Any) -> Any:
-        return function(self.__jax_array__(), *map(_plain, others))
-
-    return method
-
-
-def _reflected(name: str) -> Callable[..., Any]:
-    function = getattr(operator, name)
-
-    def method(self: VariableSlice, other: Any) -> Any:
-        return function(_plain(other), self.__jax_array__())
-
-    return method
-
-
-def _plain(value: Any) -> Any:
-    return value.__jax_array__() if hasattr(value, "__jax_array__") else value
-
-
-_TWO = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"]
-for _name in [*_TWO, "neg", "pos", "abs", "invert", "lt", "le", "gt", "ge", "eq", "ne"]:
-    setattr(VariableSlice, f"__{_name}__", _forward(f"__{_name}__"))
-for _name in _TWO:
-    setattr(VariableSlice, f"__r{_name}__", _reflected(f"__{_name}__"))
 for _name, _kind in (("float", float), ("int", int), ("bool", bool), ("index", operator.index)):
     setattr(VariableSlice, f"__{_name}__", lambda self, kind=_kind: kind(self.__jax_array__()))

@@ -20,7 +20,6 @@ from replicax._keras.distribution import chief_value
 
 
 def install() -> None:
-    """Put the seams into Keras; a second call changes nothing."""
     _compat.wrap(_compat.jax_distribution, "distribute_tensor", _placed)
     for name in ("_initialize", "_initialize_with_initializer"):
         _compat.wrap(_compat.JaxVariable, name, _from_chief)

@@ -23,6 +23,7 @@ from replicax._core.events import COPY, Step, begin_common, position, tell, time
 from replicax._core.machine.startup import forked, in_fork
 from replicax._core.placement import aligned, is_spread, own_copy, place, place_batch, place_rows
 from replicax._core.reduce import ReduceOp, SyncGroup, gather_value, reduce_value
+from replicax._core.topology import may_deadlock
 from replicax._core.tracing import is_staged, outside_of_all
 from replicax._core.values import (
     DistributedValues,
@@ -69,7 +70,6 @@ class Engine:
 
     @cached_property
     def distribution(self) -> StoreDistribution:
-        """The answers to Keras: where variables and batches live."""
         return StoreDistribution(self)
 
     @property
@@ -205,24 +205,23 @@ class Engine:
         )
 
     def reduce(self, op: ReduceOp, value: Any, axis: int | Sequence[int] | None) -> Any:
-        """Combine a nest of values over replicas, and over `axis` of each."""
         replicas = self.topology.num_replicas
         if replicas == 1 and axis is None:
             return value
         axes = tuple(axis) if isinstance(axis, Sequence) else axis
-        return self._combined(value, _reduce, op, axes, replicas)
+        return self._combined(value, reduce_value, op, axes, replicas)
 
     def gather(self, value: Any, axis: int) -> Any:
-        """Concatenate a nest of values over replicas along `axis`."""
         replicas = self.topology.num_replicas
-        return value if replicas == 1 else self._combined(value, _gather, axis, replicas)
+        return value if replicas == 1 else self._combined(value, gather_value, axis, replicas)
 
     def _agree_on_combining(self, combine: Callable[..., Any], how: Sequence[Any]) -> None:
         """Check that workers make the same call: an extra one would pair with others' next."""
         step, doing = position()
-        facts = {"operation": f"{combine.__name__[1:]} {how}", "after": f"step {step}, {doing}"}
+        name = combine.__name__.removesuffix("_value")
+        facts = {"operation": f"{name} {how}", "after": f"step {step}, {doing}"}
         agree("order of `run`, `reduce` and `gather`", facts)
-        begin_common(combine.__name__[1:])
+        begin_common(name)
 
     def _combined(self, value: Any, combine: Callable[..., Any], *how: Any) -> Any:
         _refuse_nests(value)
@@ -241,7 +240,7 @@ class Engine:
                 self._queue.wait()
             result = combine(leaf, *how)
             concrete = isinstance(result, jax.Array) and not isinstance(result, Tracer)
-            if concrete and is_distributed(leaf) and self.topology.may_deadlock:
+            if concrete and is_distributed(leaf) and may_deadlock(self.topology.devices):
                 result.block_until_ready()
             return result
 
@@ -265,7 +264,6 @@ class Engine:
         )
 
     def offer(self, name: str, value: Any) -> Offer:
-        """Announce a value to all workers; the offer receives theirs when they are needed."""
         return current().offer(name, value)
 
     def local_values(self, value: Any) -> tuple[Any, ...]:
@@ -314,14 +312,6 @@ class Engine:
         return place(array, layout)
 
 
-def _reduce(leaf: Any, op: ReduceOp, axis: Any, replicas: int) -> Any:
-    return reduce_value(op, leaf, axis, replicas)
-
-
-def _gather(leaf: Any, axis: int, replicas: int) -> Any:
-    return gather_value(leaf, axis, replicas)
-
-
 @functools.lru_cache(maxsize=64)
 def _compiled(combine: Callable[..., Any], how: tuple[Any, ...], layout: Any) -> Any:
     return jax.jit(lambda leaf: combine(leaf, *how), out_shardings=layout)
@@ -344,8 +334,7 @@ def put_pieces(topology: Topology, pieces: Sequence[Any]) -> Any:
     first axis. With one replica the arrays stay arrays.
     """
     leaves, tree = jax.tree.flatten(pieces[0])
-    for leaf in leaves:
-        refuse_text(leaf)
+    refuse_text(leaves)
     if topology.num_replicas == 1:
         one = len(topology.devices) == 1
         home = SingleDeviceSharding(topology.devices[0]) if one else topology.replicated
@@ -381,8 +370,7 @@ def put_uneven(topology: Topology, pieces: Sequence[Any], sizes: Sequence[int]) 
     `sizes` are the rows of all replicas, over all processes. Every device holds the arrays of all
     replicas, because they are computed in lockstep: see uneven.py.
     """
-    for leaf in jax.tree.leaves(pieces[0]):
-        refuse_text(leaf)
+    refuse_text(pieces[0])
     most, cut = max(sizes), _cut(tuple(sizes), topology.replicated)
 
     def one(*leaves: Any) -> PerReplica:

@@ -72,8 +72,7 @@ def join_from_environment() -> None:
     resolver = detect()
     if resolver is not None and "ps" in resolver.cluster_spec().jobs:
         return
-    process = training_process(resolver)
-    if process is not None and resolver is not None:
+    if resolver is not None and (process := resolver.jax_process()) is not None:
         join(process, cluster=resolver.cluster_name())
 
 
@@ -85,7 +84,7 @@ def start(resolver: ClusterResolver | None, options: CommunicationOptions) -> bo
     begin()
     if options.implementation is CommunicationImplementation.RING:
         prefer_nccl_ring()
-    process = training_process(resolver)
+    process = None if resolver is None else resolver.jax_process()
     if process is not None and resolver is not None:
         join(process, options.timeout_seconds, cluster=resolver.cluster_name())
     _warn_of_nccl_without_gpus(options)
@@ -95,11 +94,6 @@ def start(resolver: ClusterResolver | None, options: CommunicationOptions) -> bo
     agree("set-up", {**versions(), "options": str(options)})
     agree_on_tuning()
     return True
-
-
-def training_process(resolver: ClusterResolver | None) -> JaxProcess | None:
-    """The place of this process in its JAX cluster; None if it works alone."""
-    return None if resolver is None else resolver.jax_process()
 
 
 def _warn_of_nccl_without_gpus(options: CommunicationOptions) -> None:
@@ -161,7 +155,6 @@ def join(process: JaxProcess, timeout: float | None = None, *, cluster: str = ""
 
 
 def _second_port(address: str) -> int:
-    """The port of `RX_SECOND_PORT`, or 0."""
     port = second_port()
     if port == split(address)[1]:
         raise ClusterSpecError(

@@ -156,12 +156,10 @@ class DeviceStore:
 
     @property
     def devices(self) -> tuple[jax.Device, ...]:
-        """Where variables live."""
         return self._topology.devices if self.home is None else tuple(self.home.device_set)
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """The names of these devices."""
         return tuple(map(device_name, self.devices))
 
     def lend(self, values: Any) -> Any:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from replicax._core.env import (
     RX_CLUSTER_SECRET,
     RX_CLUSTER_SECRET_FILE,
-    cluster_secret_file,
-    cluster_secret_text,
     folder_for_state,
+    setting,
 )
 from replicax._core.errors import ClusterSpecError
 from replicax._net.handshake import check_secret
@@ -47,9 +46,9 @@ def given_secret(environ: Mapping[str, str] | None = None) -> Secret | None:
     Raises `ClusterSpecError` if others could have read the file, or it is empty or not text, and
     `UsageError` if the secret can be guessed.
     """
-    if text := cluster_secret_text(environ):
+    if text := setting(RX_CLUSTER_SECRET, environ):
         given = Secret(_encoded(text), f"that of {RX_CLUSTER_SECRET}")
-    elif path := cluster_secret_file(environ):
+    elif path := setting(RX_CLUSTER_SECRET_FILE, environ):
         given = _read(Path(path), f"that of {RX_CLUSTER_SECRET_FILE}, {path}")
     else:
         return None

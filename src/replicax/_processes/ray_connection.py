@@ -10,7 +10,7 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from replicax._core.env import ray_address, ray_asks_for_token
+from replicax._core.env import RAY_ADDRESS, ray_asks_for_token, setting
 from replicax._core.errors import ClusterError, needs
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def connect(address: str, runtime_env: Mapping[str, Any] | None = None) -> None:
             )
         return
     try:
-        _check_reachable(ray_address() if address == "auto" else address)
+        _check_reachable(setting(RAY_ADDRESS) if address == "auto" else address)
         with _own_sigterm():
             ray.init(
                 address=address,

@@ -186,7 +186,6 @@ class CaptureScope(keras.StatelessScope):
         self.state_mapping[id(variable)] = value
 
     def updates(self) -> list[tuple[Any, Any]]:
-        """The written variables with their newest values."""
         return [(variable, self.state_mapping[key]) for key, variable in self.writes.items()]
 
 
@@ -252,7 +251,6 @@ class Captured:
 
     @property
     def num_outputs(self) -> int:
-        """How many arrays the function returns."""
         return sum(output is None for output in self.outputs)
 
     def common(self, values: Iterable[Any]) -> list[tuple[str, Any]]:
@@ -398,5 +396,4 @@ def is_array(leaf: Any) -> bool:
 
 
 def evaluate(jaxpr: Any, *args: Any) -> list[Any]:
-    """Run a closed jaxpr on arrays or tracers."""
     return jax.extend.core.jaxpr_as_fun(jaxpr)(*args)

@@ -13,7 +13,7 @@ from typing import Any, final
 
 import jax
 from jax.core import Tracer
-from jax.extend.core import ClosedJaxpr, Jaxpr, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr
 
 from replicax._core.host_calls import PYTHON_CALLS, Guarded, PythonCalls
 from replicax._core.topology import default_device
@@ -22,6 +22,7 @@ from replicax._cpu.convolutions import found_again
 from replicax._cpu.memory import keep_memory
 from replicax._cpu.programs import options_for, rewritten, with_rules
 from replicax._cpu.tuning import is_on
+from replicax._program.jaxpr import equations
 
 
 def compiled(
@@ -69,20 +70,12 @@ def devices_of(closed: ClosedJaxpr, inputs: Iterable[Any]) -> Collection[Any]:
     for value in inputs:
         if isinstance(value, jax.Array) and not isinstance(value, Tracer) and value.committed:
             return value.sharding.device_set
-    return _named_devices(closed.jaxpr) or (default_device(),)
-
-
-def _named_devices(jaxpr: Jaxpr) -> Collection[Any]:
-    """The devices of the first mesh or layout in a program."""
-    for equation in jaxpr.eqns:
+    for equation in equations(closed.jaxpr):
         for value in equation.params.values():
             mesh = getattr(value, "mesh", value)  # a layout has one
             if isinstance(mesh, jax.sharding.Mesh) and not mesh.empty:
                 return set(mesh.devices.flat)
-        for inner in jaxprs_in_params(equation.params):
-            if found := _named_devices(inner):
-                return found
-    return ()
+    return (default_device(),)
 
 
 def platform_of(devices: Iterable[Any]) -> str:

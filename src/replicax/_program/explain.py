@@ -116,7 +116,6 @@ def explain(error: Exception) -> Exception:
 
 
 def variable_in_jax(path: str) -> UsageError:
-    """The error of a step with variables in a program of JAX alone."""
     return UsageError(
         f"Cannot use variable '{path}' of a step inside `jax.jit`, `jax.lax.scan` or the like: it "
         "would be a constant, and writes would be lost. Compile with `rx.function` instead."
@@ -124,7 +123,6 @@ def variable_in_jax(path: str) -> UsageError:
 
 
 def tracer_for_variable(path: str) -> UsageError:
-    """The error of a step that assigns a tracer of `jax.grad` or `jax.vmap` to a variable."""
     return UsageError(
         f"Cannot assign to variable '{path}' a value of a `jax.grad` or `jax.vmap` around the "
         "step. Transform the function inside the step, or use `rx.value_and_grad` or a "

@@ -45,7 +45,6 @@ class HostLoop(TraceAgain):
         self.is_slow = is_slow
 
     def log(self, logger: logging.Logger, name: str) -> None:
-        """Say that the function of this name runs as plain Python."""
         if not self.what:
             return
         if self.is_slow:
@@ -81,7 +80,6 @@ class Feed(NamedTuple):
         return cls(None, iterator)
 
     def source(self, leaves: Sequence[Any]) -> Any:
-        """The iterator of a call with these leaves."""
         return self.iterator if self.leaf is None else leaves[self.leaf].value
 
 
@@ -104,7 +102,6 @@ class Elements:
                     raise self._signal
 
     def take(self, iterator: Any) -> Any:
-        """The element of an iterator."""
         waiting = self._elements.get(id(iterator))
         if waiting is None:
             self._end(NeedsElement(iterator))
@@ -114,15 +111,12 @@ class Elements:
         return waiting.pop()
 
     def loop(self, what: str) -> NoReturn:
-        """End the trace: the function is a host loop."""
         self._end(HostLoop(what))
 
     def begin(self, what: str) -> None:
-        """End the trace: the first call runs as plain Python."""
         self._end(HostLoop(what, once=True))
 
     def unrolls(self, rounds: int) -> bool:
-        """Whether so many rounds of a loop may be written out."""
         return rounds <= MAX_UNROLLED
 
     def _end(self, signal: TraceAgain) -> NoReturn:
@@ -138,11 +132,9 @@ class Refusal:
         self._around = current_reader()
 
     def take(self, iterator: Any) -> NoReturn:
-        """Refuse."""
         self.loop("takes an element of an iterator")
 
     def loop(self, what: str) -> NoReturn:
-        """Refuse."""
         loops = seams.spelled(
             "`tf.while_loop` or `tf.map_fn`", "`keras.ops.while_loop` or `jax.lax.map`"
         )
@@ -158,7 +150,6 @@ class Refusal:
             self._around.begin(what)
 
     def unrolls(self, rounds: int) -> bool:
-        """Whether so many rounds of a loop may be written out."""
         return rounds <= MAX_UNROLLED
 
 
@@ -180,7 +171,6 @@ def first_of(iterator: Any) -> tuple[Any, Any]:
 
 
 def next_of(iterator: Any) -> Any:
-    """The next element of an iterator."""
     with an_end_is_an_error():
         return next(iterator)
 

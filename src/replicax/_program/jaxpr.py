@@ -7,7 +7,7 @@ that is taken apart keeps the values that it was written to throw away.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, final
 
 import jax
@@ -16,13 +16,8 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
 from replicax._core.host_calls import PYTHON_CALLS
 
 # One inner program, called once with the same arguments.
-_CALLS = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
+_CALLS = ("jit", "closed_call", "custom_jvp_call", "custom_vjp_call")
 _REMAT = ("remat2", "checkpoint")
-
-
-def is_jit(primitive: Any) -> bool:
-    """Whether an operation is the call of a compiled function."""
-    return primitive.name in ("jit", "pjit")
 
 
 def called(equation: Any, *, remat: bool = False) -> Any:
@@ -33,7 +28,7 @@ def called(equation: Any, *, remat: bool = False) -> Any:
     if equation.primitive.name not in (_CALLS + _REMAT if remat else _CALLS):
         return None
     params = equation.params
-    found = (params.get(name) for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"))
+    found = (params.get(name) for name in ("jaxpr", "call_jaxpr"))
     inner = next((one for one in found if one is not None), None)
     if inner is None or len(getattr(inner, "jaxpr", inner).invars) != len(equation.invars):
         return None
@@ -79,18 +74,18 @@ def flatten(
     return [key(atom) for atom in closed.jaxpr.outvars]
 
 
-def any_equation(jaxpr: Any, test: Callable[[Any], bool]) -> bool:
-    """Whether a test holds for an equation of a jaxpr, or of one inside it."""
-    return any(
-        test(equation) or any(any_equation(sub, test) for sub in jaxprs_in_params(equation.params))
-        for equation in jaxpr.eqns
-    )
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a jaxpr, each followed by those inside it."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from equations(inner)
 
 
 def calls_python(closed: Any) -> bool:
     """Whether a program calls Python, which may raise in its midst."""
     names = {*PYTHON_CALLS, "debug_print"}
-    return any_equation(closed.jaxpr, lambda equation: equation.primitive.name in names)
+    return any(equation.primitive.name in names for equation in equations(closed.jaxpr))
 
 
 def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
@@ -117,9 +112,7 @@ class Values(dict[Any, Any]):
         self.update(zip(jaxpr.invars, inputs, strict=True))
 
     def read(self, atoms: Sequence[Any]) -> list[Any]:
-        """The values of variables and literals."""
         return [atom.val if isinstance(atom, Literal) else self[atom] for atom in atoms]
 
     def write(self, equation: Any, results: Sequence[Any]) -> None:
-        """Note the results of an equation."""
         self.update(zip(equation.outvars, results, strict=True))

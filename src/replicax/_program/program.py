@@ -34,7 +34,7 @@ from replicax._core.interrupts import uninterrupted
 from replicax._core.machine.startup import forked, in_fork
 from replicax._core.placement import copied, move_some
 from replicax._core.topology import may_deadlock
-from replicax._core.tracing import around, is_host_loop, is_staged, is_transformed, outside_of_all
+from replicax._core.tracing import around, is_staged, is_transformed, outside_of_all
 from replicax._core.values import Mirrored, PerReplica, is_distributed
 from replicax._keras import _compat
 from replicax._program.capture import ARRAYS, Static
@@ -144,7 +144,6 @@ class BySignature(Generic[T]):
         return key in self._known
 
     def of(self, key: Hashable) -> T | None:
-        """What is known of the calls of a signature."""
         if key not in self._known:
             return None
         self._known.move_to_end(key)
@@ -180,7 +179,7 @@ class ProgramCache:
         program = self._programs.of(full_key)
         kept: list[Any] = []
         alike = None
-        if program is None and is_host_loop() and isinstance(fn, FunctionType):
+        if program is None and around().is_host_loop and isinstance(fn, FunctionType):
             # A step that each call of a host loop defines is a new function, but not another one.
             alike = (structure_of(fn, kept), key)
             full_key = self._alike.get(alike, full_key)
@@ -386,7 +385,6 @@ class ProgramState:
 
     @classmethod
     def of(cls, captured: Captured, *, donates: bool, store: Any = None) -> ProgramState:
-        """The variables of a captured function."""
         calls = calls_python(captured.jaxpr)
         how = {"donates": donates, "calls_python": calls, "store": store}
         return cls(captured.variables, captured.written, **how)
@@ -429,7 +427,6 @@ class ProgramState:
         return written, others
 
     def named(self) -> list[tuple[str, Any]]:
-        """The paths of the variables, with their values."""
         variables = [*self.written, *self.others]
         values = _compat.read_all(variables)
         return [(v.path, value) for v, value in zip(variables, values, strict=True)]

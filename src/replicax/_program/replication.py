@@ -14,7 +14,7 @@ import jax.extend
 
 from replicax._core.errors import UsageError
 from replicax._core.topology import AXIS
-from replicax._program.jaxpr import any_equation, called
+from replicax._program.jaxpr import called, equations
 
 VARIES = "varies"
 
@@ -120,12 +120,12 @@ def is_collective(equation: Any) -> bool:
 
 def mentions_replica(jaxpr: Any) -> bool:
     """Whether a jaxpr, or one inside it, asks for the replica's number."""
-    return any_equation(jaxpr, lambda equation: equation.primitive.name == "axis_index")
+    return any(equation.primitive.name == "axis_index" for equation in equations(jaxpr))
 
 
 def has_collective(jaxpr: Any) -> bool:
     """Whether a jaxpr, or one inside it, communicates over the replica axis."""
-    return any_equation(jaxpr, _over_replicas)
+    return any(map(_over_replicas, equations(jaxpr)))
 
 
 def _over_replicas(equation: Any) -> bool:

@@ -33,7 +33,7 @@ from replicax._cpu.tables import (
     is_for_kernel,
     sums_where_first,
 )
-from replicax._program.jaxpr import Values, any_equation, bind, is_jit, named
+from replicax._program.jaxpr import Values, bind, equations, named
 from replicax._program.rows import is_look_up, pays_to_gather
 
 _SCALED = {"mul": operator.mul, "div": operator.truediv}
@@ -42,7 +42,7 @@ _ADDED = {"add": operator.pos, "add_any": operator.pos, "sub": operator.neg}
 
 def has_tables(jaxpr: Any) -> bool:
     """Whether a program, or one inside it, adds rows where indices say."""
-    return any_equation(jaxpr, lambda equation: equation.primitive is lax.scatter_add_p)
+    return any(equation.primitive is lax.scatter_add_p for equation in equations(jaxpr))
 
 
 def evaluate_by_rows(closed: Any, *args: Any, platform: str, replicas: int = 1) -> list[Any]:
@@ -121,7 +121,6 @@ def made(value: Any) -> Any:
 
 
 def shape_of(value: Any) -> Any:
-    """Shape and type of a value."""
     return value.aval if isinstance(value, Columns) else jax.typeof(value)
 
 
@@ -230,7 +229,7 @@ class _Evaluation:
     def _rows(self, equation: Any, operands: list[Any], numbers: Sequence[Any]) -> list[Any] | None:
         """The results of an operation that makes rows, or leaves them rows, or adds them up."""
         name = equation.primitive.name
-        if is_jit(equation.primitive) and has_tables(equation.params["jaxpr"].jaxpr):
+        if name == "jit" and has_tables(equation.params["jaxpr"].jaxpr):
             inner = equation.params["jaxpr"]
             return self._run(inner.jaxpr, inner.consts, operands)
         if equation.primitive is lax.scatter_add_p:

@@ -15,13 +15,13 @@ import cloudpickle
 
 from replicax._core.env import (
     JAX_PLATFORMS,
-    gpu_settings,
+    OF_GPU_MEMORY,
     gpu_share_at_start,
-    preallocate_gpu_memory,
+    set_among,
 )
 from replicax._core.errors import UsageError
 from replicax._core.machine.nvidia import shared_gpus
-from replicax._core.machine.startup import is_started, nvidia_gpus
+from replicax._core.machine.startup import grow_gpu_memory, is_started, nvidia_gpus
 from replicax._ps.hosts.cluster import ROLES, Members, Size, environment_of_members, local_size
 from replicax._ps.hosts.contact import Dialer
 from replicax._ps.hosts.given_cluster import GivenCluster, serve_this_task_if_member
@@ -189,8 +189,8 @@ def _shares(workers: int, gpus: Sequence[str]) -> list[dict[str, str]]:
     if not gpus:
         return []
     if not is_started():
-        preallocate_gpu_memory(False)
-    return shared_gpus(workers, gpus, gpu_settings(), taken=gpu_share_at_start())
+        grow_gpu_memory(True)
+    return shared_gpus(workers, gpus, set_among(OF_GPU_MEMORY), taken=gpu_share_at_start())
 
 
 def threads_of(count: int) -> dict[str, str]:

@@ -166,7 +166,6 @@ class _Arguments(NamedTuple):
         return cls(leaves, tree, places, [jnp.asarray(leaves[i]) for i in places])
 
     def rebuild(self, arrays: Sequence[Any]) -> Any:
-        """The arguments with other arrays."""
         leaves = list(self.leaves)
         for place, array in zip(self.places, arrays, strict=True):
             leaves[place] = array
@@ -255,7 +254,6 @@ class Purified:
 
     @contextlib.contextmanager
     def lent(self, values: Sequence[Any]) -> Iterator[CaptureScope]:
-        """Give the variables these values in a `with` block."""
         with CaptureScope(finds=True) as scope:
             scope.lend(zip(self.variables, values, strict=True))
             yield scope

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from replicax._core.errors import TapeMisuse
 from replicax._core.tracing import current_trace, evaluation
 from replicax._program.compiling import compiled
-from replicax._program.jaxpr import Values, is_jit
+from replicax._program.jaxpr import Values
 
 if TYPE_CHECKING:
     from replicax._tape.tape_entries import TapeEntries
@@ -41,7 +41,7 @@ def derivative_of(
     if any(True for _ in _core.jaxprs_in_params(params)):
         inner = params.get("jaxpr")
         # Functions that `jnp` compiles recur; loops and users' functions are new each time.
-        if not is_jit(primitive) or getattr(inner, "consts", True):
+        if primitive.name != "jit" or getattr(inner, "consts", True):
             return None
     kinds = tuple(map(jax.typeof, operands))
     if not all(isinstance(kind, jax.core.ShapedArray) for kind in kinds):
@@ -136,7 +136,6 @@ def differentiable(
 
 
 def is_differentiable(value: Any) -> bool:
-    """Whether a value consists of real or complex numbers."""
     return jax.numpy.issubdtype(getattr(value, "dtype", type(value)), jax.numpy.inexact)
 
 
@@ -206,7 +205,7 @@ class RecordingTrace(jax.core.Trace):
         closed = params.get("jaxpr")
         constants = getattr(closed, "consts", ())
         places = self._watched_places(constants)
-        if not is_jit(primitive) or len(places) < len(self._watched_places(closed_over(params))):
+        if primitive.name != "jit" or len(places) < len(self._watched_places(closed_over(params))):
             raise TapeMisuse(
                 f"Cannot record this `{primitive.name}`: a `jax.jit` inside closes over an array "
                 "that the tape watches, and its gradient would be missing. Pass the array to the "
@@ -311,7 +310,6 @@ class RecordingTrace(jax.core.Trace):
 
 @contextlib.contextmanager
 def recorded(log: TapeEntries) -> Generator[RecordingTrace]:
-    """Record the operations of a `with` block."""
     trace = RecordingTrace(current_trace(), log)
     with _core.set_current_trace(trace):
         yield trace

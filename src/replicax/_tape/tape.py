@@ -315,17 +315,14 @@ class TapeVariables:
         self._copies: dict[int, list[tuple[Any, Any]]] = {}  # pairs (value, copy)
 
     def begin(self, trace: RecordingTrace) -> None:
-        """Start a block of the tape."""
         self._trace = trace
         self._scope = _compat.get_stateless_scope()
 
     def clear(self) -> None:
-        """Forget the watched variables and their copies."""
         self.watched.clear()
         self._copies.clear()
 
     def watch(self, variable: Any) -> None:
-        """Watch a variable, trainable or not."""
         self.watched[id(variable)] = variable
 
     def values_of(self, variable: Any) -> list[Any]:

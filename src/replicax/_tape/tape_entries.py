@@ -52,7 +52,6 @@ class TapeEntries:
         return id(value) in self._values
 
     def watch(self, value: Any) -> None:
-        """Record the operations that depend on a value."""
         self._values[id(value)] = value
 
     def add(
@@ -69,7 +68,6 @@ class TapeEntries:
         self._entries.append(TapeEntry(function, tuple(operands), inputs, outputs, backward))
 
     def clear(self) -> None:
-        """Forget all operations and values."""
         self._entries.clear()
         self._values.clear()
 

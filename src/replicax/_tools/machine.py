@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 import replicax as rx
-from replicax._core.env import cores, variables_of_jax
+from replicax._core.env import OF_JAX, cores, set_among
 from replicax._core.machine.memory import machine_memory
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def inspect_machine() -> Machine:
             "replicax": rx.__version__,
             **{package: _version(package) for package in _PACKAGES},
         },
-        variables=variables_of_jax(),
+        variables=set_among(OF_JAX),
     )
 
 

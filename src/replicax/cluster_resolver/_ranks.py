@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, final
 
-from replicax._core.env import CUDA_VISIBLE_DEVICES, set_visible_gpus
+from replicax._core.env import CUDA_VISIBLE_DEVICES, set_variables
 from replicax._core.errors import ClusterSpecError
 from replicax.cluster_resolver._base import ClusterResolver, number_of, text_of
 from replicax.cluster_resolver._spec import ClusterSpec, of_run
@@ -200,7 +200,7 @@ class SlurmClusterResolver(ClusterResolver):
         for (job, _), (host, local_rank) in zip(self._tasks(len(places)), places, strict=True):
             cluster.setdefault(job, []).append(f"{host}:{self._port_base + local_rank}")
         if self._auto_set_gpu and self._environ is None and (gpus := self.visible_gpus()):
-            set_visible_gpus(gpus)
+            set_variables({CUDA_VISIBLE_DEVICES: ",".join(gpus)})
         environ = self._variables()
         return of_run(cluster, ".".join(environ[name] for name in _RUN if name in environ))
 

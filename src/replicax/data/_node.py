@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Protocol, final
 import numpy as np
 
 from replicax._core.errors import UsageError
-from replicax._core.tracing import may_read
+from replicax._core.tracing import around
 from replicax.data._spec import spec_of, stack
 
 INFINITE_CARDINALITY = -1
@@ -385,7 +385,7 @@ def open_elements(node: Node, path: Path) -> Cursor:
 
 def first_spec(node: Node) -> Any:
     """The spec of a node's first element, which is read for this."""
-    if not may_read():
+    if around().is_known:
         raise UsageError(
             f"The shapes of {type(node).__name__.lower()} are known only from its elements, and "
             "reading one now would take it from the data. Give a generator an `output_signature`; "

@@ -79,7 +79,7 @@ class StrategyExtended:
         op, replicas = ReduceOp.parse(reduce_op), self._engine.topology.num_replicas
 
         def one(leaf: Any) -> Any:
-            result = place(reduce_value(op, leaf, None, replicas), destinations)
+            result = place(reduce_value(leaf, op, None, replicas), destinations)
             return result if replicas == 1 else Mirrored(result, replicas)
 
         return jax.tree.map(one, value, is_leaf=is_distributed)

@@ -17,7 +17,6 @@ from replicax._core.env import (
     prefer_nccl_ring,
     ray_asks_for_token,
     second_port,
-    set_visible_gpus,
     tuning_for_child,
     watchdog_seconds,
     without_idle_libtpu,
@@ -45,12 +44,6 @@ def test_after_keras_is_imported_there_is_nothing_to_choose(monkeypatch):
     monkeypatch.delenv(KERAS_BACKEND)
     prefer_jax_backend()
     assert KERAS_BACKEND not in os.environ
-
-
-def test_the_visible_gpus_are_set(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
-    set_visible_gpus(["2", "3"])
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
 
 
 def test_nccl_makes_rings_unless_the_user_says_otherwise(monkeypatch):

@@ -32,8 +32,8 @@ def test_there_are_two_operations(name):
 def test_even_components_that_come_apart_are_reduced_too():
     # As batches left in host memory do.
     value = PerReplica(parts=(np.array([1.0, 2.0]), np.array([3.0, 5.0])))
-    assert reduce_value(ReduceOp.SUM, value, None, 2).tolist() == [4.0, 7.0]
-    assert reduce_value(ReduceOp.MEAN, value, None, 2).tolist() == [2.0, 3.5]
+    assert reduce_value(value, ReduceOp.SUM, None, 2).tolist() == [4.0, 7.0]
+    assert reduce_value(value, ReduceOp.MEAN, None, 2).tolist() == [2.0, 3.5]
 
 
 def test_uneven_components_are_not_handed_back():

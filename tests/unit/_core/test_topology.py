@@ -15,6 +15,7 @@ from replicax._core.topology import (
     central_device,
     default_device,
     device_name,
+    may_deadlock,
     parse_device,
 )
 
@@ -97,7 +98,7 @@ def test_one_device_per_replica_is_a_mesh_of_one_axis():
 
 def test_one_replica_on_several_devices_may_deadlock():
     assert Topology.of(CPUS[:2], 2).num_replicas == 1
-    assert Topology.of(CPUS[:2], 2).may_deadlock
+    assert may_deadlock(Topology.of(CPUS[:2], 2).devices)
 
 
 @pytest.mark.parametrize(("count", "model_parallel"), [(6, 4), (2, 4), (4, 0)])

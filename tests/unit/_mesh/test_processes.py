@@ -24,7 +24,6 @@ from replicax._mesh.processes import (
     join_from_environment,
     secret_of,
     start,
-    training_process,
 )
 from replicax.cluster_resolver import ClusterSpec, JaxProcess, SimpleClusterResolver
 from replicax.launch._ports import free_ports
@@ -45,12 +44,11 @@ SPEC = ClusterSpec(
     ],
 )
 def test_chief_and_workers_train_together(job, index, process):
-    assert training_process(SimpleClusterResolver(SPEC, task_type=job, task_id=index)) == process
+    assert SimpleClusterResolver(SPEC, task_type=job, task_id=index).jax_process() == process
 
 
 def test_without_a_cluster_nobody_trains_together():
-    assert training_process(None) is None
-    assert training_process(SimpleClusterResolver(ClusterSpec({}))) is None
+    assert SimpleClusterResolver(ClusterSpec({})).jax_process() is None
     assert start(None, CommunicationOptions()) is False
 
 

@@ -215,7 +215,7 @@ def test_where_nothing_can_go_along_the_program_stays():
 def test_the_sum_of_a_value_is_not_that_of_what_is_made_of_it():
     value = PerReplica(jnp.array([3.0, 8.0]))
     value.total = jnp.float32(11.0)
-    assert float(reduce_value(ReduceOp.SUM, value, None, 2)) == 11.0
-    assert float(reduce_value(ReduceOp.MEAN, value, None, 2)) == 5.5
+    assert float(reduce_value(value, ReduceOp.SUM, None, 2)) == 11.0
+    assert float(reduce_value(value, ReduceOp.MEAN, None, 2)) == 5.5
     squares = jax.tree.map(jnp.square, value)
-    assert float(reduce_value(ReduceOp.SUM, squares, None, 2)) == 73.0
+    assert float(reduce_value(squares, ReduceOp.SUM, None, 2)) == 73.0

@@ -194,7 +194,6 @@ def has_plugin(kind: str) -> bool:
 
 
 def usable_gpus(environ: Mapping[str, str]) -> list[str]:
-    """The names, for CUDA, of the GPUs that JAX would use in this environment."""
     if not leaves(environ.get(JAX_PLATFORMS), "cuda") or not has_plugin("cuda"):
         return []
     return visible_gpus(count(), environ)

@@ -16,10 +16,11 @@ from pathlib import Path
 import jax
 
 from replicax._core.env import (
+    PREALLOCATE,
     demand_deterministic_gpus,
     leave_idle_libtpu,
     leaves,
-    preallocate_gpu_memory,
+    set_variables,
     visible_gpus,
 )
 from replicax._core.errors import BackendAlreadyInitialized
@@ -91,14 +92,12 @@ def is_started() -> bool:
 
 
 def count_cpu_devices() -> int:
-    """How many devices the CPU is."""
     if is_started():
         return len(jax.local_devices(backend="cpu"))
     return max(1, jax_setting("jax_num_cpu_devices"))
 
 
 def count_accelerators(kind: str, *, amd: Path = _AMD) -> int:
-    """How many devices of a kind this process can use."""
     if is_started():
         try:
             return len(jax.local_devices(backend=kind.lower()))
@@ -117,7 +116,6 @@ def count_accelerators(kind: str, *, amd: Path = _AMD) -> int:
 
 
 def nvidia_gpus() -> list[str]:
-    """The names, for CUDA, of the GPUs of NVIDIA that this process can use."""
     if not has_plugin("cuda") or not count_accelerators("GPU"):
         return []
     names, chosen = visible_gpus(nvidia.count()), jax_setting("jax_cuda_visible_devices")
@@ -125,14 +123,12 @@ def nvidia_gpus() -> list[str]:
 
 
 def set_cpu_devices(count: int) -> None:
-    """Let the CPU be so many devices."""
     if count != count_cpu_devices():
         _before_start(f"{count} devices of the CPU")
         jax.config.update("jax_num_cpu_devices", count)
 
 
 def use_gpus(numbers: Sequence[int], of: int) -> None:
-    """Let this process use these GPUs of so many."""
     if len(numbers) == of:
         return
     _before_start(f"GPUs {list(numbers)} of {of}")
@@ -146,7 +142,7 @@ def use_gpus(numbers: Sequence[int], of: int) -> None:
 def grow_gpu_memory(grow: bool) -> None:
     """Let JAX take memory of GPUs as it needs it, or most of it at once."""
     _before_start(f"memory growth {grow}")
-    preallocate_gpu_memory(not grow)
+    set_variables({PREALLOCATE: "false" if grow else "true"})
 
 
 def compute_deterministically() -> None:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from replicax._control import Limits, Ticks
-from replicax._core.env import tls_files
+from replicax._core.env import RX_TLS, setting
 from replicax._core.errors import ClusterSpecError, UnavailableError
 from replicax._net import ConnectionLost, Refused, RemoteError, RequestClient
 from replicax._ps.hosts.cluster import place_of
@@ -70,7 +70,7 @@ def client_context() -> ssl.SSLContext | None:
 
 
 def _files() -> tuple[str, str, str] | None:
-    found = tls_files()
+    found = {name: setting(name) for name in RX_TLS}
     if not any(found.values()):
         return None
     missing = [name for name, value in found.items() if not value]

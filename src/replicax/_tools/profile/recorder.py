@@ -145,7 +145,7 @@ class Recorder:
         end = events.listen(self._begin_step)
         jax.monitoring.register_event_duration_secs_listener(self._heard)
         try:
-            with events.measured_by(self):
+            with events.measured_by(self.timed):
                 yield
         finally:
             end()
