@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
-from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from replicax._core.context import current_group
 from replicax._core.errors import VariableNotReduced
@@ -303,11 +302,13 @@ def _settled(variable: Any, own: Any) -> Any:
 
 @final
 @jax.tree_util.register_pytree_node_class
-class VariableSlice(NDArrayOperatorsMixin):
+class VariableSlice:
     """A part of a variable: it acts as an array, and assigning it changes the variable.
 
     Handed to a compiled function, or returned by one, it is an array.
     """
+
+    __array_priority__ = 100  # NumPy's scalars leave operators to it
 
     def __init__(self, variable: Any, index: Any, value: Any) -> None:
         self._variable = variable
@@ -347,13 +348,6 @@ class VariableSlice(NDArrayOperatorsMixin):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self._part, dtype)
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **how: Any) -> Any:
-        """An operator, or a function of NumPy: as JAX computes it."""
-        if method != "__call__" or how:
-            return NotImplemented
-        arrays = [one._part if isinstance(one, VariableSlice) else one for one in inputs]
-        return getattr(jnp, ufunc.__name__)(*arrays)
-
     def __getitem__(self, index: Any) -> Any:
         return self._part[index]
 
@@ -380,5 +374,32 @@ class VariableSlice(NDArrayOperatorsMixin):
         return children[0]
 
 
+def _forward(name: str) -> Callable[..., Any]:
+    function = getattr(operator, name)
+
+    def method(self: VariableSlice, *others: Any) -> Any:
+        return function(self.__jax_array__(), *map(_plain, others))
+
+    return method
+
+
+def _reflected(name: str) -> Callable[..., Any]:
+    function = getattr(operator, name)
+
+    def method(self: VariableSlice, other: Any) -> Any:
+        return function(_plain(other), self.__jax_array__())
+
+    return method
+
+
+def _plain(value: Any) -> Any:
+    return value.__jax_array__() if isinstance(value, VariableSlice) else value
+
+
+_TWO = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"]
+for _name in [*_TWO, "neg", "pos", "abs", "invert", "lt", "le", "gt", "ge", "eq", "ne"]:
+    setattr(VariableSlice, f"__{_name}__", _forward(f"__{_name}__"))
+for _name in _TWO:
+    setattr(VariableSlice, f"__r{_name}__", _reflected(f"__{_name}__"))
 for _name, _kind in (("float", float), ("int", int), ("bool", bool), ("index", operator.index)):
     setattr(VariableSlice, f"__{_name}__", lambda self, kind=_kind: kind(self.__jax_array__()))

@@ -111,6 +111,7 @@ def test_slices_are_arrays_and_can_be_assigned(way):
     assert (1 - part + part * 2 - -part).tolist() == [25.0, 45.0]
     assert (np.float32(2) * part).tolist() == [24.0, 44.0]
     assert jnp.sum(part) == 34.0
+    assert (part == None) is False and (part != None) is True  # noqa: E711
     assert jax.grad(lambda x: (part * x).sum())(jnp.ones(2)).tolist() == [12.0, 22.0]
     assert np.asarray(part).tolist() == [12.0, 22.0]
     assert keras.ops.max(part) == 22.0
