@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -18,8 +19,6 @@ from replicax._core.env import cores, variables_of_jax
 from replicax._core.machine.memory import machine_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import jax
 
 

@@ -11,6 +11,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -19,7 +20,6 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Task
 
 
 _EVERY = 30.0  # seconds between lines that tell how far a long job is

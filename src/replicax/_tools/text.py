@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import math
 import textwrap
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from replicax._core.errors import UsageError, did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def aligned(headers: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:

@@ -9,8 +9,9 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from replicax._core.errors import ReplicaxError, did_you_mean
 from replicax.launch._batch_arguments import add_kubernetes, add_slurm
@@ -26,9 +27,6 @@ from replicax.launch._tool_arguments import (
     add_profile,
     add_verify,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _DESCRIPTION = """\
 The strategies of tf.distribute for Keras 3 on JAX.

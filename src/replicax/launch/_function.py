@@ -15,6 +15,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib.machinery import PathFinder
@@ -23,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from replicax._core.errors import ProcessesTimedOut, UsageError
 from replicax._processes.output import Sink
-from replicax._processes.rules import Rules, Signals
+from replicax._processes.rules import Outcome, Rules, Signals
 from replicax._processes.supervisor import run_attempts
 from replicax.launch._plan import CALLED, Program, Surroundings
 from replicax.launch._ray import Bundles, RayWorkers
@@ -37,10 +38,7 @@ from replicax.launch._run import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
     from types import ModuleType
-
-    from replicax._processes.rules import Outcome
 
 
 class Call(NamedTuple):

@@ -6,18 +6,14 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from replicax._core.errors import ReplicaxError, UsageError, did_you_mean
 from replicax.launch._batch_arguments import image_name
-from replicax.launch._run_arguments import positive
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from replicax.launch._run_arguments import Commands
+from replicax.launch._run_arguments import Commands, positive
 
 _INIT = """\
 Write a first program, or the job that runs one on a cluster, and say how to start it. What no

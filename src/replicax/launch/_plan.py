@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from replicax._core.env import (
     JAX_PLATFORMS,
@@ -21,9 +22,6 @@ from replicax._core.errors import UsageError
 from replicax._core.machine.nvidia import own_gpus, shared_gpus, usable_gpus
 from replicax._processes.child import RX_RESTART, ProcessPlan
 from replicax.cluster_resolver import ClusterSpec, Task, TFConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 TF_CONFIG = "TF_CONFIG"
 JOBS = ("chief", "worker", "ps")  # of a cluster of parameter servers, the leader first

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from replicax.launch._run_arguments import existing, positive, positives, strategies
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from replicax.launch._run_arguments import Commands
+from replicax.launch._run_arguments import Commands, existing, positive, positives, strategies
 
 _PLAN = """\
 Compile a model's training step for machines that are not here, and say what it needs there: bytes

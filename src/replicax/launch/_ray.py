@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,21 +25,17 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, final
 from replicax._core.env import JAX_PLATFORMS, RX_PROCESSES_HERE
 from replicax._core.errors import ClusterError
 from replicax._processes.child import RX_RESTART, ProcessPlan
-from replicax._processes.output import ERR, OUT
+from replicax._processes.output import ERR, OUT, Sink
 from replicax._processes.ray_connection import SECONDS_TO_GROW, connect, lacking
 from replicax._processes.supervisor import say, wait
 from replicax.cluster_resolver import Task
-from replicax.launch._plan import CALLED, JOBS
+from replicax.launch._plan import CALLED, JOBS, Program, Surroundings
 from replicax.launch._ports import free_ports
 from replicax.launch._remote import Order, digest_of
 from replicax.launch._ssh import BOOT, ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
-
-    from replicax._processes.output import Sink
     from replicax._processes.rules import Signals
-    from replicax.launch._plan import Program, Surroundings
 
 _RETURNCODE = 0  # in place of the number of a stream
 _READ = 1 << 16

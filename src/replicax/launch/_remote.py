@@ -13,13 +13,14 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import ClusterError, ReplicaxError, UsageError
-from replicax._processes.child import BEGUN, Watcher, Worker, as_of_shell
+from replicax._processes.child import BEGUN, ProcessPlan, Watcher, Worker, as_of_shell
 from replicax._processes.rules import Grace, Signals
 from replicax._processes.supervisor import wait
 from replicax.cluster_resolver import ClusterSpec, Task
@@ -27,10 +28,8 @@ from replicax.launch._plan import Program, Surroundings, plan, plan_parameter_se
 from replicax.launch._ports import check_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from io import FileIO
 
-    from replicax._processes.child import ProcessPlan
 
 BAD_ORDER = 2
 

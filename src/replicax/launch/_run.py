@@ -7,7 +7,8 @@ import secrets
 import shlex
 import signal
 import sys
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, final
@@ -18,12 +19,12 @@ from replicax._core.env import (
     RX_METRICS_FILE,
 )
 from replicax._core.errors import ReplicaxError, UsageError
-from replicax._processes.child import as_of_shell
-from replicax._processes.output import Terminal
+from replicax._processes.child import ProcessPlan, as_of_shell
+from replicax._processes.output import Sink, Terminal
 from replicax._processes.prometheus import TO_STDERR
 from replicax._processes.rules import Grace, Outcome, Rules, Signals, tell
 from replicax._processes.supervisor import run_attempts, say
-from replicax.cluster_resolver import ClusterSpec, Task, detect, task_of
+from replicax.cluster_resolver import ClusterResolver, ClusterSpec, Task, detect, task_of
 from replicax.launch._plan import (
     Program,
     Surroundings,
@@ -33,17 +34,10 @@ from replicax.launch._plan import (
     plan_parameter_servers,
 )
 from replicax.launch._ports import check_ports, free_ports
-from replicax.launch._ssh import Hosts, Ssh, addresses, parse_hosts, place, this_host
+from replicax.launch._ssh import Host, Hosts, Ssh, addresses, parse_hosts, place, this_host
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    from replicax._processes.child import ProcessPlan
     from replicax._processes.metrics import Metrics
-    from replicax._processes.output import Sink
-    from replicax.cluster_resolver import ClusterResolver
-    from replicax.launch._ssh import Host
 
 LOOPBACK = "127.0.0.1"
 REVIVALS = 3  # restarts of each process that the others can do without for a while, by default

@@ -5,16 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from replicax._core.errors import did_you_mean
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    # argparse has no public name for what add_subparsers() and add_argument_group() return.
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # pyright: ignore[reportPrivateUsage]
-    Options = argparse._ArgumentGroup  # pyright: ignore[reportPrivateUsage]
+# argparse has no public name for what add_subparsers() and add_argument_group() return.
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
+Options: TypeAlias = "argparse.ArgumentParser | argparse._ArgumentGroup"  # pyright: ignore[reportPrivateUsage]
 
 _RUN = """\
 Start a program as several workers, which form a cluster: of this machine, of several machines
@@ -205,7 +203,7 @@ def _add_behaviour(behaviour: Options) -> None:
     )
     behaviour.add_argument(
         "--grace",
-        type=seconds,
+        type=_seconds,
         metavar="SECONDS",
         help="how long workers have to end before they are killed "
         "(default: 5 after a failure or Ctrl-C, 30 after SIGTERM, for a checkpoint)",
@@ -229,30 +227,25 @@ def _add_behaviour(behaviour: Options) -> None:
     )
 
 
-def positive(text: str) -> int:
-    """Read a whole number of at least 1."""
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
-    return int(text)
+def matching(pattern: str, meaning: str, read: Callable[[str], Any] = str) -> Callable[[str], Any]:
+    """A reader of arguments that match a pattern; the error of others says what they must be."""
+
+    def matched(text: str) -> Any:
+        if not re.fullmatch(pattern, text, re.ASCII):
+            raise argparse.ArgumentTypeError(f"must {meaning}, got {text!r}")
+        return read(text)
+
+    return matched
+
+
+positive = matching("0*[1-9][0-9]*", "be a whole number of at least 1", int)
+not_negative = matching("[0-9]+", "be a whole number, 0 or more", int)
+_seconds = matching(r"[0-9]+(\.[0-9]+)?", "be seconds such as 10 or 0.5", float)
 
 
 def positives(text: str) -> tuple[int, ...]:
-    """Read such numbers separated by commas."""
+    """Read whole numbers of at least 1, separated by commas."""
     return tuple(positive(count.strip()) for count in text.split(","))
-
-
-def not_negative(text: str) -> int:
-    """Read a whole number of at least 0."""
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"must be a whole number, 0 or more, got {text!r}")
-    return int(text)
-
-
-def seconds(text: str) -> float:
-    """Read a number of seconds."""
-    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"must be seconds such as 10 or 0.5, got {text!r}")
-    return float(text)
 
 
 def existing(path: str) -> str:

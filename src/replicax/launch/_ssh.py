@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,14 +21,11 @@ from typing import TYPE_CHECKING, NamedTuple, final
 from replicax._core.errors import UsageError
 from replicax._processes.child import RX_RESTART, ProcessPlan
 from replicax.cluster_resolver import Task
-from replicax.launch._plan import JOBS
+from replicax.launch._plan import JOBS, Program, Surroundings
 from replicax.launch._remote import Order, digest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
-
     from replicax._processes.rules import Signals
-    from replicax.launch._plan import Program, Surroundings
 
 
 FIRST_PORT = 12345

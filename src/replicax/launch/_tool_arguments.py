@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from replicax.launch._environments import USUAL_REPLICAS
-from replicax.launch._run_arguments import existing, positive, positives, strategies
-
-if TYPE_CHECKING:
-    from replicax.launch._run_arguments import Commands
-
-    # argparse has no public name for what add_argument_group() returns.
-    _Options = argparse.ArgumentParser | argparse._ArgumentGroup  # pyright: ignore[reportPrivateUsage]
+from replicax.launch._run_arguments import (
+    Commands,
+    Options,
+    existing,
+    positive,
+    positives,
+    strategies,
+)
 
 DATASETS = ("digits", "cifar10")
 MODELS = ("cnn", "mlp", "resnet20")
@@ -65,7 +66,7 @@ def add_compare(commands: Commands) -> None:
     _add_comparison(parser.add_argument_group("how it is compared"))
 
 
-def _add_training(what: _Options) -> None:
+def _add_training(what: Options) -> None:
     what.add_argument(
         "--dataset",
         choices=DATASETS,
@@ -105,7 +106,7 @@ def _add_training(what: _Options) -> None:
     )
 
 
-def _add_comparison(how: _Options) -> None:
+def _add_comparison(how: Options) -> None:
     how.add_argument(
         "--strategies",
         type=_strategies,
@@ -147,7 +148,7 @@ def add_devices(commands: Commands) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
-def add_replicas(parser: _Options) -> None:
+def add_replicas(parser: Options) -> None:
     """Add the option for the number of devices."""
     parser.add_argument(
         "--replicas",

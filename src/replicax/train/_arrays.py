@@ -8,15 +8,12 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 
 from replicax._core.placement import aligned
-from replicax.train._files import damaged, in_order, whole_box
-
-if TYPE_CHECKING:
-    from replicax.train._files import Box
+from replicax.train._files import Box, damaged, in_order, whole_box
 
 _BLOCK = 16 << 20  # bytes of a file that are in memory at once
 

@@ -8,6 +8,7 @@ has no bias, whose gradient would be zero."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
@@ -20,8 +21,6 @@ from replicax._core.errors import needs
 from replicax._tools.text import unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from replicax._tools.compare.settings import Settings
 
 

@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING
 
 from replicax._core.errors import needs
 from replicax._core.folder import named
-from replicax._tools.compare.result import WEIGHT_LIMIT, Comparison, Interval
+from replicax._tools.compare.result import WEIGHT_LIMIT, Comparison, Interval, Measurement
 from replicax._tools.compare.settings import BASELINE, MULTI_WORKER
-from replicax._tools.machine import busy_machine, name_range
+from replicax._tools.machine import Machine, busy_machine, name_range
 from replicax._tools.text import aligned, as_json, counted, make_folder, wrapped
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
-
-    from replicax._tools.compare.result import Measurement
-    from replicax._tools.machine import Machine
 
 
 HEADERS = (

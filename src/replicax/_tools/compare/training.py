@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -16,16 +17,13 @@ import numpy as np
 import replicax as rx
 from replicax._tools.compare.devices import compute_devices, variable_devices
 from replicax._tools.compare.result import Epoch
-from replicax._tools.compare.settings import BASELINE, LOCAL, OF_WORKERS, PARAMETER_SERVER
-from replicax._tools.compare.subjects import build_model, new_optimizer
+from replicax._tools.compare.settings import BASELINE, LOCAL, OF_WORKERS, PARAMETER_SERVER, Settings
+from replicax._tools.compare.subjects import Dataset, build_model, new_optimizer
 from replicax._tools.strategies import make
 
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import Callable, Sequence
 
-    from replicax._tools.compare.settings import Settings
-    from replicax._tools.compare.subjects import Dataset
     from replicax._tools.progress import Listener
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from replicax._core.events import COMPILE, COMPUTE, COPY, INPUT
 from replicax._tools.profile.result import COLLECTIVES, LAUNCH, PARTS, Profile
 from replicax._tools.profile.times import CALLBACKS, OTHER, PYTHON
 from replicax._tools.text import milliseconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 # A smaller share of a step is not worth a change.
 WORTH = 0.2

@@ -7,16 +7,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from replicax._tools.doctor.checks import OK, Check
-from replicax._tools.doctor.conclusions import STRONG, WEAK
+from replicax._tools.doctor.conclusions import STRONG, WEAK, Point
 from replicax._tools.machine import busy_machine
 from replicax._tools.profile import text as profile_text
-from replicax._tools.profile.result import PARTS, WAITING
+from replicax._tools.profile.result import PARTS, WAITING, Profile
 from replicax._tools.text import aligned, as_json, milliseconds, wrapped
 
 if TYPE_CHECKING:
-    from replicax._tools.doctor.conclusions import Point
     from replicax._tools.doctor.examination import Examination
-    from replicax._tools.profile.result import Profile
 
 
 _CHECKS = ("", "check", "found")

@@ -14,12 +14,11 @@ from replicax._core.errors import UsageError
 from replicax._tools.migrate.calls import LOOK, Remark, judge
 from replicax._tools.migrate.imports import rewritten
 from replicax._tools.migrate.names import MISSING, checks, of_numpy_1, verdict
-from replicax._tools.migrate.programs import refused
+from replicax._tools.migrate.programs import Piece, Program, refused
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from replicax._tools.migrate.programs import Piece, Program
     from replicax._tools.migrate.values import Home
 
 RUNS, CHANGES, STOPS = "runs as it is", "needs these changes", "stops here"

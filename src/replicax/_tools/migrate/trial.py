@@ -14,14 +14,11 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from replicax._processes.rules import sigterm_as_exit
-from replicax._tools.migrate.findings import RUNS
+from replicax._tools.migrate.findings import RUNS, Findings, Judgement
 from replicax._tools.migrate.programs import is_skipped, mask_magics
-
-if TYPE_CHECKING:
-    from replicax._tools.migrate.findings import Findings, Judgement
 
 Options = Mapping[str, Any]  # of the command line
 

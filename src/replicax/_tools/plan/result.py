@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import needs
 from replicax._core.machine.memory import size
-from replicax._tools.plan.scaling import CHIEF_SECONDS
+from replicax._tools.plan.scaling import CHIEF_SECONDS, Check, Scaling
 from replicax._tools.text import aligned, as_json, wrapped
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from replicax._tools.plan.hlo import Collective
     from replicax._tools.plan.planning import Largest
-    from replicax._tools.plan.scaling import Check, Scaling
     from replicax._tools.plan.step import Memory
     from replicax._tools.plan.targets import Chip
 
