@@ -28,8 +28,6 @@ _PACKAGES = ("jax", "jaxlib", "keras", "numpy")
 @final
 @dataclass(frozen=True)
 class Device:
-    """One device that JAX sees."""
-
     name: str  # such as `GPU:0`
     kind: str  # what the maker calls it
     platform: str  # `cpu`, `gpu` or `tpu`
@@ -59,7 +57,6 @@ class Machine:
 
 
 def inspect_machine() -> Machine:
-    """Describe the machine that this process runs on."""
     import jax
 
     return Machine(
@@ -93,7 +90,6 @@ def choose_devices(replicas: int | None) -> list[jax.Device]:
 
 
 def device_name(device: jax.Device) -> str:
-    """The short name of a device, such as `GPU:0`."""
     return f"{device.platform.upper()}:{device.id}"
 
 

@@ -115,19 +115,15 @@ class Bars(Listener):
         self._progress.stop()
 
     def begin(self, job: str, *, steps: int) -> None:
-        """Add a bar."""
         self._task = self._progress.add_task(job, total=steps, text="")
 
     def advance(self) -> None:
-        """Move the bar by one step."""
         self._progress.advance(self._task)
 
     def report(self, text: str) -> None:
-        """Show the event beside the bar."""
         self._progress.update(self._task, text=text)
 
     def end(self, text: str) -> None:
-        """Fill the bar and show the result beside it."""
         total = self._progress.tasks[self._task].total
         self._progress.update(self._task, completed=total, text=text)
 
@@ -137,5 +133,4 @@ def _duration(seconds: float) -> str:
 
 
 def for_stdout() -> Listener:
-    """The listener that suits the standard output."""
     return Bars() if sys.stdout.isatty() else Lines()

@@ -63,7 +63,6 @@ exit code: 0; 2 for a bad argument."""
 
 
 def add_slurm(commands: Commands) -> None:
-    """Add the command `slurm`."""
     parser = commands.add_parser(
         "slurm",
         help="write, or submit, a batch script that runs a program on nodes of Slurm",
@@ -110,7 +109,6 @@ def add_slurm(commands: Commands) -> None:
 
 
 def add_kubernetes(commands: Commands) -> None:
-    """Add the command `k8s`."""
     parser = commands.add_parser(
         "k8s",
         help="write manifests that run a program on Kubernetes",

@@ -82,7 +82,6 @@ def _run(request: dict[str, Any], typed: Sequence[str]) -> int:
 
 
 def _write(command: str, request: dict[str, Any]) -> int:
-    """Write what a scheduler reads."""
     from replicax.launch._jobs import Batch, Manifests, write_or_submit
 
     try:
@@ -107,7 +106,6 @@ def _for_script(typed: Sequence[str]) -> int:
 
 
 def build_parser() -> _Parser:
-    """The parser of `replicax` with all its commands."""
     parser = _Parser(prog="replicax", description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"replicax {_version()}")
     commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

@@ -21,7 +21,6 @@ _SPARE_DEVICES = 8
 def environment_of(
     command: str, environ: Mapping[str, str], request: Mapping[str, Any]
 ) -> dict[str, str]:
-    """The environment of a command's child."""
     match command:
         case "top":
             return dict(environ)

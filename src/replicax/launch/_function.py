@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 
 class Call(NamedTuple):
-    """The function that a worker calls, with its arguments."""
-
     function: Callable[..., Any]
     args: tuple[Any, ...]
 

@@ -82,7 +82,6 @@ _INTERRUPTED = 130
 
 
 def add_init(commands: Commands) -> None:
-    """Add the command `init`."""
     parser = commands.add_parser(
         "init",
         help="write a first script, a notebook, or a job for Slurm or Kubernetes",

@@ -42,7 +42,6 @@ class Program:
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """The command line, with the interpreter that runs this process."""
         return (sys.executable, *self.words)
 
     @property

@@ -33,7 +33,6 @@ PRECISIONS = ("float32", "bfloat16", "mixed_bfloat16", "float16", "mixed_float16
 
 
 def add_plan(commands: Commands) -> None:
-    """Add the command `plan`."""
     parser = commands.add_parser(
         "plan",
         help="compile a training step for TPUs and others, and say what it needs there",
@@ -145,7 +144,6 @@ read."""
 
 
 def add_migrate(commands: Commands) -> None:
-    """Add the command `migrate`."""
     parser = commands.add_parser(
         "migrate",
         help="list what a TensorFlow program uses, and rewrite its imports",

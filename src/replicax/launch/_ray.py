@@ -60,8 +60,6 @@ class Place(NamedTuple):
 
 @final
 class FarEnd:
-    """The actor of one worker."""
-
     def __init__(self, call: bytes) -> None:
         self._held = ExitStack()  # until this process ends
         self._files: list[IO[bytes]] = []

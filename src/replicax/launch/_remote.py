@@ -59,12 +59,10 @@ class Order:
     place: int | None = None
 
     def line(self) -> bytes:
-        """The line that says so."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
     def of_line(cls, line: bytes) -> Order:
-        """What a line says."""
         read: dict[str, Any] = json.loads(line)
         try:
             program: dict[str, Any] = read.pop("program")
@@ -87,7 +85,6 @@ class Order:
 
     @property
     def task(self) -> Task:
-        """The task of the worker."""
         assert self.place is not None
         return Task(*self.here[self.place])
 

@@ -76,7 +76,6 @@ class Request:
 
     @property
     def program(self) -> Program:
-        """What every worker runs."""
         return Program(self.script, tuple(self.args), is_module=self.is_module)
 
 

@@ -41,7 +41,6 @@ of the signal if one ended it; 42 if one was preempted and no restart is left; 1
 
 
 def add_run(commands: Commands) -> None:
-    """Add the command `run`."""
     parser = commands.add_parser(
         "run",
         help="start a program as several workers, or join a cluster as one",
@@ -72,7 +71,6 @@ exit code: 0; 1 if nothing is there; 2 for a bad argument."""
 
 
 def add_top(commands: Commands) -> None:
-    """Add the command `top`."""
     parser = commands.add_parser(
         "top",
         help="show the workers of a run, live",

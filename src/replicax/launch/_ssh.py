@@ -105,7 +105,6 @@ def this_host(
 
 
 def is_here(host: Host) -> bool:
-    """Whether a host is this machine."""
     return host.name.lower() in _own_names() or _is_own(host.name)
 
 
@@ -338,7 +337,6 @@ class _Asked:
         return self._error
 
     def end(self) -> None:
-        """End it if it has not ended."""
         if self._process and self._process.poll() is None:
             self._process.kill()
             self._process.wait()

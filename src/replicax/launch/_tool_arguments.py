@@ -149,7 +149,6 @@ def add_devices(commands: Commands) -> None:
 
 
 def add_replicas(parser: Options) -> None:
-    """Add the option for the number of devices."""
     parser.add_argument(
         "--replicas",
         type=positive,
@@ -195,7 +194,6 @@ script that makes too few steps."""
 
 
 def add_doctor(commands: Commands) -> None:
-    """Add the command `doctor`."""
     parser = commands.add_parser(
         "doctor",
         help="check the installation; say how a script scales, and what makes it slow",
@@ -241,7 +239,6 @@ that of a script that fails."""
 
 
 def add_profile(commands: Commands) -> None:
-    """Add the command `profile`."""
     parser = commands.add_parser(
         "profile",
         help="run a script for some steps, and say what the time of a step goes into",
@@ -278,7 +275,6 @@ def add_profile(commands: Commands) -> None:
 
 
 def add_steps(parser: Any) -> None:
-    """Add the options for the number of steps."""
     parser.add_argument(
         "--steps",
         type=positive,
@@ -316,7 +312,6 @@ VERIFIED = ("mirrored", "central_storage", "zero1", "zero3", "model_parallel")
 
 
 def add_verify(commands: Commands) -> None:
-    """Add the command `verify`."""
     parser = commands.add_parser(
         "verify",
         help="compare a script's training under each strategy with that on one device",

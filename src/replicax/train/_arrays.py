@@ -67,7 +67,6 @@ class Arrays(Mapping[str, np.ndarray]):
         return self.piece(name, ())
 
     def kind(self, name: str) -> tuple[tuple[int, ...], np.dtype]:
-        """Shape and type of an array."""
         return self._kinds[name]
 
     def piece(self, name: str, index: Sequence[slice]) -> np.ndarray:

@@ -28,8 +28,6 @@ def is_of_arrays(name: str) -> bool:
 
 @final
 class Bucket:
-    """The files of a folder that a URL names."""
-
     def __init__(self, url: str) -> None:
         self._url = url
         try:
@@ -98,7 +96,6 @@ class Bucket:
             )
 
     def remove(self, names: Collection[str]) -> None:
-        """Remove some of the files."""
         for name in names:
             self._system.rm_file(self._at(name))
 

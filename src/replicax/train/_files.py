@@ -66,8 +66,6 @@ class Files(Protocol):
 
 @dataclass(frozen=True)
 class OnDisk:
-    """The files of a folder on a disk."""
-
     place: Path
 
     def sizes(self) -> dict[str, int]:
@@ -130,7 +128,6 @@ class Piece:
 
 
 def whole_box(shape: Sequence[int]) -> Box:
-    """All of an array of this shape."""
     return tuple((0, length) for length in shape)
 
 

@@ -49,7 +49,6 @@ class Saved:
     names: list[str] | None = None
 
     def matched(self, part: Variables) -> list[tuple[Any, str]]:
-        """The array for each variable of the part."""
         if self.names is None:
             found = matched(part.name, self.entries, part.variables)
             return [(v, self.keys[index]) for v, index in zip(part.variables, found, strict=True)]
@@ -270,7 +269,6 @@ class Restored:
 
     @property
     def matched(self) -> frozenset[str]:
-        """The names of the parts that have got values."""
         return frozenset(self._matched)
 
     @property

@@ -160,7 +160,6 @@ class RestoredGraph:
 
     @property
     def save_counter(self) -> int:
-        """The number of saves before."""
         node = self._root.children.get(_COUNTER)
         return int(self._bundle.read(node.key)) if node and node.key else 0
 
@@ -343,7 +342,6 @@ class RestoredGraph:
 
     @property
     def matched(self) -> frozenset[str]:
-        """The names of the parts that have got values."""
         return frozenset(self._matched)
 
     @property

@@ -76,7 +76,6 @@ class Writer:
             self._failures.append(error)
 
     def end(self) -> bool:
-        """Wait for the job and return whether there was one."""
         if self._thread is None:
             return False
         self._thread.join()

@@ -122,7 +122,6 @@ def _measure_all(
 
 
 def _ways(settings: Settings, devices: Sequence[jax.Device]) -> list[Way]:
-    """The ways to train in this process: the strategies, and mirrored ones on fewer devices."""
     names = [name for name in settings.strategies if name != MULTI_WORKER]
     return [
         *(way(name, devices, settings.workers) for name in names),
@@ -246,7 +245,6 @@ def _in_workers(
 def work(
     settings: Settings, initial: Sequence[np.ndarray], round_: Round
 ) -> tuple[Training, tuple[float, ...]]:
-    """The work of each worker."""
     way = Way(MULTI_WORKER, rx.MultiWorkerMirroredStrategy)
     with exact_products(), contextlib.ExitStack() as ends:
         task = Task(settings, load_data(settings), initial)

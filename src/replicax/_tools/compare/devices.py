@@ -52,7 +52,6 @@ def strategy_use(name: str, devices: Sequence[jax.Device]) -> StrategyUse:
 
 
 def compute_devices(strategy: rx.Strategy) -> tuple[str, ...]:
-    """The devices on which the replicas of a strategy compute."""
     return tuple(strategy.extended.worker_devices)
 
 
@@ -116,5 +115,4 @@ def devices_to_text(report: DeviceReport) -> str:
 
 
 def devices_to_json(report: DeviceReport) -> str:
-    """Everything in the report, as JSON."""
     return as_json(asdict(report)).rstrip()

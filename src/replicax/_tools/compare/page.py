@@ -36,7 +36,6 @@ _ORDER = "One row for each strategy, in the order in which they trained"
 
 
 def to_html(comparison: Comparison) -> str:
-    """The page."""
     parts = {
         "table": ("Results", _results(comparison)),
         "accuracy": ("Accuracy", _accuracy(comparison)),

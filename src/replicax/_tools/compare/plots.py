@@ -35,7 +35,6 @@ _SMALLEST, _LARGEST = 1e-9, 1.0  # limits of the drawn differences
 
 
 def accuracy_by_epoch(comparison: Comparison) -> Figure:
-    """Accuracy on the test data after each epoch."""
     figure, axes = _figure("Accuracy on test data after each epoch, one curve per strategy")
     for position, measurement in enumerate(comparison.measurements):
         epochs = range(1, len(measurement.epochs) + 1)

@@ -62,7 +62,6 @@ def load_data(settings: Settings) -> Dataset:
 
 
 def _digits(settings: Settings) -> Dataset:
-    """The 1797 digits of scikit-learn."""
     with needs("The digits data set", extra="report"):
         from sklearn.datasets import load_digits  # slow to import, and only needed here
 
@@ -134,7 +133,6 @@ def new_optimizer(name: str) -> keras.Optimizer:
 
 
 def _mlp(images: _Tensor) -> _Tensor:
-    """Two dense layers."""
     x = layers.Flatten(name="flatten")(images)
     x = layers.Dense(256, activation=_ACTIVATION, name="dense_1")(x)
     return layers.Dense(128, activation=_ACTIVATION, name="dense_2")(x)

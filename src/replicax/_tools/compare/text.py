@@ -86,7 +86,6 @@ def asynchrony(comparison: Comparison) -> list[str]:
 
 
 def machine_rows(machine: Machine) -> list[tuple[str, str]]:
-    """A machine and its software, as a table of two columns."""
     kinds = ", ".join(dict.fromkeys(device.kind for device in machine.devices))
     devices = f"{name_range(device.name for device in machine.devices)} ({kinds})"
     return [
@@ -121,7 +120,6 @@ def title(comparison: Comparison) -> str:
 
 
 def rows(comparison: Comparison) -> list[list[str]]:
-    """The cells of the table, one row for each strategy."""
     return [_row(comparison, measurement) for measurement in comparison.measurements]
 
 

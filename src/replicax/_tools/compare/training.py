@@ -78,7 +78,6 @@ class Round:
 
     @property
     def examples(self) -> int:
-        """How many examples a round trains on."""
         return self.rows * self.epochs
 
 
@@ -91,7 +90,6 @@ def exact_products() -> contextlib.AbstractContextManager[Any]:
 
 
 def new_model(settings: Settings, data: Dataset) -> keras.Model:
-    """The model of a comparison, untrained, in the current scope."""
     keras.utils.set_random_seed(settings.seed)
     model = build_model(settings.model, data.train_inputs.shape[1:])
     model.compile(

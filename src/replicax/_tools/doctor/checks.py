@@ -213,7 +213,6 @@ def check_driver(facts: Facts) -> Check:
 
 
 def check_gpus(facts: Facts) -> Check:
-    """Their names, and whether they are too old."""
     if facts.driver is None:
         return Check("GPUs", OK, f"{facts.gpus}")
     kinds = Counter((one.name, one.memory_bytes, one.capability) for one in facts.driver.gpus)

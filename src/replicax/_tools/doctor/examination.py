@@ -147,7 +147,6 @@ def examine(
 
 
 def failed(path: str, replicas: int, code: int, printed: str) -> UsageError:
-    """The error for a script that failed."""
     tail = "\n".join(printed.splitlines()[-_LINES:])
     return UsageError(
         f"{path!r} ended with exit code {code} on {replicas} replica(s). Run `replicax profile "

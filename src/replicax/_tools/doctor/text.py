@@ -55,7 +55,6 @@ def examination_to_text(found: Examination, cores: int, platform: str) -> str:
 
 
 def to_json(checks: Sequence[Check], found: Examination | None) -> str:
-    """Every number."""
     data: dict[str, Any] = {"checks": [asdict(check) for check in checks]}
     if found is not None:
         data["examination"] = {

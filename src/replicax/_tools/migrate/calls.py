@@ -74,7 +74,6 @@ class _Judge:
         self.reader = Reader(sources, self)
 
     def end(self) -> None:
-        """Finish after everything was read."""
         for scope, line, text in self._lambdas.refused(self.reader.imports):
             self._say(scope, line, Remark(MISSING, f"`load_model`: {text}"))
 
@@ -85,12 +84,10 @@ class _Judge:
         self._of(scope).remarks.append((scope.home, line, remark))
 
     def use(self, name: str, line: int, scope: Scope) -> None:
-        """A name is used."""
         if name not in WHOLE:
             self._of(scope).uses.append((scope.home, line, name))
 
     def attribute(self, found: Method, line: int, scope: Scope) -> None:
-        """An attribute of an instance is asked for."""
         kind = found.owner.kind
         if kinds.attribute(kind, found.name) is kinds.MISSING:
             hint = kinds.note(ABSENT, kind, f".{found.name}")
@@ -99,7 +96,6 @@ class _Judge:
             self._say(scope, line, Remark(MISSING, text, hint is None))
 
     def class_(self, found: Class, scope: Scope) -> None:
-        """A class is made."""
         base = found.base()
         if base is None:
             return
@@ -259,7 +255,6 @@ class Lambdas:
         self._registers = False  # functions, for all files
 
     def note(self, path: str, node: ast.Call, module: str, scope: Scope) -> None:
-        """A layer is made, or a model loaded."""
         self._registers |= path.endswith(_REGISTERING)
         if path == LOAD:
             self._loads.append((module, scope, node))

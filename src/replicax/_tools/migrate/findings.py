@@ -70,7 +70,6 @@ class Findings:
 
     @property
     def file(self) -> str:
-        """Its path, as it was named."""
         return str(self.source.path)
 
     @property
@@ -122,7 +121,6 @@ class Judgement:
 
 
 def look(program: Program) -> Findings:
-    """Parse a file, and rewrite it."""
     findings, shared = Findings(program), []
     with refused(program.path):
         for number, piece in enumerate(program.pieces):

@@ -43,7 +43,6 @@ class Piece:
 
     @property
     def text(self) -> str:
-        """Its Python."""
         return self.masked.python if self.masked else self.original
 
     @property
@@ -101,7 +100,6 @@ def _is_program(file: Path, folder: Path) -> bool:
 
 
 def load(path: Path) -> Program:
-    """Read a program."""
     with refused(path):
         data = path.read_bytes()
         return _notebook(path, data) if path.suffix == ".ipynb" else _script(path, data)

@@ -186,7 +186,6 @@ def as_data(
     unread: Sequence[str],
     ran: Mapping[str, Outcome],
 ) -> dict[str, Any]:
-    """Everything, as data."""
     uses = _uses(findings)
     kinds = Counter(verdict(name).kind for name in uses)
     return {

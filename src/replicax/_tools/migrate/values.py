@@ -61,8 +61,6 @@ class Many:
 @final
 @dataclass(frozen=True)
 class Class:
-    """A class of the program."""
-
     node: ast.ClassDef
     names: dict[str, Any] = field(compare=False)
     bases: tuple[Any, ...] = field(compare=False)
@@ -75,7 +73,6 @@ class Class:
                 yield from base.families()
 
     def base(self) -> type | None:
-        """The class of Replicax or Keras that it inherits from."""
         found = (b for one in self.families() for b in one.bases if isinstance(b, Known))
         return next((kind for b in found if isinstance(kind := kinds.find(b.path), type)), None)
 
@@ -100,7 +97,6 @@ class Function:
     item: Any = None
 
     def marks(self) -> set[str]:
-        """The names of its decorators."""
         found = [] if isinstance(self.node, ast.Lambda) else self.node.decorator_list
         return {ast.unparse(one).rpartition(".")[2] for one in found}
 
@@ -116,8 +112,6 @@ class Rest:
 @final
 @dataclass(frozen=True)
 class File:
-    """A module of the program."""
-
     name: str
 
 
@@ -133,7 +127,6 @@ class Scope:
     shared: set[str] = field(default_factory=set)  # `global` and `nonlocal`
 
     def find(self, name: str) -> Any:
-        """The value of a name."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.names:
@@ -142,7 +135,6 @@ class Scope:
         return Plain.FOREIGN if hasattr(builtins, name) else None
 
     def put(self, name: str, value: Any) -> None:
-        """Give a name a value."""
         scope: Scope = self
         while name in scope.shared and scope.above is not None:
             scope = scope.above

@@ -177,8 +177,6 @@ KINDS = (
 @final
 @dataclass(frozen=True)
 class Collective:
-    """One collective operation of a program."""
-
     kind: str  # its name in HLO, such as `all-reduce`
     result_bytes: int  # on one device, all arrays together
     group: int  # how many devices it joins
@@ -298,7 +296,6 @@ def wire_bytes(collective: Collective) -> int:
 
 
 def wire_bytes_by_kind(collectives: Iterable[Collective]) -> dict[str, int]:
-    """How many bytes one device sends in a step, for each kind of operation."""
     total: dict[str, int] = {}
     for one in collectives:
         total[one.kind] = total.get(one.kind, 0) + one.times * wire_bytes(one)

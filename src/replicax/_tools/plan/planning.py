@@ -163,8 +163,6 @@ _FURTHEST = 1024
 @final
 @dataclass(frozen=True)
 class Largest:
-    """What a search has found."""
-
     fits: int  # the largest batch that was tried and fits; 0 if none did
     too_large: int | None  # the smallest that was tried and does not fit; None if all did
     is_known: bool  # that a batch larger by a sixteenth does not fit, as far as can be seen

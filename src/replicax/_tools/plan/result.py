@@ -44,7 +44,6 @@ class Row:
 
 
 def drawing() -> ModuleType:
-    """The module that draws."""
     with needs("Drawing a plan", extra="report"):
         from replicax._tools.plan import plot
     return plot

@@ -198,7 +198,6 @@ def _laid_out(leaf: Any, layout: Any) -> Any:
 
 
 def rows_of(batch: Any) -> int:
-    """How many rows a batch has."""
     rows: Sequence[int] = sorted({leaf.shape[0] for leaf in jax.tree.leaves(batch) if leaf.shape})
     if len(rows) != 1:
         raise UsageError(
@@ -209,7 +208,6 @@ def rows_of(batch: Any) -> int:
 
 
 def with_rows(batch: Any, rows: int) -> Any:
-    """The same batch with another number of rows."""
     return jax.tree.map(
         lambda leaf: (
             jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype) if leaf.shape else leaf
@@ -231,7 +229,6 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """All of it."""
         return self.parameters + self.optimizer + self.batch + self.temporaries + self.rest
 
 

@@ -99,7 +99,6 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """How many steps there are to be."""
         return self.warm_up + self.steps + self.traced
 
 
@@ -141,7 +140,6 @@ class Recorder:
 
     @contextlib.contextmanager
     def recording(self) -> Generator[None, None, None]:
-        """Record a `with` block."""
         end = events.listen(self._begin_step)
         jax.monitoring.register_event_duration_secs_listener(self._heard)
         try:

@@ -83,7 +83,6 @@ class Profile:
     is_steady: bool = True  # whether most steps took about as long as each other
 
     def share(self, part: str) -> float:
-        """The share of a step that one of `PARTS` takes."""
         return self.parts.get(part, 0.0) / self.seconds if self.seconds else 0.0
 
     @property

@@ -29,12 +29,10 @@ def to_markdown(profile: Profile) -> str:
 
 
 def to_json(profile: Profile) -> str:
-    """Every number."""
     return as_json(as_data(profile))
 
 
 def as_data(profile: Profile) -> dict[str, Any]:
-    """Every number, as plain data."""
     data = asdict(profile)
     if profile.program is not None:
         for name in ("communication", "callbacks"):
@@ -57,7 +55,6 @@ def _page(profile: Profile, table: _Table, wrapped: Callable[[str], str]) -> str
 
 
 def title(profile: Profile) -> str:
-    """What was measured, and the time of a step."""
     rows = "" if profile.rows is None else f", {profile.rows} rows"
     rate = "" if profile.rows is None else f", {profile.rows / profile.seconds:,.0f} rows / s"
     return (

@@ -53,7 +53,6 @@ class Step:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
         return self.end.wall - self.begin.wall
 
 
@@ -159,7 +158,6 @@ class DeviceTimes:
 
     @property
     def busy(self) -> float:
-        """How long it did anything."""
         return self.own + self.collectives + self.callbacks
 
 

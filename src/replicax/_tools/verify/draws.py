@@ -40,7 +40,6 @@ class Draws:
 
     @contextlib.contextmanager
     def aligned(self) -> Generator[None, None, None]:
-        """Align draws in a `with` block."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(replaced(Engine, "run", self._with_rows))
             stack.enter_context(replaced(_compat.SeedGenerator, "next", self._noted))

@@ -68,7 +68,6 @@ class Seen:
     values: dict[Key, Value]
 
     def of(self, *kinds: str) -> dict[Key, Value]:
-        """The variables of some kinds."""
         return {key: value for key, value in self.values.items() if value.kind in kinds}
 
 
@@ -104,7 +103,6 @@ class Recorder:
 
     @contextlib.contextmanager
     def watching(self) -> Generator[None, None, None]:
-        """Watch what is trained in a `with` block."""
         with contextlib.ExitStack() as stack:
             for kind, made in (
                 (_compat.KerasVariable, self._variables),
@@ -173,7 +171,6 @@ def _kind(variable: Any) -> str:
 
 
 def on_host(variable: Any, path: str, kind: str, value: Any) -> Value:
-    """A variable's value as data."""
     array = np.array(value)  # a copy, because a later step reuses the memory
     return Value(path, kind, array, _spread(value), variable.aggregation)
 
@@ -237,7 +234,6 @@ class Gradients:
 
     @contextlib.contextmanager
     def seen(self) -> Generator[None, None, None]:
-        """Watch gradients in a `with` block."""
         with (
             replaced(_compat.BaseOptimizer, "build", self._built),
             replaced(_compat.BaseOptimizer, "apply", self._given),
