@@ -7,6 +7,7 @@ import re
 from replicax.launch._run_arguments import (
     Commands,
     Options,
+    add_number,
     add_program,
     matching,
     not_negative,
@@ -70,7 +71,7 @@ def add_slurm(commands: Commands) -> None:
         description=_SLURM,
         epilog=_SLURM_EXAMPLES,
     )
-    parser.add_argument("--nodes", type=positive, default=1, metavar="N", help="(default: 1)")
+    add_number(parser, "--nodes", "N", "", default=1)
     parser.add_argument(
         "--workers-per-node",
         type=positive,
@@ -119,15 +120,15 @@ def add_kubernetes(commands: Commands) -> None:
     parser.add_argument(
         "--image", type=image_name, help="an image with Replicax and the program; required"
     )
-    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="(default: 1)")
-    parser.add_argument(
+    add_number(parser, "--workers", "N", "", default=1)
+    add_number(
+        parser,
         "--ps",
-        type=positive,
-        metavar="M",
-        help="parameter servers; the program makes its strategy with "
-        'address="auto", num_workers=N, num_ps=M',
+        "M",
+        'parameter servers; the program makes its strategy with address="auto", num_workers=N, '
+        "num_ps=M",
     )
-    parser.add_argument("--gpus", type=positive, metavar="G", help="GPUs of each worker")
+    add_number(parser, "--gpus", "G", "GPUs of each worker")
     parser.add_argument(
         "--cpus", type=_quantity, metavar="C", help="CPU cores of each worker: 4 or 500m"
     )

@@ -99,24 +99,32 @@ def add_program(parser: argparse.ArgumentParser) -> None:
     arguments.required = False  # or argparse asks for it where only the script is missing
 
 
+def add_number(
+    parser: Options, name: str, metavar: str, text: str, *, default: int | None = None
+) -> None:
+    """Add an option whose value is a whole number of at least 1; the help ends with its default."""
+    shown = f"{text} (default: {default})".lstrip() if default else text
+    parser.add_argument(name, type=positive, default=default, metavar=metavar, help=shown)
+
+
 def _add_cluster(cluster: Options) -> None:
-    cluster.add_argument(
+    add_number(
+        cluster,
         "--workers",
-        type=positive,
-        metavar="N",
-        help="how many workers there are in all (default: one on each of --hosts, or one)",
+        "N",
+        "how many workers there are in all (default: one on each of --hosts, or one)",
     )
-    cluster.add_argument(
+    add_number(
+        cluster,
         "--ps",
-        type=positive,
-        metavar="M",
-        help="start M parameter servers, too, and a chief, which gives work to the workers",
+        "M",
+        "start M parameter servers, too, and a chief, which gives work to the workers",
     )
-    cluster.add_argument(
+    add_number(
+        cluster,
         "--devices-per-worker",
-        type=positive,
-        metavar="R",
-        help="make the CPU look like R devices in each worker, which uses no GPU then",
+        "R",
+        "make the CPU look like R devices in each worker, which uses no GPU then",
     )
     cluster.add_argument(
         "--hosts",
@@ -135,11 +143,8 @@ def _add_cluster(cluster: Options) -> None:
 
 
 def _add_hosts(hosts: Options) -> None:
-    hosts.add_argument(
-        "--workers-per-host",
-        type=positive,
-        metavar="N",
-        help="how many workers each host has, instead of --workers",
+    add_number(
+        hosts, "--workers-per-host", "N", "how many workers each host has, instead of --workers"
     )
     hosts.add_argument(
         "--python", metavar="PATH", help="the Python on the hosts (default: the path of this one)"
@@ -164,24 +169,21 @@ def _add_ray(ray: Options) -> None:
         help="the address of a Ray cluster that runs, or auto: Ray places the workers, in a copy "
         "of this folder",
     )
-    ray.add_argument(
-        "--cpus-per-worker",
-        type=positive,
-        metavar="C",
-        help="how many CPU cores each worker asks Ray for (default: 1)",
+    add_number(
+        ray, "--cpus-per-worker", "C", "how many CPU cores each worker asks Ray for (default: 1)"
     )
-    ray.add_argument(
+    add_number(
+        ray,
         "--gpus-per-worker",
-        type=positive,
-        metavar="G",
-        help="how many GPUs each worker asks Ray for (default: none; it computes on the CPU)",
+        "G",
+        "how many GPUs each worker asks Ray for (default: none; it computes on the CPU)",
     )
-    ray.add_argument(
+    add_number(
+        ray,
         "--min-workers",
-        type=positive,
-        metavar="K",
-        help="start with fewer workers, K at least, if Ray has no room for N; after a failure "
-        "(--max-restarts), too (default: N)",
+        "K",
+        "start with fewer workers, K at least, if Ray has no room for N; after a failure (--max-"
+        "restarts), too (default: N)",
     )
     ray.add_argument(
         "--pack",

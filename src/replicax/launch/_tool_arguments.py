@@ -10,6 +10,7 @@ from replicax.launch._environments import USUAL_REPLICAS
 from replicax.launch._run_arguments import (
     Commands,
     Options,
+    add_number,
     existing,
     positive,
     positives,
@@ -77,25 +78,19 @@ def _add_training(what: Options) -> None:
     what.add_argument(
         "--model", choices=MODELS, default="cnn", help="the network (default: %(default)s)"
     )
-    what.add_argument(
+    add_number(
+        what,
         "--examples",
-        type=positive,
-        metavar="LIMIT",
-        help="train on the first LIMIT examples and test on a quarter as many (default: all)",
+        "LIMIT",
+        "train on the first LIMIT examples and test on a quarter as many (default: all)",
     )
-    what.add_argument(
-        "--epochs",
-        type=positive,
-        default=8,
-        metavar="E",
-        help="passes over the training examples (default: %(default)s)",
-    )
-    what.add_argument(
+    add_number(what, "--epochs", "E", "passes over the training examples", default=8)
+    add_number(
+        what,
         "--batch-size",
-        type=positive,
+        "B",
+        "examples in a global batch, which the replicas share",
         default=64,
-        metavar="B",
-        help="examples in a global batch, which the replicas share (default: %(default)s)",
     )
     what.add_argument(
         "--seed",
@@ -116,21 +111,15 @@ def _add_comparison(how: Options) -> None:
         "always takes part (default: the first four)",
     )
     add_replicas(how)
-    how.add_argument(
+    add_number(
+        how,
         "--workers",
-        type=positive,
-        metavar="W",
-        help="add multi_worker and parameter_server, or the one of them that --strategies names, "
-        "with W worker processes on this machine's CPU (default: 2 if one is named); "
-        "parameter_server needs Ray",
+        "W",
+        "add multi_worker and parameter_server, or the one of them that --strategies names, with "
+        "W worker processes on this machine's CPU (default: 2 if one is named); parameter_server "
+        "needs Ray",
     )
-    how.add_argument(
-        "--repeats",
-        type=positive,
-        default=5,
-        metavar="K",
-        help="rounds in which the strategies are timed in turn (default: %(default)s)",
-    )
+    add_number(how, "--repeats", "K", "rounds in which the strategies are timed in turn", default=5)
     how.add_argument(
         "--output", default="report", metavar="DIR", help="folder to write (default: %(default)s)"
     )
@@ -211,12 +200,12 @@ def add_doctor(commands: Commands) -> None:
         help="numbers of devices to train on; without an accelerator the CPU is made to look like "
         "so many (default: 1,2, or 1 on a machine with one accelerator)",
     )
-    parser.add_argument(
+    add_number(
+        parser,
         "--workers",
-        type=positive,
-        metavar="N",
-        help="train on N workers, too, which are processes of this machine with one device each, "
-        "and compare them (default: none)",
+        "N",
+        "train on N workers, too, which are processes of this machine with one device each, and "
+        "compare them (default: none)",
     )
     add_steps(parser)
     parser.add_argument("--json", metavar="FILE", help="write every number")
@@ -247,11 +236,11 @@ def add_profile(commands: Commands) -> None:
         epilog=_PROFILE_EXAMPLES,
     )
     parser.add_argument("script", type=existing, metavar="SCRIPT", help="a Python file that trains")
-    parser.add_argument(
+    add_number(
+        parser,
         "--replicas",
-        type=positive,
-        metavar="N",
-        help="train on N devices of this machine, whichever strategy the script makes; without an "
+        "N",
+        "train on N devices of this machine, whichever strategy the script makes; without an "
         "accelerator the CPU is made to look like N devices (default: as the script does)",
     )
     add_steps(parser)
@@ -275,19 +264,11 @@ def add_profile(commands: Commands) -> None:
 
 
 def add_steps(parser: Any) -> None:
-    parser.add_argument(
-        "--steps",
-        type=positive,
-        default=20,
-        metavar="K",
-        help="measure so many training steps, then end the script (default: %(default)s)",
+    add_number(
+        parser, "--steps", "K", "measure so many training steps, then end the script", default=20
     )
-    parser.add_argument(
-        "--warm-up",
-        type=positive,
-        default=3,
-        metavar="K",
-        help="steps before these, in which programs are compiled (default: %(default)s)",
+    add_number(
+        parser, "--warm-up", "K", "steps before these, in which programs are compiled", default=3
     )
 
 
@@ -328,13 +309,13 @@ def add_verify(commands: Commands) -> None:
         metavar="NAME,...",
         help=f"any of {','.join(VERIFIED)} (default: mirrored,central_storage)",
     )
-    parser.add_argument(
+    add_number(
+        parser,
         "--steps",
-        type=positive,
+        "K",
+        "training steps to compare; as many as reach the end of an epoch include its last, uneven"
+        " batch",
         default=8,
-        metavar="K",
-        help="training steps to compare; as many as reach the end of an epoch include its last, "
-        "uneven batch (default: %(default)s)",
     )
     parser.add_argument(
         "--seed",
