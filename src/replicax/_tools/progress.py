@@ -11,12 +11,9 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
-    Task,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.text import Text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,7 +67,8 @@ class Lines(Listener):
         if now - self._said >= _EVERY and self._done < self._steps:
             self._said = now
             left = (now - self._began) / self._done * (self._steps - self._done)
-            self._print(f"{self._done} of {self._steps} steps, about {_duration(left)} left")
+            about = f"{left:.0f} s" if left < 90 else f"{left / 60:.0f} min"
+            self._print(f"{self._done} of {self._steps} steps, about {about} left")
 
     def report(self, text: str) -> None:
         """Print the event."""
@@ -80,13 +78,6 @@ class Lines(Listener):
 
     def _print(self, text: str) -> None:
         print(f"{self._job}: {text}", flush=True)
-
-
-class _Left(TimeRemainingColumn):
-    def render(self, task: Task) -> Text:
-        """The time that is left, as long as it is known."""
-        left = None if task.finished else task.time_remaining
-        return Text("" if left is None else f"{_duration(left)} left", style="dim")
 
 
 @final
@@ -99,8 +90,7 @@ class Bars(Listener):
             TextColumn("{task.description:<16}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            _Left(),
+            TimeRemainingColumn(elapsed_when_finished=True),
             TextColumn("[dim]{task.fields[text]}"),
             console=console,
             refresh_per_second=5,  # more would take time from what is measured
@@ -126,10 +116,6 @@ class Bars(Listener):
     def end(self, text: str) -> None:
         total = self._progress.tasks[self._task].total
         self._progress.update(self._task, completed=total, text=text)
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def for_stdout() -> Listener:

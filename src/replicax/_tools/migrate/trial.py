@@ -18,7 +18,7 @@ from typing import Any, final
 
 from replicax._processes.rules import sigterm_as_exit
 from replicax._tools.migrate.findings import RUNS, Findings, Judgement
-from replicax._tools.migrate.programs import is_skipped, mask_magics
+from replicax._tools.migrate.programs import is_skipped, piece_of
 
 Options = Mapping[str, Any]  # of the command line
 
@@ -90,8 +90,8 @@ def _copied(entry: Findings, found: Sequence[Findings], root: Path, folder: Path
         path.write_bytes(one.source.rebuild(one.after))
     script = folder / entry.source.path.relative_to(root)
     if script.suffix == ".ipynb":
-        cells = zip(entry.source.pieces, map(mask_magics, entry.after), strict=True)
-        texts = [cell.python for piece, cell in cells if cell and not piece.alone]
+        cells = map(piece_of, entry.after)
+        texts = [cell.text for cell in cells if cell and not cell.alone]
         script = script.with_suffix(".cells.py")
         script.write_text("\n".join(texts), encoding="utf-8")
     return script
