@@ -236,7 +236,7 @@ def _run(
         results: Sequence[bytes] = ()
         with Signals().noted() as signals:
             if ray is None:
-                cluster = local_cluster(program, num_workers, surroundings).cluster
+                cluster = local_cluster(program, {"worker": num_workers}, surroundings)
             else:
                 files[0].seek(0)
                 workers = RayWorkers(

@@ -24,7 +24,7 @@ from replicax._processes.child import BEGUN, ProcessPlan, Watcher, Worker, as_of
 from replicax._processes.rules import Grace, Signals
 from replicax._processes.supervisor import wait
 from replicax.cluster_resolver import ClusterSpec, Task
-from replicax.launch._plan import Program, Surroundings, plan, plan_parameter_servers
+from replicax.launch._plan import Program, Surroundings, plan
 from replicax.launch._ports import check_ports
 
 if TYPE_CHECKING:
@@ -99,19 +99,13 @@ class Order:
         surroundings = Surroundings(
             os.environ, self.devices_per_worker, os.cpu_count() or 1, self.extra or {}
         )
-        spec, tasks = ClusterSpec(self.jobs), [Task(*one) for one in self.here]
-        if "ps" in spec.jobs:
-            plans = plan_parameter_servers(
-                self.program, spec, tasks, surroundings=surroundings, restart=self.restart
-            )
-        else:
-            plans = plan(
-                self.program,
-                self.jobs["worker"],
-                [task.index for task in tasks],
-                surroundings=surroundings,
-                restart=self.restart,
-            )
+        plans = plan(
+            self.program,
+            ClusterSpec(self.jobs),
+            [Task(*one) for one in self.here],
+            surroundings=surroundings,
+            restart=self.restart,
+        )
         return next(planned for planned in plans if planned.task == self.task)
 
 

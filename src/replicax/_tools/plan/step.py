@@ -268,7 +268,7 @@ def compile_and_read(lowered: Lowered, devices: int) -> Reading | TooLarge:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         return too_large(str(error))
-    costs = _costs(compiled)
+    costs: Any = compiled.cost_analysis() or {}
     return Reading(
         memory=_memory(lowered, compiled.memory_analysis()),
         flops=costs.get("flops", 0.0),
@@ -290,14 +290,8 @@ def _memory(lowered: Lowered, found: Any) -> Memory:
     )
 
 
-def _costs(compiled: Any) -> dict[str, float]:
-    found = compiled.cost_analysis() or {}
-    return found[0] if isinstance(found, list | tuple) else found
-
-
-_SIZES = re.compile(r"(\d+(?:\.\d+)?)\s?([KMGT]?)(?:i?B)?\b")
-_NEEDED = re.compile(r"(?:total memory required[^(]*\(|[Uu]sed )(\d[\d.]*[KMGT]?)")
-_AVAILABLE = re.compile(r"(?:available HBM \(|[Uu]sed [\d.]+[KMGT]? of )(\d[\d.]*[KMGT]?)")
+_NEEDED = re.compile(r"(?:total memory required[^(]*\(|[Uu]sed )(\d[\d.]*)([KMGT]?)")
+_AVAILABLE = re.compile(r"(?:available HBM \(|[Uu]sed [\d.]+[KMGT]? of )(\d[\d.]*)([KMGT]?)")
 
 
 def too_large(said: str) -> TooLarge:
@@ -308,13 +302,10 @@ def too_large(said: str) -> TooLarge:
     """
     needed, available = _NEEDED.search(said), _AVAILABLE.search(said)
     return TooLarge(
-        needed=_bytes(needed[1]) if needed else None,
-        available=_bytes(available[1]) if available else None,
+        needed=_bytes(*needed.groups()) if needed else None,
+        available=_bytes(*available.groups()) if available else None,
     )
 
 
-def _bytes(text: str) -> int | None:
-    found = _SIZES.match(text)
-    if found is None:
-        return None
-    return round(float(found[1]) * 1024 ** (" KMGT".index(found[2]) if found[2] else 0))
+def _bytes(number: str, unit: str) -> int:
+    return round(float(number) * 1024 ** " KMGT".index(unit or " "))

@@ -161,7 +161,7 @@ _CALLS_PYTHON = re.compile(r'custom_call_target="\w*python\w*callback"')
 
 def named(text: str) -> tuple[frozenset[str], frozenset[str]]:
     """The names of the operations that communicate, and of those that call Python."""
-    every = [one for body in computations(text).values() for one in body]
+    every = [one for body in computations(text).values() for one in body.values()]
     return (
         frozenset(one.name for one in every if _ASYNCHRONOUS.sub("", one.operation) in KINDS),
         frozenset(one.name for one in every if _CALLS_PYTHON.search(one.line)),
