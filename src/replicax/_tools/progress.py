@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from typing import TYPE_CHECKING, Self, final
+from collections.abc import Generator
+from typing import TYPE_CHECKING, final
 
 from rich.progress import (
     BarColumn,
@@ -24,12 +26,6 @@ _EVERY = 30.0  # seconds between lines that tell how far a long job is
 
 class Listener:
     """Hears what a tool does, one job after another; this one says nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def begin(self, job: str, *, steps: int) -> None:
         """A job of so many steps begins."""
@@ -84,25 +80,9 @@ class Lines(Listener):
 class Bars(Listener):
     """Draws a bar for each job, for people at a terminal."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._progress = Progress(
-            SpinnerColumn(finished_text="[green]✓"),
-            TextColumn("{task.description:<16}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            TextColumn("[dim]{task.fields[text]}"),
-            console=console,
-            refresh_per_second=5,  # more would take time from what is measured
-        )
-        self._task = self._progress.add_task("", visible=False, text="")
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task = progress.add_task("", visible=False, text="")
 
     def begin(self, job: str, *, steps: int) -> None:
         self._task = self._progress.add_task(job, total=steps, text="")
@@ -118,5 +98,21 @@ class Bars(Listener):
         self._progress.update(self._task, completed=total, text=text)
 
 
-def for_stdout() -> Listener:
-    return Bars() if sys.stdout.isatty() else Lines()
+@contextlib.contextmanager
+def bars(console: Console | None = None) -> Generator[Bars, None, None]:
+    """Show bars in a `with` block."""
+    with Progress(
+        SpinnerColumn(finished_text="[green]✓"),
+        TextColumn("{task.description:<16}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        TextColumn("[dim]{task.fields[text]}"),
+        console=console,
+        refresh_per_second=5,  # more would take time from what is measured
+    ) as progress:
+        yield Bars(progress)
+
+
+def for_stdout() -> contextlib.AbstractContextManager[Listener]:
+    return bars() if sys.stdout.isatty() else contextlib.nullcontext(Lines())

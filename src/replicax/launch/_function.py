@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from importlib.machinery import PathFinder
 from math import inf
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from replicax._core.errors import ProcessesTimedOut, UsageError
 from replicax._processes.output import Sink
@@ -36,9 +36,6 @@ from replicax.launch._run import (
     reporting,
     telling_secret,
 )
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 
 class Call(NamedTuple):
@@ -91,11 +88,6 @@ def save_result(descriptor: int, result: Any) -> None:
         _write(file, data)
 
 
-def load_results(files: Sequence[IO[bytes]]) -> list[Any]:
-    """Read what the workers' functions returned."""
-    return [_read(file.fileno()) for file in files]
-
-
 def _write(file: IO[bytes], data: bytes) -> None:
     file.write(data)
     file.flush()
@@ -119,7 +111,8 @@ def _result_by_value(result: Any) -> bytes:
 
 def _by_value(value: tuple[Callable[..., Any], tuple[Any, ...]]) -> bytes:
     """Pickle a function with its code, unless the workers can import it."""
-    cloudpickle, module = _cloudpickle(), _module_of(value[0])
+    cloudpickle = _cloudpickle()
+    module = sys.modules.get(getattr(value[0], "__module__", None) or "")
     if module is None or _can_be_imported(module.__name__):
         return cloudpickle.dumps(value)
     cloudpickle.register_pickle_by_value(module)
@@ -138,10 +131,6 @@ def _cloudpickle() -> Any:
             "`pip install 'replicax[data]'`, or pass the function's name, \"module:function\"."
         ) from None
     return cloudpickle
-
-
-def _module_of(function: Callable[..., Any]) -> ModuleType | None:
-    return sys.modules.get(getattr(function, "__module__", None) or "")
 
 
 def _can_be_imported(name: str) -> bool:
@@ -202,7 +191,10 @@ def run(
         >>> rx.launch.run("math:sqrt", num_workers=2, devices_per_worker=1, args=[9.0])
         [3.0, 3.0]
     """
-    _check_counts(num_workers, max_restarts)
+    if num_workers < 1:
+        raise UsageError.of("num_workers", "at least 1", num_workers)
+    if max_restarts < 0:
+        raise UsageError.of("max_restarts", "at least 0", max_restarts)
     surroundings = Surroundings(
         os.environ, devices_per_worker, cores=os.cpu_count() or 1, extra=env or {}
     )
@@ -261,8 +253,9 @@ def _run(
                     rules=Rules(deadline=deadline, metrics=known),
                 )
         _raise_for(outcome, timeout)
-        _keep(results, files[1:])
-        return [None] * num_workers if is_script else load_results(files[1:])
+        for file, result in zip(files[1:], results, strict=False):  # others write it themselves
+            _write(file, result)
+        return [None if is_script else _read(file.fileno()) for file in files[1:]]
 
 
 def _program_of(
@@ -276,13 +269,6 @@ def _program_of(
     return program, is_script
 
 
-def _keep(results: Sequence[bytes], files: Sequence[IO[bytes]]) -> None:
-    """Write what Ray's workers returned, if anything, to where others write it themselves."""
-    for file, result in zip(files, results, strict=False):
-        file.write(result)
-        file.flush()
-
-
 def _raise_for(outcome: Outcome, timeout: float | None) -> None:
     if outcome.signum:  # raised again as if it had just arrived: a KeyboardInterrupt, or the end
         signal.raise_signal(outcome.signum)
@@ -293,10 +279,3 @@ def _raise_for(outcome: Outcome, timeout: float | None) -> None:
             f"The workers had not ended after timeout={timeout} seconds, and were ended. See what "
             "they printed last, or pass a larger `timeout`."
         )
-
-
-def _check_counts(num_workers: int, max_restarts: int) -> None:
-    if num_workers < 1:
-        raise UsageError.of("num_workers", "at least 1", num_workers)
-    if max_restarts < 0:
-        raise UsageError.of("max_restarts", "at least 0", max_restarts)

@@ -96,11 +96,6 @@ def saved_for(name: str, saved: Mapping[str, Any]) -> Saved | None:
     return Saved(keys, entries, names)
 
 
-def is_to_wait(part: Variables, saved: Saved) -> bool:
-    """Whether a part has fewer variables than were saved, and may get more when built."""
-    return len(part.variables) < len(saved.entries) and bool(_compat.unbuilt(part.owner))
-
-
 @final
 class Waiting:
     """The values of a model, layer or optimizer that does not have all its variables yet."""
@@ -161,7 +156,8 @@ def plan_of(
                 f"the names they were saved under, or leave {part.name!r} out."
             )
         if isinstance(part, Variables) and found is not None:
-            if is_to_wait(part, found):
+            # It may get more variables when it is built.
+            if len(part.variables) < len(found.entries) and _compat.unbuilt(part.owner):
                 later.append((part, found))
             else:
                 plan += found.matched(part)
@@ -290,7 +286,7 @@ def _check(arrays: Arrays, plan: Sequence[tuple[Any, str]]) -> None:
 
 
 def _nothing() -> None:
-    """Do nothing."""
+    """Do nothing; a function with a name can be pickled."""
 
 
 class _FollowedList(UserList[Any]):

@@ -372,7 +372,11 @@ def _with_slots(
     """
     trained = _compat.trainable_variables(part.owner) if part.owner.built else []
     attributes = (pair for pair in vars(part.owner).items() if pair[0] not in AGAIN)
-    lists = {name: held for name, held in attributes if _is_list_for(trained, held)}
+    lists = {
+        name: held
+        for name, held in attributes
+        if isinstance(held, list) and len(held) == len(trained) > 0
+    }
     of = {id(slot): one for held in lists.values() for slot, one in zip(held, trained, strict=True)}
     for slot, there in found:
         own = nodes.get(id(of.get(id(slot))))
@@ -387,10 +391,6 @@ def _with_slots(
     given = {id(one) for one, _ in found}
     left = [one.path for one in part.variables if id(one) not in given]
     return found, f"the checkpoint has no values for {left[:3]}" if left else ""
-
-
-def _is_list_for(variables: Sequence[Any], held: Any) -> bool:
-    return isinstance(held, list) and len(held) == len(variables) > 0
 
 
 def _plain(name: str) -> str:

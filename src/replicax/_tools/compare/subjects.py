@@ -8,7 +8,6 @@ has no bias, whose gradient would be zero."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
@@ -81,8 +80,6 @@ _LOADERS = {"digits": _digits, "cifar10": _cifar10}
 
 
 def _download_cifar10() -> tuple[_Arrays, _Arrays]:
-    import keras
-
     try:
         return keras.datasets.cifar10.load_data()
     except Exception as error:  # Keras raises a plain Exception when a download fails
@@ -115,12 +112,9 @@ def build_model(name: str, shape: tuple[int, ...]) -> keras.Model:
     if name not in _RECIPES:
         raise unknown("model", name, _RECIPES)
     inputs = keras.Input(shape, name="inputs")
-    logits = layers.Dense(10, name="logits")(_RECIPES[name].features(_centred(inputs)))
+    centred = layers.Rescaling(2.0, -1.0, name="centre")(inputs)
+    logits = layers.Dense(10, name="logits")(_RECIPES[name][0](centred))
     return keras.Model(inputs, logits, name=name)
-
-
-def _centred(images: _Tensor) -> _Tensor:
-    return layers.Rescaling(2.0, -1.0, name="centre")(images)
 
 
 def new_optimizer(name: str) -> keras.Optimizer:
@@ -129,7 +123,7 @@ def new_optimizer(name: str) -> keras.Optimizer:
     Its steps are proportional to the gradient. Adam divides by the gradient's size, and so makes as
     much of a gradient of rounding errors as of any other.
     """
-    return keras.optimizers.SGD(_RECIPES[name].learning_rate, momentum=0.9)
+    return keras.optimizers.SGD(_RECIPES[name][1], momentum=0.9)
 
 
 def _mlp(images: _Tensor) -> _Tensor:
@@ -176,17 +170,5 @@ def _convolution(x: _Tensor, filters: int, *, name: str, stride: int = 1) -> _Te
     return layers.BatchNormalization(momentum=_BATCHNORM_MOMENTUM, name=f"{name}_norm")(x)
 
 
-@final
-@dataclass(frozen=True)
-class _Recipe:
-    """How a model turns images into features, and how fast it learns."""
-
-    features: Callable[[_Tensor], _Tensor]
-    learning_rate: float
-
-
-_RECIPES = {
-    "cnn": _Recipe(_cnn, 0.05),
-    "mlp": _Recipe(_mlp, 0.05),
-    "resnet20": _Recipe(_resnet20, 0.01),
-}
+# How a model turns images into features, and how fast it learns.
+_RECIPES = {"cnn": (_cnn, 0.05), "mlp": (_mlp, 0.05), "resnet20": (_resnet20, 0.01)}

@@ -208,16 +208,12 @@ _BITS = {"pred": 8, "token": 0, "opaque": 0}
 
 def _result_bytes(shape: str, kind: str, *, started: bool) -> int:
     """The bytes of an operation's result; the text of a start has the operands, too."""
-    sizes = [_array_bytes(*array) for array in _ARRAY.findall(_without_layouts(shape))]
+    sizes = [_array_bytes(*array) for array in _ARRAY.findall(re.sub(r"\{[^}]*\}", "", shape))]
     if started and kind == "all-gather":
         return sum(sizes[len(sizes) // 2 :])  # the operands, then as many results
     if started and kind in ("collective-permute", "collective-broadcast"):
         return sizes[min(1, len(sizes) - 1)]  # the operand, the result, two numbers
     return sum(sizes)
-
-
-def _without_layouts(shape: str) -> str:
-    return re.sub(r"\{[^}]*\}", "", shape)
 
 
 def _array_bytes(kind: str, dimensions: str) -> int:

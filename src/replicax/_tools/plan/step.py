@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -179,13 +180,9 @@ def shapes_of(batch: Any) -> Any:
 def bytes_per_device(arrays: Iterable[Any]) -> int:
     """The bytes of these arrays on one device; a divided array counts by its part."""
     return sum(
-        int(np.prod(leaf.sharding.shard_shape(leaf.shape), dtype=np.int64)) * _item_bytes(leaf)
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * np.dtype(leaf.dtype).itemsize
         for leaf in jax.tree.leaves(arrays)
     )
-
-
-def _item_bytes(leaf: Any) -> int:
-    return np.dtype(leaf.dtype).itemsize
 
 
 def _shape(variable: Any, layout: Any) -> Any:

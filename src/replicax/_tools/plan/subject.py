@@ -10,6 +10,7 @@ import contextlib
 import functools
 import importlib
 import inspect
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,7 @@ def _zeros(batch: Any) -> Any:
 
 
 def _numbers_in(variables: Iterable[Any]) -> int:
-    return sum(int(np.prod(variable.shape)) for variable in variables)
+    return sum(math.prod(variable.shape) for variable in variables)
 
 
 def subject(model: Any, batch: Any = None) -> Subject:
