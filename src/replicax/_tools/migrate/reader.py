@@ -31,7 +31,6 @@ from replicax._tools.migrate.values import (
     item_of,
     joined,
     located,
-    returned_value,
 )
 
 _CALLED_BY_KERAS = (
@@ -441,9 +440,11 @@ class Reader:
         match called:
             case Known(path=path):
                 found = kinds.find(path)
-                return Thing(found) if isinstance(found, type) else returned_value(found, path)
+                return (
+                    Thing(found) if isinstance(found, type) else kinds.returned(found, path, None)
+                )
             case Method(owner=owner, name=name):
-                return returned_value(getattr(owner.kind, name, None), name, owner)
+                return kinds.returned(getattr(owner.kind, name, None), name, owner.kind)
             case Thing() | Plain.TENSOR:
                 return Plain.TENSOR
             case Function():

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import ast
 import builtins
-import enum
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, final
 
 from replicax._tools.migrate import kinds
+from replicax._tools.migrate.kinds import Plain, Thing
 
 Home = tuple[str, int | None, int]  # a file, a cell, and lines of the cell above its Python
-
-
-@final
-class Plain(enum.Enum):
-    """Values without a class of TensorFlow's or Keras'."""
-
-    FOREIGN = "of Python itself or of another package"
-    TENSOR = "an array, or a nest of arrays"
-    NONE = "None, which another assignment may replace"
 
 
 @final
@@ -30,14 +21,6 @@ class Known:
 
     path: str
     imported: bool = field(default=False, compare=False)
-
-
-@final
-@dataclass(frozen=True)
-class Thing:
-    """An instance of a class of Replicax or Keras."""
-
-    kind: type
 
 
 @final
@@ -174,24 +157,13 @@ def attribute_value(found: Any, owner: Any, name: str) -> Any:
         if isinstance(owner, Thing) or kinds.is_noted(kinds.tensor(), name):
             return Method(owner if isinstance(owner, Thing) else Thing(kinds.tensor()), name)
         return Plain.FOREIGN if name in ("get", "items", "keys", "values") else None
-    if found is kinds.ARRAYS:
-        return Plain.TENSOR
-    return Thing(found) if isinstance(found, type) else None
+    return None if found is Plain.FOREIGN else found
 
 
 def is_added(classes: Collection[Class], kind: type, name: str) -> bool:
     """Whether one of the classes adds an attribute to `kind`: `self.model` may be of it."""
     bases = (one.base() for one in classes if name in one.names)
     return any(base is not None and issubclass(base, kind) for base in bases)
-
-
-def returned_value(function: Any, name: str, owner: Thing | None = None) -> Any:
-    found = kinds.returned(function, name, owner and owner.kind)
-    if found is kinds.ARRAYS:
-        return Plain.TENSOR
-    if found is kinds.PYTHON:
-        return Plain.FOREIGN
-    return Thing(found) if isinstance(found, type) else None
 
 
 def instance_of(value: Any) -> Any:
