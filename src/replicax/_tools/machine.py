@@ -137,7 +137,6 @@ def _version(package: str) -> str:
 _BUSY = 0.2  # the part of the cores that others may take
 
 
-@final
 class OtherPrograms:
     """Measures, from when it is made, how many of this process' cores other programs take."""
 

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Generator
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from rich.progress import (
     BarColumn,
@@ -40,7 +40,6 @@ class Listener:
         """The job is done; `text` is its result."""
 
 
-@final
 class Lines(Listener):
     """Prints a line for each event, for files and pipes."""
 
@@ -76,7 +75,6 @@ class Lines(Listener):
         print(f"{self._job}: {text}", flush=True)
 
 
-@final
 class Bars(Listener):
     """Draws a bar for each job, for people at a terminal."""
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast, final
+from typing import Any, cast
 
 from replicax._core.env import RX_CLUSTER_SECRET
 from replicax._core.errors import UsageError
@@ -40,7 +40,6 @@ exit $code
 """
 
 
-@final
 @dataclass(frozen=True)
 class Batch:
     """What was asked for; see `replicax slurm --help`."""
@@ -157,7 +156,6 @@ _WORDS = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}
 _UNPRINTABLE = re.compile(r"[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
-@final
 @dataclass(frozen=True)
 class Manifests:
     """What was asked for; see `replicax k8s --help`."""

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import final
 
 from replicax._core.env import (
     JAX_PLATFORMS,
@@ -30,7 +29,6 @@ _INSIDE = str(Path(__file__).with_name("_inside.py"))
 CALLED = str(Path(__file__).with_name("_called.py"))  # what a worker runs that calls a function
 
 
-@final
 @dataclass(frozen=True)
 class Program:
     """What every worker runs, with the descriptors of open files that it inherits."""
@@ -55,7 +53,6 @@ class Program:
         return (*(("-m",) if self.is_module else ()), self.target, *self.args)
 
 
-@final
 @dataclass(frozen=True)
 class Surroundings:
     """What the workers' environments are made of, beside the cluster.

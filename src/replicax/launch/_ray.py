@@ -20,7 +20,7 @@ from itertools import cycle
 from pathlib import Path
 from textwrap import shorten
 from threading import Thread
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, final
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from replicax._core.env import JAX_PLATFORMS, RX_PROCESSES_HERE
 from replicax._core.errors import ClusterError
@@ -58,7 +58,6 @@ class Place(NamedTuple):
     descriptors: tuple[int, ...]
 
 
-@final
 class FarEnd:
     def __init__(self, call: bytes) -> None:
         self._held = ExitStack()  # until this process ends
@@ -118,7 +117,6 @@ class FarEnd:
         return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
 
-@final
 class FarProcess:
     """A far end in the place of a process here: what a `Worker` asks of its `Popen`.
 
@@ -193,7 +191,6 @@ def _write(descriptor: int, data: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-@final
 @dataclass(frozen=True)
 class Bundles:
     """What each worker asks Ray for, how many there are at least, and how they are placed."""
@@ -204,7 +201,6 @@ class Bundles:
     pack: bool = False
 
 
-@final
 class RayWorkers:
     """The tasks of a Ray cluster, placed anew for each attempt.
 

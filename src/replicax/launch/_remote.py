@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from replicax._core.errors import ClusterError, ReplicaxError, UsageError
 from replicax._processes.child import BEGUN, ProcessPlan, Watcher, Worker, as_of_shell
@@ -40,7 +40,6 @@ _SECONDS_TO_LEAVE = _SECONDS_OF_SILENCE + Grace().after_failure + 5.0
 _BETWEEN_TRIES = 0.5
 
 
-@final
 @dataclass(frozen=True)
 class Order:
     """What a host is asked for; without `place` only whether it could.
@@ -190,7 +189,6 @@ def _run(planned: ProcessPlan, launcher: _Launcher, signals: Signals) -> int:
     return as_of_shell(worker.returncode or 0)
 
 
-@final
 class _Launcher:
     """What the launcher asks for, until it is gone."""
 

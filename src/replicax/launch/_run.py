@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, final
+from typing import TYPE_CHECKING, TypeAlias
 
 from replicax._core.env import (
     RX_CLUSTER_SECRET,
@@ -45,7 +45,6 @@ _BAD_ARGUMENT = 2
 _SECRET_BYTES = 32
 
 
-@final
 @dataclass(frozen=True)
 class Request:
     """What was asked for; see `replicax run --help`."""

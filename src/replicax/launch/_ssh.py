@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, NamedTuple, final
+from typing import TYPE_CHECKING, NamedTuple
 
 from replicax._core.errors import UsageError
 from replicax._processes.child import RX_RESTART, ProcessPlan
@@ -157,7 +157,6 @@ class Placed(NamedTuple):
     address: str
 
 
-@final
 @dataclass(frozen=True)
 class Ssh:
     """How a host is reached, and with which Python its workers run.
@@ -223,7 +222,6 @@ def _folder(environ: Mapping[str, str]) -> str:
     return str(Path.cwd())
 
 
-@final
 class Hosts:
     """The tasks of all hosts, planned for each attempt."""
 
@@ -297,7 +295,6 @@ class Hosts:
         return [(task.job, task.index) for task, host, _ in self._placed if host == at]
 
 
-@final
 class _Asked:
     """A host that was asked whether it could run the program."""
 

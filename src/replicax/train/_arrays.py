@@ -8,7 +8,7 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +30,6 @@ class _Part:
     crc32: int
 
 
-@final
 class Arrays(Mapping[str, np.ndarray]):
     """The arrays of a checkpoint, each read when it is asked for.
 

@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, BinaryIO, final
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from replicax._core.errors import UsageError
 
@@ -26,7 +26,6 @@ def is_of_arrays(name: str) -> bool:
     return bool(_OF_ARRAYS.fullmatch(name))
 
 
-@final
 class Bucket:
     def __init__(self, url: str) -> None:
         self._url = url

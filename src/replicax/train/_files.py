@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, BinaryIO, final
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -118,7 +118,6 @@ def whole(name: str, array: np.ndarray) -> Piece:
     return Piece(name, array.dtype.name, array.shape, whole_box(array.shape), lambda: [array])
 
 
-@final
 class Draft:
     """A checkpoint in the making: the chief makes it, and commits what all have written.
 

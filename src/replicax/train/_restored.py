@@ -6,7 +6,7 @@ import zlib
 from collections import UserDict, UserList
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from replicax._core.errors import CheckpointError, UsageError
 from replicax._input.iterator import DistributedIterator
@@ -96,7 +96,6 @@ def saved_for(name: str, saved: Mapping[str, Any]) -> Saved | None:
     return Saved(keys, entries, names)
 
 
-@final
 class Waiting:
     """The values of a model, layer or optimizer that does not have all its variables yet."""
 
@@ -187,7 +186,6 @@ def set_states(channel: Channel, parts: Sequence[Part], saved: dict[str, Any]) -
             part.owner.set_state(states[channel.index if len(states) == channel.size else 0])
 
 
-@final
 class Restored:
     """A checkpoint that was read, and the objects that have got their values from it.
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -131,7 +131,6 @@ _COUNTER = "save_counter"
 _Plan = list[tuple[Any, Node]]
 
 
-@final
 class RestoredGraph:
     """One of TensorFlow's checkpoints, and the objects that have got their values from it.
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -53,7 +53,6 @@ def together(channel: Channel, name: str, action: Callable[[], _Result]) -> _Res
     return result[0]
 
 
-@final
 class Writer:
     """A thread that writes while training goes on: one job at a time.
 
@@ -145,7 +144,6 @@ def make_room(path: str) -> None:
             os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
 
 
-@final
 class DividedSave:
     """A save of arrays that no worker has whole.
 

@@ -9,7 +9,7 @@ has no bias, whose gradient would be zero."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _Arrays = tuple[np.ndarray, np.ndarray]
 
 
-@final
 @dataclass(frozen=True)
 class Dataset:
     """The data that a model is trained and tested on, with ten classes.

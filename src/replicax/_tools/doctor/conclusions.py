@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import final
 
 from replicax._core.events import COMPILE, COMPUTE, COPY, INPUT
 from replicax._tools.profile.result import COLLECTIVES, LAUNCH, PARTS, Profile
@@ -19,7 +18,6 @@ SLOW_FACTOR = 2.0
 FEW_ROWS = 16
 
 
-@final
 @dataclass(frozen=True)
 class Finding:
     """Something that takes a share of a step, with a sentence of what was measured."""
@@ -58,7 +56,6 @@ def _less(finding: Finding, late: Finding) -> Finding:
     return replace(finding, share=max(0.0, finding.share - late.share))
 
 
-@final
 @dataclass(frozen=True)
 class _Rule:
     """A part of a step that takes too long, by itself: what was measured, and advice."""
@@ -187,7 +184,6 @@ def _share(profile: Profile, parts: Iterable[str]) -> float:
 STRONG, WEAK = "strong", "weak"
 
 
-@final
 @dataclass(frozen=True)
 class Point:
     """A number of replicas, beside the smallest one.

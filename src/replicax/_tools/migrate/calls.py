@@ -6,7 +6,7 @@ import ast
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any
 
 from replicax._tools.migrate import kinds
 from replicax._tools.migrate.names import CHANGED, MISSING, WHOLE
@@ -28,7 +28,6 @@ from replicax.tf._keras2.arguments import Change, Given, LeftOut, Renamed
 LOOK = "look"
 
 
-@final
 @dataclass(frozen=True)
 class Remark:
     """A remark on a call, an attribute or a method: `MISSING`, `CHANGED` or `LOOK`.
@@ -41,7 +40,6 @@ class Remark:
     ends: bool = False
 
 
-@final
 @dataclass
 class Judged:
     """What is found in a module: at a line of a piece each."""
@@ -63,7 +61,6 @@ def judge(sources: Mapping[str, Sequence[tuple[Home, ast.Module]]]) -> dict[str,
     return judging.found
 
 
-@final
 class _Judge:
     """Hears from the reader what it reads."""
 
@@ -245,7 +242,6 @@ _REGISTERING = (
 LAYER, LOAD = "tf.keras.layers.Lambda", "tf.keras.models.load_model"
 
 
-@final
 class Lambdas:
     """The `Lambda` layers of models of a program, and the calls that load a model."""
 

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from libcst import ParserSyntaxError
 
@@ -26,7 +26,6 @@ _MAIN = re.compile(r"""^if\s+__name__\s*==\s*["']__main__["']""", re.MULTILINE)
 _SCRIPT = re.compile(r"(?:^|_)(?:main|train|run|evaluate|eval|predict|finetune|benchmark)(?:_|$)")
 
 
-@final
 @dataclass(frozen=True, order=True)
 class Place:
     """A place: a file, a cell from 1 (0 in a script), and the line in it."""
@@ -39,7 +38,6 @@ class Place:
         return f"{self.file}[{self.cell}]:{self.line}" if self.cell else f"{self.file}:{self.line}"
 
 
-@final
 @dataclass(frozen=True, order=True)
 class Missing:
     """A missing thing, its place, and what to use instead.
@@ -53,7 +51,6 @@ class Missing:
     ends: bool
 
 
-@final
 @dataclass(eq=False)
 class Findings:
     """What is found in a file; `trees` are its modules: one more for each `%%writefile`."""
@@ -88,7 +85,6 @@ class Findings:
                 yield Missing(place, remark.text, "", remark.ends)
 
 
-@final
 @dataclass(frozen=True)
 class Judgement:
     """The verdict on a program: the file that it starts with, and those that it imports."""

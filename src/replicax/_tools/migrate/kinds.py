@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, final
+from typing import Any
 
 from replicax.tf._absent import ABSENT, CHANGES
 from replicax.tf._keras2.arguments import ARGUMENTS, Change
@@ -61,7 +61,6 @@ ASKING = (
 _POPPED = re.compile(r"""kwargs\.(?:pop|get)\(\s*["'](\w+)|["'](\w+)["'] in kwargs""")
 
 
-@final
 class Plain(enum.Enum):
     """Values without a class of TensorFlow's or Keras'."""
 
@@ -70,7 +69,6 @@ class Plain(enum.Enum):
     NONE = "None, which another assignment may replace"
 
 
-@final
 @dataclass(frozen=True)
 class Thing:
     """An instance of a class of Replicax or Keras."""

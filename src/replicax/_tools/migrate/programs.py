@@ -14,7 +14,7 @@ import tokenize
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from replicax._core.errors import UsageError
 
@@ -32,7 +32,6 @@ _HIDDEN = re.compile(rf"[ \t]*(?:.*= )?(?:pass|None)  # {_MARK} (\d+)")
 _BACKEND = re.compile(r"(%(?:set_)?env\s+KERAS_BACKEND[= ]\s*)tensorflow\b")
 
 
-@final
 @dataclass(frozen=True)
 class Piece:
     """Python of a script, or of a notebook's cell, whose magics are masked."""
@@ -67,7 +66,6 @@ class Piece:
         return self.head + "".join(result)
 
 
-@final
 @dataclass(frozen=True)
 class Program:
     """A script or notebook; `rebuild` makes the file's bytes of the sources of the pieces."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, final
+from typing import Any
 
 from replicax._tools.migrate import kinds
 from replicax._tools.migrate.names import whole_name
@@ -40,7 +40,6 @@ _CALLED_BY_KERAS = (
 _PASSES = 6  # values get one call further in each pass
 
 
-@final
 class Reader:
     """Reads all files of a folder together, since they import each other.
 

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from replicax._processes.rules import sigterm_as_exit
 from replicax._tools.migrate.findings import RUNS, Findings, Judgement
@@ -31,7 +31,6 @@ _OF_THE_MACHINE = (
 )  # fmt: skip
 
 
-@final
 @dataclass(frozen=True)
 class Outcome:
     """What a run showed, in words; whether it agrees with the verdict, None if nobody can tell."""

@@ -6,7 +6,7 @@ import ast
 import builtins
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any
 
 from replicax._tools.migrate import kinds
 from replicax._tools.migrate.kinds import Plain, Thing
@@ -14,7 +14,6 @@ from replicax._tools.migrate.kinds import Plain, Thing
 Home = tuple[str, int | None, int]  # a file, a cell, and lines of the cell above its Python
 
 
-@final
 @dataclass(frozen=True)
 class Known:
     """A name of TensorFlow or Keras, such as "tf.data.Dataset"."""
@@ -23,7 +22,6 @@ class Known:
     imported: bool = field(default=False, compare=False)
 
 
-@final
 @dataclass(frozen=True)
 class Method:
     """An attribute of an instance, to be called."""
@@ -32,7 +30,6 @@ class Method:
     name: str
 
 
-@final
 @dataclass(frozen=True)
 class Many:
     """A tuple or list; unless it is exact, its items stand for any number of them."""
@@ -41,7 +38,6 @@ class Many:
     is_exact: bool = True
 
 
-@final
 @dataclass(frozen=True)
 class Class:
     node: ast.ClassDef
@@ -60,7 +56,6 @@ class Class:
         return next((kind for b in found if isinstance(kind := kinds.find(b.path), type)), None)
 
 
-@final
 @dataclass(frozen=True)
 class Item:
     """An instance of a class of the program; with `above`, what `super()` is in it."""
@@ -69,7 +64,6 @@ class Item:
     above: bool = False
 
 
-@final
 @dataclass(frozen=True)
 class Function:
     """A function of the program; with `item`, a method of an instance."""
@@ -84,7 +78,6 @@ class Function:
         return {ast.unparse(one).rpartition(".")[2] for one in found}
 
 
-@final
 @dataclass(frozen=True)
 class Rest:
     """The `**kwargs` of a function of the program."""
@@ -92,13 +85,11 @@ class Rest:
     node: Any
 
 
-@final
 @dataclass(frozen=True)
 class File:
     name: str
 
 
-@final
 @dataclass
 class Scope:
     """Names of a module, a class or a function."""

@@ -6,7 +6,7 @@ import contextlib
 import functools
 from collections.abc import Generator, Sequence
 from numbers import Real
-from typing import Any, final
+from typing import Any
 
 import jax
 
@@ -93,7 +93,6 @@ def _owner(model_or_step: Any) -> Strategy:
     return owner or get_strategy()
 
 
-@final
 class _Search:
     """Compiles a step for one batch after the other."""
 

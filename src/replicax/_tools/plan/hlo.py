@@ -16,7 +16,6 @@ from typing import final
 ENTRY = "ENTRY"
 
 
-@final
 @dataclass(frozen=True)
 class Instruction:
     """One line of a computation; operands are names of instructions, or the value of a constant."""

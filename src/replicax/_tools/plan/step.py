@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from replicax._core.topology import Topology
 
 
-@final
 @dataclass(frozen=True)
 class Lowered:
     """A step before compilation, with the bytes of its arguments on one device.
@@ -229,7 +228,6 @@ class Memory:
         return self.parameters + self.optimizer + self.batch + self.temporaries + self.rest
 
 
-@final
 @dataclass(frozen=True)
 class Reading:
     """A compiled step; operations and bytes are those of one device, as XLA counts them."""
@@ -244,7 +242,6 @@ class Reading:
         return self.memory.total
 
 
-@final
 @dataclass(frozen=True)
 class TooLarge:
     """A step that the compiler refused because of its memory, in bytes where it says so."""

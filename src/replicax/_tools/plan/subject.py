@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, final
+from typing import Any, NoReturn
 
 import jax
 import keras
@@ -36,7 +36,6 @@ from replicax._tools.plan.step import (
 from replicax._tools.script import noting, replaced, run_program
 
 
-@final
 @dataclass(frozen=True)
 class Subject:
     """Something that can be lowered for a strategy and a batch."""

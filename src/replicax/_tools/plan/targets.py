@@ -53,7 +53,6 @@ _HOST = (2, 2, 1)
 _CHIP_CONFIGS = {"v4": "megacore"}
 
 
-@final
 @dataclass(frozen=True)
 class Target:
     """Devices, described or real, that a program is compiled for.

@@ -102,7 +102,6 @@ class Plan:
         return self.warm_up + self.steps + self.traced
 
 
-@final
 class ProgramUse:
     """A program that steps have run, for arguments of one kind, and the rows of its batch."""
 
@@ -111,7 +110,6 @@ class ProgramUse:
         self.calls = 0
 
 
-@final
 class Recorder:
     """Notes spans and steps; `begun` counts the training steps that have begun.
 

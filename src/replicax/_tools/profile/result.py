@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass, fields
-from typing import Any, final
+from typing import Any
 
 from replicax._core.events import COMPILE, COMPUTE, COPY, INPUT, WORKERS
 from replicax._tools.plan.hlo import KINDS, collectives, computations
@@ -31,7 +31,6 @@ WAITING = (COLLECTIVES, LAUNCH, WORKERS)
 """Those in which one process waits for others."""
 
 
-@final
 @dataclass(frozen=True)
 class DeviceUse:
     """What one device did in a step, in seconds; `busy` is a part of the step.
@@ -47,7 +46,6 @@ class DeviceUse:
     peak_bytes: int | None = None
 
 
-@final
 @dataclass(frozen=True)
 class Slowest:
     """The device that the others wait for."""
@@ -57,7 +55,6 @@ class Slowest:
     seconds: float  # beyond that median, in a step
 
 
-@final
 @dataclass(frozen=True)
 class Profile:
     """What the steps of a program took.
@@ -113,7 +110,6 @@ class Profile:
         return Slowest(last.name, factor, last.own - usual)
 
 
-@final
 @dataclass(frozen=True)
 class Collectives:
     """The collective operations of one kind, such as `all-reduce`, that a program runs.
@@ -126,7 +122,6 @@ class Collectives:
     bytes: int
 
 
-@final
 @dataclass(frozen=True)
 class ProgramFacts:
     """What a compiled program says of itself: bytes on one device.

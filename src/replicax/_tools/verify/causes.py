@@ -50,7 +50,6 @@ class Cause:
     text: str
 
 
-@final
 @dataclass(frozen=True)
 class Evidence:
     """The evidence of a run that differs from one device's: the first differing step."""

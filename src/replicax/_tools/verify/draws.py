@@ -11,7 +11,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 _OF_SHAPE = ("normal", "uniform", "truncated_normal", "randint")
 
 
-@final
 class Draws:
     """Aligns the replicas' draws, and records those that cannot be aligned."""
 

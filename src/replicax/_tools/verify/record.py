@@ -45,7 +45,6 @@ class Value:
     aggregation: str = "none"  # of different values that replicas write
 
 
-@final
 @dataclass(frozen=True)
 class Given:
     """An array that a step was computed from, as a digest of each row."""
@@ -54,7 +53,6 @@ class Given:
     is_divided: bool  # a value with a component for each replica
 
 
-@final
 @dataclass(frozen=True)
 class Seen:
     """A step after it was computed: a `train step`, `run`, or `call of train_step`.
@@ -71,7 +69,6 @@ class Seen:
         return {key: value for key, value in self.values.items() if value.kind in kinds}
 
 
-@final
 @dataclass
 class Run:
     """A program's training under one strategy."""
@@ -90,7 +87,6 @@ class Run:
 _NUMBER = re.compile(r"_\d+(?=[_/]|$)")
 
 
-@final
 class Recorder:
     """Fills a record while a program trains."""
 
@@ -222,7 +218,6 @@ def _digest(row: Any) -> bytes:
     return hashlib.blake2b(np.ascontiguousarray(row).tobytes(), digest_size=8).digest()
 
 
-@final
 class Gradients:
     """Sees the gradients of all optimizers that are built while it watches."""
 
