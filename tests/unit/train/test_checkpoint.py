@@ -291,7 +291,7 @@ def test_an_attribute_is_saved_whatever_its_name_begins_with(tmp_path):
     checkpoint.restore(path)
     assert float(checkpoint._hidden) == 1.0
     with pytest.raises(UsageError, match="_writing"):
-        rx.train.Checkpoint(_writer=total)
+        rx.train.Checkpoint(_writing=total)
 
 
 @pytest.mark.parametrize(
