@@ -125,8 +125,8 @@ def _doing(operation: str, name: str, body: _Body) -> Instruction:
 
 def _element(name: str, body: _Body) -> int:
     """The number of this element in the loop's state."""
-    index = re.search(r"\bindex=(\d+)", _doing("get-tuple-element", name, body).line)
-    return int(index[1]) if index else -1
+    line = _COMMENT.sub("", _doing("get-tuple-element", name, body).line)
+    return int(re.findall(r"\bindex=(\d+)", line)[0])
 
 
 def _constant(name: str, body: _Body) -> int:
