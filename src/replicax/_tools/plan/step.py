@@ -230,31 +230,27 @@ class Memory:
 
 @dataclass(frozen=True)
 class Reading:
-    """A compiled step; operations and bytes are those of one device, as XLA counts them."""
+    """A compiled step on one device, as XLA counts it.
 
-    memory: Memory
-    flops: float
-    memory_traffic: float
-    collectives: tuple[Collective, ...]
+    The compiler refuses one that needs too much memory: it has no `memory`, but what the compiler
+    said is `needed` and `available`.
+    """
 
-    def needs(self, capacity: int) -> int:
-        """The bytes that it needs."""
-        return self.memory.total
-
-
-@dataclass(frozen=True)
-class TooLarge:
-    """A step that the compiler refused because of its memory, in bytes where it says so."""
-
-    needed: int | None
+    memory: Memory | None = None
+    flops: float = 0.0
+    memory_traffic: float = 0.0
+    collectives: tuple[Collective, ...] = ()
+    needed: int | None = None
     available: int | None = None
 
     def needs(self, capacity: int) -> int | None:
-        """The bytes that it needs, more than there are; None if the compiler does not say."""
+        """The bytes that it needs; of a refused one more than there are, None if nobody says."""
+        if self.memory is not None:
+            return self.memory.total
         return None if self.needed is None else max(self.needed, capacity + 1)
 
 
-def compile_and_read(lowered: Lowered, devices: int) -> Reading | TooLarge:
+def compile_and_read(lowered: Lowered, devices: int) -> Reading:
     """Compile a step and read what it needs."""
     try:
         compiled = lowered.program.compile()
@@ -288,14 +284,14 @@ _NEEDED = re.compile(r"(?:total memory required[^(]*\(|[Uu]sed )(\d[\d.]*)([KMGT
 _AVAILABLE = re.compile(r"(?:available HBM \(|[Uu]sed [\d.]+[KMGT]? of )(\d[\d.]*)([KMGT]?)")
 
 
-def too_large(said: str) -> TooLarge:
+def too_large(said: str) -> Reading:
     """The numbers in the compiler's error for a program that is too large.
 
     Such as `… the total memory required for HLO temporaries (180.19G) exceeds available HBM
     (15.75G).`
     """
     needed, available = _NEEDED.search(said), _AVAILABLE.search(said)
-    return TooLarge(
+    return Reading(
         needed=_bytes(*needed.groups()) if needed else None,
         available=_bytes(*available.groups()) if available else None,
     )

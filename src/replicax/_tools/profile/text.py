@@ -33,12 +33,8 @@ def to_json(profile: Profile) -> str:
 
 
 def as_data(profile: Profile) -> dict[str, Any]:
-    data = asdict(profile)
-    if profile.program is not None:
-        for name in ("communication", "callbacks"):
-            data["program"][name] = sorted(data["program"][name])
     slowest = profile.slowest
-    return {**data, "slowest": asdict(slowest) if slowest else None}
+    return {**asdict(profile), "slowest": asdict(slowest) if slowest else None}
 
 
 def _page(profile: Profile, table: _Table, wrapped: Callable[[str], str]) -> str:
