@@ -191,10 +191,6 @@ def run(
         >>> rx.launch.run("math:sqrt", num_workers=2, devices_per_worker=1, args=[9.0])
         [3.0, 3.0]
     """
-    if num_workers < 1:
-        raise UsageError.of("num_workers", "at least 1", num_workers)
-    if max_restarts < 0:
-        raise UsageError.of("max_restarts", "at least 0", max_restarts)
     surroundings = Surroundings(
         os.environ, devices_per_worker, cores=os.cpu_count() or 1, extra=env or {}
     )
@@ -216,6 +212,10 @@ def _run(
     timeout: float | None,
     metrics: str | None,
 ) -> list[Any]:
+    if num_workers < 1:
+        raise UsageError.of("num_workers", "at least 1", num_workers)
+    if max_restarts < 0:
+        raise UsageError.of("max_restarts", "at least 0", max_restarts)
     program, is_script = _program_of(fn_or_script, args)
     with ExitStack() as opened:
         files = [opened.enter_context(tempfile.TemporaryFile()) for _ in range(1 + num_workers)]
