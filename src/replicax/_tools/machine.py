@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -18,8 +19,6 @@ from replicax._core.env import OF_JAX, cores, set_among
 from replicax._core.machine.memory import machine_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import jax
 
 
@@ -29,8 +28,6 @@ _PACKAGES = ("jax", "jaxlib", "keras", "numpy")
 @final
 @dataclass(frozen=True)
 class Device:
-    """One device that JAX sees."""
-
     name: str  # such as `GPU:0`
     kind: str  # what the maker calls it
     platform: str  # `cpu`, `gpu` or `tpu`
@@ -60,7 +57,6 @@ class Machine:
 
 
 def inspect_machine() -> Machine:
-    """Describe the machine that this process runs on."""
     import jax
 
     return Machine(
@@ -94,7 +90,6 @@ def choose_devices(replicas: int | None) -> list[jax.Device]:
 
 
 def device_name(device: jax.Device) -> str:
-    """The short name of a device, such as `GPU:0`."""
     return f"{device.platform.upper()}:{device.id}"
 
 
@@ -142,7 +137,6 @@ def _version(package: str) -> str:
 _BUSY = 0.2  # the part of the cores that others may take
 
 
-@final
 class OtherPrograms:
     """Measures, from when it is made, how many of this process' cores other programs take."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from typing import TYPE_CHECKING, Self, final
+from collections.abc import Generator
+from typing import TYPE_CHECKING
 
 from rich.progress import (
     BarColumn,
@@ -12,14 +14,11 @@ from rich.progress import (
     Progress,
     SpinnerColumn,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.text import Text
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Task
 
 
 _EVERY = 30.0  # seconds between lines that tell how far a long job is
@@ -27,12 +26,6 @@ _EVERY = 30.0  # seconds between lines that tell how far a long job is
 
 class Listener:
     """Hears what a tool does, one job after another; this one says nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def begin(self, job: str, *, steps: int) -> None:
         """A job of so many steps begins."""
@@ -47,7 +40,6 @@ class Listener:
         """The job is done; `text` is its result."""
 
 
-@final
 class Lines(Listener):
     """Prints a line for each event, for files and pipes."""
 
@@ -70,7 +62,8 @@ class Lines(Listener):
         if now - self._said >= _EVERY and self._done < self._steps:
             self._said = now
             left = (now - self._began) / self._done * (self._steps - self._done)
-            self._print(f"{self._done} of {self._steps} steps, about {_duration(left)} left")
+            about = f"{left:.0f} s" if left < 90 else f"{left / 60:.0f} min"
+            self._print(f"{self._done} of {self._steps} steps, about {about} left")
 
     def report(self, text: str) -> None:
         """Print the event."""
@@ -82,60 +75,42 @@ class Lines(Listener):
         print(f"{self._job}: {text}", flush=True)
 
 
-class _Left(TimeRemainingColumn):
-    def render(self, task: Task) -> Text:
-        """The time that is left, as long as it is known."""
-        left = None if task.finished else task.time_remaining
-        return Text("" if left is None else f"{_duration(left)} left", style="dim")
-
-
-@final
 class Bars(Listener):
     """Draws a bar for each job, for people at a terminal."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._progress = Progress(
-            SpinnerColumn(finished_text="[green]✓"),
-            TextColumn("{task.description:<16}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            _Left(),
-            TextColumn("[dim]{task.fields[text]}"),
-            console=console,
-            refresh_per_second=5,  # more would take time from what is measured
-        )
-        self._task = self._progress.add_task("", visible=False, text="")
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task = progress.add_task("", visible=False, text="")
 
     def begin(self, job: str, *, steps: int) -> None:
-        """Add a bar."""
         self._task = self._progress.add_task(job, total=steps, text="")
 
     def advance(self) -> None:
-        """Move the bar by one step."""
         self._progress.advance(self._task)
 
     def report(self, text: str) -> None:
-        """Show the event beside the bar."""
         self._progress.update(self._task, text=text)
 
     def end(self, text: str) -> None:
-        """Fill the bar and show the result beside it."""
         total = self._progress.tasks[self._task].total
         self._progress.update(self._task, completed=total, text=text)
 
 
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+@contextlib.contextmanager
+def bars(console: Console | None = None) -> Generator[Bars, None, None]:
+    """Show bars in a `with` block."""
+    with Progress(
+        SpinnerColumn(finished_text="[green]✓"),
+        TextColumn("{task.description:<16}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        TextColumn("[dim]{task.fields[text]}"),
+        console=console,
+        refresh_per_second=5,  # more would take time from what is measured
+    ) as progress:
+        yield Bars(progress)
 
 
-def for_stdout() -> Listener:
-    """The listener that suits the standard output."""
-    return Bars() if sys.stdout.isatty() else Lines()
+def for_stdout() -> contextlib.AbstractContextManager[Listener]:
+    return bars() if sys.stdout.isatty() else contextlib.nullcontext(Lines())

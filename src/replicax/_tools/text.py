@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import math
 import textwrap
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from replicax._core.errors import UsageError, did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def aligned(headers: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
@@ -72,12 +69,10 @@ def html_table(
 
 
 def wrapped(line: str) -> str:
-    """A long line below a table, divided into several."""
     return textwrap.fill(line, 100, subsequent_indent="  ")
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things, such as `1 round` and `2 rounds`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -102,13 +97,11 @@ def _standard(value: Any) -> Any:
 
 
 def unknown(what: str, name: str, known: Collection[str]) -> UsageError:
-    """The error of a name that is none of those known."""
     meant = did_you_mean(name, known)
     return UsageError(f"No {what} {name!r} here.{meant} Use any of {', '.join(known)}.")
 
 
 def make_folder(folder: str | Path) -> Path:
-    """Make a folder, unless it is there."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:

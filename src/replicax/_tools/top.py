@@ -98,7 +98,6 @@ def is_up(worker: Mapping[str, Any]) -> bool:
 
 
 def state(worker: Mapping[str, Any]) -> str:
-    """What a worker does, in a word."""
     if not is_up(worker):
         code = worker.get(prometheus.EXIT_CODE)
         if code is None:

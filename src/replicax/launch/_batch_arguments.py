@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
-import argparse
 import re
-from typing import TYPE_CHECKING, Any
 
-from replicax.launch._run_arguments import add_program, not_negative, positive
-
-if TYPE_CHECKING:
-    from replicax.launch._run_arguments import Commands
+from replicax.launch._run_arguments import (
+    Commands,
+    Options,
+    add_number,
+    add_program,
+    matching,
+    not_negative,
+    positive,
+)
 
 # Of 40 characters at most, because the names of pods are longer.
 NAME = re.compile("[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+_name = matching(
+    NAME.pattern,
+    "have at most 40 lower-case letters, digits and hyphens, a letter first, as in train-1",
+)
+_namespace = matching(
+    "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?",
+    "have at most 63 lower-case letters, digits and hyphens, no hyphen first or last, as those "
+    "that `kubectl get namespaces` lists",
+)
+_quantity = matching(
+    r"[0-9]+(\.[0-9]+)?(m|[kMGTP]i?)?", "be a Kubernetes quantity such as 4, 500m or 16Gi"
+)
+_image = matching(
+    r"[\w.-]+(:\d+)?(/[a-z0-9._-]+)*(:[\w.-]+)?(@\w+:[0-9a-f]{32,})?",
+    "be an image such as registry.example/train:1",
+)
+# Slurm reads 2:00 as two minutes.
+_time = matching(
+    r"(?i)\d+|\d+:\d+:\d+|\d+-\d+(:\d+){0,2}|UNLIMITED|INFINITE",
+    "be [D-]H:M:S, such as 2:00:00, minutes or UNLIMITED",
+)
+_sbatch_option = matching(r"(?s)-.*", "be an option of sbatch, as in --sbatch=--account=me")
 
 _SLURM = """\
 Print a batch script in which `srun replicax run` starts a program as the workers of a cluster, or
@@ -39,7 +64,6 @@ exit code: 0; 2 for a bad argument."""
 
 
 def add_slurm(commands: Commands) -> None:
-    """Add the command `slurm`."""
     parser = commands.add_parser(
         "slurm",
         help="write, or submit, a batch script that runs a program on nodes of Slurm",
@@ -47,7 +71,7 @@ def add_slurm(commands: Commands) -> None:
         description=_SLURM,
         epilog=_SLURM_EXAMPLES,
     )
-    parser.add_argument("--nodes", type=positive, default=1, metavar="N", help="(default: 1)")
+    add_number(parser, "--nodes", "N", "", default=1)
     parser.add_argument(
         "--workers-per-node",
         type=positive,
@@ -86,7 +110,6 @@ def add_slurm(commands: Commands) -> None:
 
 
 def add_kubernetes(commands: Commands) -> None:
-    """Add the command `k8s`."""
     parser = commands.add_parser(
         "k8s",
         help="write manifests that run a program on Kubernetes",
@@ -97,19 +120,21 @@ def add_kubernetes(commands: Commands) -> None:
     parser.add_argument(
         "--image", type=image_name, help="an image with Replicax and the program; required"
     )
-    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="(default: 1)")
-    parser.add_argument(
+    add_number(parser, "--workers", "N", "", default=1)
+    add_number(
+        parser,
         "--ps",
-        type=positive,
-        metavar="M",
-        help="parameter servers; the program makes its strategy with "
-        'address="auto", num_workers=N, num_ps=M',
+        "M",
+        'parameter servers; the program makes its strategy with address="auto", num_workers=N, '
+        "num_ps=M",
     )
-    parser.add_argument("--gpus", type=positive, metavar="G", help="GPUs of each worker")
+    add_number(parser, "--gpus", "G", "GPUs of each worker")
     parser.add_argument(
-        "--cpus", type=quantity, metavar="C", help="CPU cores of each worker: 4 or 500m"
+        "--cpus", type=_quantity, metavar="C", help="CPU cores of each worker: 4 or 500m"
     )
-    parser.add_argument("--memory", type=quantity, metavar="BYTES", help="memory of each pod: 16Gi")
+    parser.add_argument(
+        "--memory", type=_quantity, metavar="BYTES", help="memory of each pod: 16Gi"
+    )
     parser.add_argument(
         "--name", type=_name, help="the name of all objects (default: the script's)"
     )
@@ -126,7 +151,7 @@ def add_kubernetes(commands: Commands) -> None:
     add_program(parser)
 
 
-def _add_restarts(parser: argparse.ArgumentParser, default: int, text: str) -> None:
+def _add_restarts(parser: Options, default: int, text: str) -> None:
     parser.add_argument(
         "--max-restarts",
         type=not_negative,
@@ -136,57 +161,6 @@ def _add_restarts(parser: argparse.ArgumentParser, default: int, text: str) -> N
     )
 
 
-def quantity(text: str) -> str:
-    """Read a number of CPUs or bytes as Kubernetes writes them."""
-    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?(m|[kMGTP]i?)?", text, re.ASCII):
-        raise argparse.ArgumentTypeError(
-            f"must be a Kubernetes quantity such as 4, 500m or 16Gi, got {text!r}"
-        )
-    return text
-
-
 def image_name(text: str) -> str:
     """Read the name of an image, as registries allow it, or a template of one."""
-    name = r"[\w.-]+(:\d+)?(/[a-z0-9._-]+)*(:[\w.-]+)?(@\w+:[0-9a-f]{32,})?"
-    is_template = "$" in text or "{{" in text
-    if not is_template and not re.fullmatch(name, text, re.ASCII):
-        raise argparse.ArgumentTypeError(
-            f"must be an image such as registry.example/train:1, got {text!r}"
-        )
-    return text
-
-
-def _time(text: str) -> str:
-    # Slurm reads 2:00 as two minutes.
-    forms = r"\d+|\d+:\d+:\d+|\d+-\d+(:\d+){0,2}|UNLIMITED|INFINITE"
-    if not re.fullmatch(forms, text, re.ASCII | re.IGNORECASE):
-        raise argparse.ArgumentTypeError(
-            f"must be [D-]H:M:S, such as 2:00:00, minutes or UNLIMITED, got {text!r}"
-        )
-    return text
-
-
-def _sbatch_option(text: str) -> str:
-    if not text.startswith("-"):
-        raise argparse.ArgumentTypeError(
-            f"must be an option of sbatch, as in --sbatch=--account=me, got {text!r}"
-        )
-    return text
-
-
-def _name(text: str) -> Any:
-    if not NAME.fullmatch(text):
-        raise argparse.ArgumentTypeError(
-            "must have at most 40 lower-case letters, digits and hyphens, a letter first, as in "
-            f"train-1, got {text!r}"
-        )
-    return text
-
-
-def _namespace(text: str) -> str:
-    if not re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", text):
-        raise argparse.ArgumentTypeError(
-            "must have at most 63 lower-case letters, digits and hyphens, no hyphen first or "
-            f"last, got {text!r}; `kubectl get namespaces` lists the namespaces"
-        )
-    return text
+    return text if "$" in text or "{{" in text else _image(text)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 
 def main(of_call: int, of_results: list[int]) -> None:
-    """Call the function and write what it returns."""
     # Replicax is imported from around this file, installed or not. The caller's path comes with
     # the call.
     sys.path.insert(0, str(Path(__file__).parents[2]))

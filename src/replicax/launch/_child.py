@@ -5,13 +5,10 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from replicax._processes.child import as_of_shell
 from replicax._processes.rules import sigterm_as_exit
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 INTERRUPTED = 128 + signal.SIGINT
 

@@ -9,8 +9,9 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from replicax._core.errors import ReplicaxError, did_you_mean
 from replicax.launch._batch_arguments import add_kubernetes, add_slurm
@@ -26,9 +27,6 @@ from replicax.launch._tool_arguments import (
     add_profile,
     add_verify,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _DESCRIPTION = """\
 The strategies of tf.distribute for Keras 3 on JAX.
@@ -84,7 +82,6 @@ def _run(request: dict[str, Any], typed: Sequence[str]) -> int:
 
 
 def _write(command: str, request: dict[str, Any]) -> int:
-    """Write what a scheduler reads."""
     from replicax.launch._jobs import Batch, Manifests, write_or_submit
 
     try:
@@ -109,7 +106,6 @@ def _for_script(typed: Sequence[str]) -> int:
 
 
 def build_parser() -> _Parser:
-    """The parser of `replicax` with all its commands."""
     parser = _Parser(prog="replicax", description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"replicax {_version()}")
     commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

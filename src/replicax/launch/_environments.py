@@ -7,14 +7,12 @@ devices: XLA:CPU can dead-lock in an all-reduce if a replica waits for a thread.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from replicax._core.env import cores, without_idle_libtpu
 from replicax.cluster_resolver._tpu_slice import chips_on_bus
 from replicax.launch._plan import device_variables
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 USUAL_REPLICAS = 2  # on a CPU
 _SPARE_DEVICES = 8
@@ -23,7 +21,6 @@ _SPARE_DEVICES = 8
 def environment_of(
     command: str, environ: Mapping[str, str], request: Mapping[str, Any]
 ) -> dict[str, str]:
-    """The environment of a command's child."""
     match command:
         case "top":
             return dict(environ)

@@ -15,15 +15,16 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib.machinery import PathFinder
 from math import inf
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from replicax._core.errors import ProcessesTimedOut, UsageError
 from replicax._processes.output import Sink
-from replicax._processes.rules import Rules, Signals
+from replicax._processes.rules import Outcome, Rules, Signals
 from replicax._processes.supervisor import run_attempts
 from replicax.launch._plan import CALLED, Program, Surroundings
 from replicax.launch._ray import Bundles, RayWorkers
@@ -36,16 +37,8 @@ from replicax.launch._run import (
     telling_secret,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from types import ModuleType
-
-    from replicax._processes.rules import Outcome
-
 
 class Call(NamedTuple):
-    """The function that a worker calls, with its arguments."""
-
     function: Callable[..., Any]
     args: tuple[Any, ...]
 
@@ -95,11 +88,6 @@ def save_result(descriptor: int, result: Any) -> None:
         _write(file, data)
 
 
-def load_results(files: Sequence[IO[bytes]]) -> list[Any]:
-    """Read what the workers' functions returned."""
-    return [_read(file.fileno()) for file in files]
-
-
 def _write(file: IO[bytes], data: bytes) -> None:
     file.write(data)
     file.flush()
@@ -123,7 +111,8 @@ def _result_by_value(result: Any) -> bytes:
 
 def _by_value(value: tuple[Callable[..., Any], tuple[Any, ...]]) -> bytes:
     """Pickle a function with its code, unless the workers can import it."""
-    cloudpickle, module = _cloudpickle(), _module_of(value[0])
+    cloudpickle = _cloudpickle()
+    module = sys.modules.get(getattr(value[0], "__module__", None) or "")
     if module is None or _can_be_imported(module.__name__):
         return cloudpickle.dumps(value)
     cloudpickle.register_pickle_by_value(module)
@@ -142,10 +131,6 @@ def _cloudpickle() -> Any:
             "`pip install 'replicax[data]'`, or pass the function's name, \"module:function\"."
         ) from None
     return cloudpickle
-
-
-def _module_of(function: Callable[..., Any]) -> ModuleType | None:
-    return sys.modules.get(getattr(function, "__module__", None) or "")
 
 
 def _can_be_imported(name: str) -> bool:
@@ -206,7 +191,6 @@ def run(
         >>> rx.launch.run("math:sqrt", num_workers=2, devices_per_worker=1, args=[9.0])
         [3.0, 3.0]
     """
-    _check_counts(num_workers, max_restarts)
     surroundings = Surroundings(
         os.environ, devices_per_worker, cores=os.cpu_count() or 1, extra=env or {}
     )
@@ -228,6 +212,10 @@ def _run(
     timeout: float | None,
     metrics: str | None,
 ) -> list[Any]:
+    if num_workers < 1:
+        raise UsageError.of("num_workers", "at least 1", num_workers)
+    if max_restarts < 0:
+        raise UsageError.of("max_restarts", "at least 0", max_restarts)
     program, is_script = _program_of(fn_or_script, args)
     with ExitStack() as opened:
         files = [opened.enter_context(tempfile.TemporaryFile()) for _ in range(1 + num_workers)]
@@ -240,7 +228,7 @@ def _run(
         results: Sequence[bytes] = ()
         with Signals().noted() as signals:
             if ray is None:
-                cluster = local_cluster(program, num_workers, surroundings).cluster
+                cluster = local_cluster(program, {"worker": num_workers}, surroundings)
             else:
                 files[0].seek(0)
                 workers = RayWorkers(
@@ -265,8 +253,9 @@ def _run(
                     rules=Rules(deadline=deadline, metrics=known),
                 )
         _raise_for(outcome, timeout)
-        _keep(results, files[1:])
-        return [None] * num_workers if is_script else load_results(files[1:])
+        for file, result in zip(files[1:], results, strict=False):  # others write it themselves
+            _write(file, result)
+        return [None if is_script else _read(file.fileno()) for file in files[1:]]
 
 
 def _program_of(
@@ -280,13 +269,6 @@ def _program_of(
     return program, is_script
 
 
-def _keep(results: Sequence[bytes], files: Sequence[IO[bytes]]) -> None:
-    """Write what Ray's workers returned, if anything, to where others write it themselves."""
-    for file, result in zip(files, results, strict=False):
-        file.write(result)
-        file.flush()
-
-
 def _raise_for(outcome: Outcome, timeout: float | None) -> None:
     if outcome.signum:  # raised again as if it had just arrived: a KeyboardInterrupt, or the end
         signal.raise_signal(outcome.signum)
@@ -297,10 +279,3 @@ def _raise_for(outcome: Outcome, timeout: float | None) -> None:
             f"The workers had not ended after timeout={timeout} seconds, and were ended. See what "
             "they printed last, or pass a larger `timeout`."
         )
-
-
-def _check_counts(num_workers: int, max_restarts: int) -> None:
-    if num_workers < 1:
-        raise UsageError.of("num_workers", "at least 1", num_workers)
-    if max_restarts < 0:
-        raise UsageError.of("max_restarts", "at least 0", max_restarts)

@@ -6,18 +6,14 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from replicax._core.errors import ReplicaxError, UsageError, did_you_mean
 from replicax.launch._batch_arguments import image_name
-from replicax.launch._run_arguments import positive
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from replicax.launch._run_arguments import Commands
+from replicax.launch._run_arguments import Commands, add_number, positive
 
 _INIT = """\
 Write a first program, or the job that runs one on a cluster, and say how to start it. What no
@@ -86,7 +82,6 @@ _INTERRUPTED = 130
 
 
 def add_init(commands: Commands) -> None:
-    """Add the command `init`."""
     parser = commands.add_parser(
         "init",
         help="write a first script, a notebook, or a job for Slurm or Kubernetes",
@@ -103,12 +98,7 @@ def add_init(commands: Commands) -> None:
         metavar="FILE",
         help="the program of a job; for k8s its path in the image (default: train.py)",
     )
-    parser.add_argument(
-        "--workers",
-        type=positive,
-        metavar="N",
-        help="the workers of a job, one a node (default: 2)",
-    )
+    add_number(parser, "--workers", "N", "the workers of a job, one a node (default: 2)")
     parser.add_argument(
         "--image",
         type=image_name,

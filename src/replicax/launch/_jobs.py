@@ -12,18 +12,15 @@ import secrets
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import Any, cast
 
 from replicax._core.env import RX_CLUSTER_SECRET
 from replicax._core.errors import UsageError
 from replicax._processes.rules import PREEMPTED
 from replicax.launch._batch_arguments import NAME
 from replicax.launch._plan import Program
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 _BAD_ARGUMENT = 2
 # Slurm's clock for signals has steps of a minute: what is left may be less than this by so much.
@@ -43,7 +40,6 @@ exit $code
 """
 
 
-@final
 @dataclass(frozen=True)
 class Batch:
     """What was asked for; see `replicax slurm --help`."""
@@ -160,7 +156,6 @@ _WORDS = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}
 _UNPRINTABLE = re.compile(r"[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
-@final
 @dataclass(frozen=True)
 class Manifests:
     """What was asked for; see `replicax k8s --help`."""

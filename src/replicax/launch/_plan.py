@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, final
 
 from replicax._core.env import (
     JAX_PLATFORMS,
@@ -22,9 +22,6 @@ from replicax._core.machine.nvidia import own_gpus, shared_gpus, usable_gpus
 from replicax._processes.child import RX_RESTART, ProcessPlan
 from replicax.cluster_resolver import ClusterSpec, Task, TFConfig
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 TF_CONFIG = "TF_CONFIG"
 JOBS = ("chief", "worker", "ps")  # of a cluster of parameter servers, the leader first
 
@@ -32,7 +29,6 @@ _INSIDE = str(Path(__file__).with_name("_inside.py"))
 CALLED = str(Path(__file__).with_name("_called.py"))  # what a worker runs that calls a function
 
 
-@final
 @dataclass(frozen=True)
 class Program:
     """What every worker runs, with the descriptors of open files that it inherits."""
@@ -44,7 +40,6 @@ class Program:
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """The command line, with the interpreter that runs this process."""
         return (sys.executable, *self.words)
 
     @property
@@ -58,7 +53,6 @@ class Program:
         return (*(("-m",) if self.is_module else ()), self.target, *self.args)
 
 
-@final
 @dataclass(frozen=True)
 class Surroundings:
     """What the workers' environments are made of, beside the cluster.
@@ -74,23 +68,33 @@ class Surroundings:
 
 def plan(
     program: Program,
-    addresses: Sequence[str],
-    here: Sequence[int],
+    spec: ClusterSpec,
+    here: Sequence[Task],
     *,
     surroundings: Surroundings,
     restart: int = 0,
 ) -> list[ProcessPlan]:
-    """Plan the workers of this machine, each with a `TF_CONFIG` that names all.
+    """Plan the tasks of this machine, each with a `TF_CONFIG` that names all.
 
-    `here` are their numbers; `restart` counts earlier starts. A worker that is alone has nothing to
-    join, and runs the program without us.
+    `restart` counts earlier starts.
     """
-    spec = ClusterSpec({"worker": list(addresses)})
+    planned = _plan_servers if "ps" in spec.jobs else _plan_workers
+    return planned(program, spec, here, surroundings, restart)
+
+
+def _plan_workers(
+    program: Program,
+    spec: ClusterSpec,
+    here: Sequence[Task],
+    surroundings: Surroundings,
+    restart: int,
+) -> list[ProcessPlan]:
+    """A worker that is alone has nothing to join, and runs the program without us."""
     common = _environment(surroundings, restart)
     told = {**common, **surroundings.extra}
     gpus, joins = usable_gpus(told), told.get("RX_JOIN") != "0"
     shares = own_gpus(len(here), gpus) if joins else shared_gpus(len(here), gpus, told)
-    argv = program.argv if len(addresses) == 1 else program.argv_inside
+    argv = program.argv if len(spec.tasks) == 1 else program.argv_inside
     return [
         ProcessPlan(
             task,
@@ -104,40 +108,40 @@ def plan(
             },
             program.descriptors,
         )
-        for task, share in zip((Task("worker", index) for index in here), shares, strict=True)
+        for task, share in zip(here, shares, strict=True)
     ]
 
 
-def plan_parameter_servers(
+def _plan_servers(
     program: Program,
     spec: ClusterSpec,
-    here: Sequence[Task] | None = None,
-    *,
+    here: Sequence[Task],
     surroundings: Surroundings,
-    restart: int = 0,
+    restart: int,
 ) -> list[ProcessPlan]:
-    """Plan tasks of a cluster of parameter servers, by default all: each runs the program.
+    """Tasks of a cluster of parameter servers do not join one JAX: each computes on its own.
 
-    They do not join one JAX: each worker computes on its own, and so does the chief. Where there
-    are GPUs they share them; servers hold variables in the memory of the machine.
+    Where there are GPUs, the chief and the workers share them; servers hold variables in the memory
+    of the machine, as one device.
     """
-    common = _environment(surroundings, restart)
-    of_servers = _environment(replace(surroundings, devices_per_worker=None), restart)
+    common, alone = (
+        _environment(one, restart)
+        for one in (surroundings, replace(surroundings, devices_per_worker=None))
+    )
+    of_servers = {**alone, JAX_PLATFORMS: "cpu"}
+    here = sorted(here, key=lambda task: JOBS.index(task.job))
     environ = surroundings.environ
     tuning = tuning_for_child(cpu_tuning_parts(environ), environ)
-    plans: list[ProcessPlan] = []
-    tasks = sorted(spec.tasks if here is None else here, key=lambda task: JOBS.index(task.job))
     told = {**common, **surroundings.extra}
-    computing = [task for task in tasks if task.job != "ps"]
+    computing = [task for task in here if task.job != "ps"]
     shares = shared_gpus(len(computing), usable_gpus(told), told)
     share_of = dict(zip(computing, shares, strict=True))
-    for task in tasks:
-        env = {**of_servers, JAX_PLATFORMS: "cpu"} if task.job == "ps" else common
-        if task.job != "chief":
-            env = {**tuning, **env}
-        env = {**env, TF_CONFIG: TFConfig(spec, task).to_json(), **surroundings.extra}
-        env |= share_of.get(task, {})
-        plans.append(ProcessPlan(task, program.argv, env))
+    plans: list[ProcessPlan] = []
+    for task in here:
+        env = of_servers if task.job == "ps" else common
+        env = env if task.job == "chief" else {**tuning, **env}
+        own = {TF_CONFIG: TFConfig(spec, task).to_json(), **surroundings.extra}
+        plans.append(ProcessPlan(task, program.argv, {**env, **own, **share_of.get(task, {})}))
     return plans
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from replicax.launch._run_arguments import existing, positive, positives, strategies
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from replicax.launch._run_arguments import Commands
+from replicax.launch._run_arguments import (
+    Commands,
+    add_number,
+    existing,
+    positives,
+    strategies,
+)
 
 _PLAN = """\
 Compile a model's training step for machines that are not here, and say what it needs there: bytes
@@ -37,7 +39,6 @@ PRECISIONS = ("float32", "bfloat16", "mixed_bfloat16", "float16", "mixed_float16
 
 
 def add_plan(commands: Commands) -> None:
-    """Add the command `plan`."""
     parser = commands.add_parser(
         "plan",
         help="compile a training step for TPUs and others, and say what it needs there",
@@ -62,10 +63,8 @@ def _add_where(where: Any) -> None:
         help="a slice of TPUs, its shape in chips: v5e:4x4, v6e:2x4, v5p:2x2x2, v4:2x2x2, v3:4x4, "
         "v2:2x2; can be repeated (default: v5e:2x4, unless another machine is named)",
     )
-    where.add_argument(
-        "--cpu", type=positive, metavar="N", help="N virtual devices of this machine's CPU"
-    )
-    where.add_argument("--gpu", type=positive, metavar="N", help="N GPUs of the kind that is here")
+    add_number(where, "--cpu", "N", "N virtual devices of this machine's CPU")
+    add_number(where, "--gpu", "N", "N GPUs of the kind that is here")
     where.add_argument(
         "--strategies",
         type=partial(strategies, known=STRATEGIES),
@@ -77,12 +76,11 @@ def _add_where(where: Any) -> None:
 
 
 def _add_what(what: Any) -> None:
-    what.add_argument(
+    add_number(
+        what,
         "--batch",
-        type=positive,
-        metavar="B",
-        help="examples in a global batch, which the replicas share (default: as in the script, "
-        "or 32)",
+        "B",
+        "examples in a global batch, which the replicas share (default: as in the script, or 32)",
     )
     what.add_argument(
         "--no-bisect",
@@ -149,7 +147,6 @@ read."""
 
 
 def add_migrate(commands: Commands) -> None:
-    """Add the command `migrate`."""
     parser = commands.add_parser(
         "migrate",
         help="list what a TensorFlow program uses, and rewrite its imports",
@@ -171,25 +168,7 @@ def add_migrate(commands: Commands) -> None:
         "MirroredStrategy, and say whether that agrees with what was found; arguments after -- go "
         "to the program",
     )
-    parser.add_argument(
-        "--steps",
-        type=positive,
-        default=3,
-        metavar="K",
-        help="with --run: end it after so many training steps (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--replicas",
-        type=positive,
-        default=2,
-        metavar="N",
-        help="with --run: on so many virtual devices (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--time-limit",
-        type=positive,
-        default=120,
-        metavar="SECONDS",
-        help="with --run: end it after so long (default: %(default)s)",
-    )
+    add_number(parser, "--steps", "K", "with --run: end it after so many training steps", default=3)
+    add_number(parser, "--replicas", "N", "with --run: on so many virtual devices", default=2)
+    add_number(parser, "--time-limit", "SECONDS", "with --run: end it after so long", default=120)
     parser.add_argument("--json", metavar="FILE", help="write everything that is found")

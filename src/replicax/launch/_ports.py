@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
 
 from replicax._core.errors import ClusterError
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,26 +20,22 @@ from itertools import cycle
 from pathlib import Path
 from textwrap import shorten
 from threading import Thread
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, final
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from replicax._core.env import JAX_PLATFORMS, RX_PROCESSES_HERE
 from replicax._core.errors import ClusterError
 from replicax._processes.child import RX_RESTART, ProcessPlan
-from replicax._processes.output import ERR, OUT
+from replicax._processes.output import ERR, OUT, Sink
 from replicax._processes.ray_connection import SECONDS_TO_GROW, connect, lacking
 from replicax._processes.supervisor import say, wait
 from replicax.cluster_resolver import Task
-from replicax.launch._plan import CALLED, JOBS
+from replicax.launch._plan import CALLED, JOBS, Program, Surroundings
 from replicax.launch._ports import free_ports
 from replicax.launch._remote import Order, digest_of
 from replicax.launch._ssh import BOOT, ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
-
-    from replicax._processes.output import Sink
     from replicax._processes.rules import Signals
-    from replicax.launch._plan import Program, Surroundings
 
 _RETURNCODE = 0  # in place of the number of a stream
 _READ = 1 << 16
@@ -61,10 +58,7 @@ class Place(NamedTuple):
     descriptors: tuple[int, ...]
 
 
-@final
 class FarEnd:
-    """The actor of one worker."""
-
     def __init__(self, call: bytes) -> None:
         self._held = ExitStack()  # until this process ends
         self._files: list[IO[bytes]] = []
@@ -123,7 +117,6 @@ class FarEnd:
         return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
 
-@final
 class FarProcess:
     """A far end in the place of a process here: what a `Worker` asks of its `Popen`.
 
@@ -198,7 +191,6 @@ def _write(descriptor: int, data: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-@final
 @dataclass(frozen=True)
 class Bundles:
     """What each worker asks Ray for, how many there are at least, and how they are placed."""
@@ -209,7 +201,6 @@ class Bundles:
     pack: bool = False
 
 
-@final
 class RayWorkers:
     """The tasks of a Ray cluster, placed anew for each attempt.
 

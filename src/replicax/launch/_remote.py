@@ -13,24 +13,23 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from replicax._core.errors import ClusterError, ReplicaxError, UsageError
-from replicax._processes.child import BEGUN, Watcher, Worker, as_of_shell
+from replicax._processes.child import BEGUN, ProcessPlan, Watcher, Worker, as_of_shell
 from replicax._processes.rules import Grace, Signals
 from replicax._processes.supervisor import wait
 from replicax.cluster_resolver import ClusterSpec, Task
-from replicax.launch._plan import Program, Surroundings, plan, plan_parameter_servers
+from replicax.launch._plan import Program, Surroundings, plan
 from replicax.launch._ports import check_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from io import FileIO
 
-    from replicax._processes.child import ProcessPlan
 
 BAD_ORDER = 2
 
@@ -41,7 +40,6 @@ _SECONDS_TO_LEAVE = _SECONDS_OF_SILENCE + Grace().after_failure + 5.0
 _BETWEEN_TRIES = 0.5
 
 
-@final
 @dataclass(frozen=True)
 class Order:
     """What a host is asked for; without `place` only whether it could.
@@ -60,12 +58,10 @@ class Order:
     place: int | None = None
 
     def line(self) -> bytes:
-        """The line that says so."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
     def of_line(cls, line: bytes) -> Order:
-        """What a line says."""
         read: dict[str, Any] = json.loads(line)
         try:
             program: dict[str, Any] = read.pop("program")
@@ -88,7 +84,6 @@ class Order:
 
     @property
     def task(self) -> Task:
-        """The task of the worker."""
         assert self.place is not None
         return Task(*self.here[self.place])
 
@@ -103,19 +98,13 @@ class Order:
         surroundings = Surroundings(
             os.environ, self.devices_per_worker, os.cpu_count() or 1, self.extra or {}
         )
-        spec, tasks = ClusterSpec(self.jobs), [Task(*one) for one in self.here]
-        if "ps" in spec.jobs:
-            plans = plan_parameter_servers(
-                self.program, spec, tasks, surroundings=surroundings, restart=self.restart
-            )
-        else:
-            plans = plan(
-                self.program,
-                self.jobs["worker"],
-                [task.index for task in tasks],
-                surroundings=surroundings,
-                restart=self.restart,
-            )
+        plans = plan(
+            self.program,
+            ClusterSpec(self.jobs),
+            [Task(*one) for one in self.here],
+            surroundings=surroundings,
+            restart=self.restart,
+        )
         return next(planned for planned in plans if planned.task == self.task)
 
 
@@ -200,7 +189,6 @@ def _run(planned: ProcessPlan, launcher: _Launcher, signals: Signals) -> int:
     return as_of_shell(worker.returncode or 0)
 
 
-@final
 class _Launcher:
     """What the launcher asks for, until it is gone."""
 

@@ -7,10 +7,11 @@ import secrets
 import shlex
 import signal
 import sys
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, final
+from typing import TYPE_CHECKING, TypeAlias
 
 from replicax._core.env import (
     RX_CLUSTER_SECRET,
@@ -18,32 +19,24 @@ from replicax._core.env import (
     RX_METRICS_FILE,
 )
 from replicax._core.errors import ReplicaxError, UsageError
-from replicax._processes.child import as_of_shell
-from replicax._processes.output import Terminal
+from replicax._processes.child import ProcessPlan, as_of_shell
+from replicax._processes.output import Sink, Terminal
 from replicax._processes.prometheus import TO_STDERR
 from replicax._processes.rules import Grace, Outcome, Rules, Signals, tell
 from replicax._processes.supervisor import run_attempts, say
-from replicax.cluster_resolver import ClusterSpec, Task, detect, task_of
+from replicax.cluster_resolver import ClusterResolver, ClusterSpec, Task, detect, task_of
 from replicax.launch._plan import (
     Program,
     Surroundings,
     parse_variable,
     plan,
     plan_joining,
-    plan_parameter_servers,
 )
 from replicax.launch._ports import check_ports, free_ports
-from replicax.launch._ssh import Hosts, Ssh, addresses, parse_hosts, place, this_host
+from replicax.launch._ssh import Host, Hosts, Ssh, addresses, parse_hosts, place, this_host
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    from replicax._processes.child import ProcessPlan
     from replicax._processes.metrics import Metrics
-    from replicax._processes.output import Sink
-    from replicax.cluster_resolver import ClusterResolver
-    from replicax.launch._ssh import Host
 
 LOOPBACK = "127.0.0.1"
 REVIVALS = 3  # restarts of each process that the others can do without for a while, by default
@@ -52,7 +45,6 @@ _BAD_ARGUMENT = 2
 _SECRET_BYTES = 32
 
 
-@final
 @dataclass(frozen=True)
 class Request:
     """What was asked for; see `replicax run --help`."""
@@ -81,17 +73,18 @@ class Request:
     metrics: str | None = None
 
     @property
+    def counts(self) -> dict[str, int]:
+        """How many tasks of each job there are, on this machine or on Ray."""
+        servers = {"chief": 1, "ps": self.ps} if self.ps else {}
+        return {"worker": self.workers or 1, **servers}
+
+    @property
     def program(self) -> Program:
-        """What every worker runs."""
         return Program(self.script, tuple(self.args), is_module=self.is_module)
 
 
-class Here(NamedTuple):
-    """The workers of this machine, a planner for each attempt, and the leader if there is one."""
-
-    tasks: Sequence[Task]
-    cluster: Callable[[int], AbstractContextManager[Sequence[ProcessPlan]]]
-    leader: Task | None = None
+# Plans the workers of this machine, anew for each attempt.
+Planner: TypeAlias = "Callable[[int], AbstractContextManager[Sequence[ProcessPlan]]]"
 
 
 def run_command(request: Request, typed: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -131,23 +124,21 @@ def _run(
             "output to files, for example by `srun --output`."
         )
     if resolver:
-        here = _joined(request, resolver, surroundings, sink)
+        cluster = _joined(request, resolver, surroundings, sink)
     elif request.ray:
-        here = _on_ray(request, request.ray, surroundings, sink, signals)
+        cluster = _on_ray(request, request.ray, surroundings, sink, signals)
     elif request.hosts and request.by_hand:
-        here = _of_hosts(request, parse_hosts(request.hosts), typed, surroundings, sink)
+        cluster = _of_hosts(request, parse_hosts(request.hosts), typed, surroundings, sink)
     elif request.hosts:
-        here = _by_ssh(request, parse_hosts(request.hosts), surroundings, signals)
+        cluster = _by_ssh(request, parse_hosts(request.hosts), surroundings, signals)
         if signals.received:
             return Outcome(signum=signals.received[0])
-    elif request.ps:
-        here = _parameter_servers(request, surroundings)
     else:
-        here = local_cluster(request.program, request.workers or 1, surroundings)
+        cluster = local_cluster(request.program, request.counts, surroundings)
     grace = Grace() if request.grace is None else Grace(request.grace, request.grace)
     with published(request.metrics, sink) as metrics:
         return run_attempts(
-            here.cluster,
+            cluster,
             max_restarts=request.max_restarts or 0,
             sink=sink,
             signals=signals,
@@ -156,7 +147,7 @@ def _run(
                 prefix=request.prefix,
                 log_dir=request.log_dir,
                 captures=not resolver,
-                leader=here.leader,
+                leader=Task("chief", 0) if request.ps else None,
                 revivals=REVIVALS if request.max_restarts is None else request.max_restarts,
                 metrics=metrics,
             ),
@@ -229,19 +220,25 @@ def check_program(program: Program) -> None:
         )
 
 
-def local_cluster(program: Program, workers: int, surroundings: Surroundings) -> Here:
-    """Workers on this machine, with new ports each time, and a secret of their own."""
+def local_cluster(
+    program: Program, counts: Mapping[str, int], surroundings: Surroundings
+) -> Planner:
+    """Tasks on this machine, so many of each job, with new ports each time and their own secret."""
     surroundings = _with_secret(surroundings)
 
     @contextmanager
     def cluster(restart: int) -> Generator[list[ProcessPlan]]:
-        with free_ports(workers) as ports:
-            listening = [f"{LOOPBACK}:{port}" for port in ports]
-            yield plan(
-                program, listening, range(workers), surroundings=surroundings, restart=restart
+        with free_ports(sum(counts.values())) as ports:
+            numbers = iter(ports)
+            spec = ClusterSpec(
+                {
+                    job: [f"{LOOPBACK}:{next(numbers)}" for _ in range(count)]
+                    for job, count in counts.items()
+                }
             )
+            yield plan(program, spec, spec.tasks, surroundings=surroundings, restart=restart)
 
-    return Here([Task("worker", index) for index in range(workers)], cluster)
+    return cluster
 
 
 def _with_secret(surroundings: Surroundings) -> Surroundings:
@@ -253,56 +250,28 @@ def _with_secret(surroundings: Surroundings) -> Surroundings:
     return replace(surroundings, environ={**surroundings.environ, **own})
 
 
-def _parameter_servers(request: Request, surroundings: Surroundings) -> Here:
-    """A chief, workers and parameter servers on this machine, with new ports each time."""
-    counts = {"chief": 1, "worker": request.workers or 1, "ps": request.ps or 1}
-    surroundings = _with_secret(surroundings)
-
-    @contextmanager
-    def cluster(restart: int) -> Generator[list[ProcessPlan]]:
-        with free_ports(sum(counts.values())) as ports:
-            numbers = iter(ports)
-            jobs = {
-                job: [f"{LOOPBACK}:{next(numbers)}" for _ in range(count)]
-                for job, count in counts.items()
-            }
-            yield plan_parameter_servers(
-                request.program,
-                ClusterSpec(jobs),
-                surroundings=surroundings,
-                restart=restart,
-            )
-
-    tasks = [Task(job, index) for job, count in counts.items() for index in range(count)]
-    return Here(tasks, cluster, leader=Task("chief", 0))
-
-
 def _by_ssh(
     request: Request, hosts: Sequence[Host], surroundings: Surroundings, signals: Signals
-) -> Here:
+) -> Planner:
     """The tasks of all hosts, which `ssh` starts there, with a secret of their own."""
     surroundings = telling_secret(surroundings)
     placed = place(hosts, _count(request, hosts), request.ps)
     ssh = Ssh.of(request.ssh, request.python, surroundings.environ)
     planner = Hosts(hosts, placed, request.program, surroundings, ssh)
     planner.check(signals)
-    leader = Task("chief", 0) if request.ps else None
-    return Here([one.task for one in placed], planner.cluster, leader)
+    return planner.cluster
 
 
 def _on_ray(
     request: Request, address: str, surroundings: Surroundings, sink: Sink, signals: Signals
-) -> Here:
+) -> Planner:
     """Tasks that a Ray cluster places, with a secret of their own."""
     from replicax.launch._ray import Bundles, RayWorkers
 
-    counts = {"worker": request.workers or 1}
-    if request.ps:
-        counts |= {"chief": 1, "ps": request.ps}
     workers = RayWorkers(
         address,
         in_this_folder(request.program),
-        counts,
+        request.counts,
         Bundles(
             request.cpus_per_worker or 1,
             request.gpus_per_worker or 0,
@@ -313,7 +282,7 @@ def _on_ray(
         sink=sink,
         signals=signals,
     )
-    return Here([], workers.cluster, Task("chief", 0) if request.ps else None)
+    return workers.cluster
 
 
 def in_this_folder(program: Program) -> Program:
@@ -359,12 +328,12 @@ def _of_hosts(
     typed: Sequence[str],
     surroundings: Surroundings,
     sink: Sink,
-) -> Here:
+) -> Planner:
     """The workers of this machine in a cluster of several."""
     listening = addresses(hosts, _count(request, hosts))
     own = this_host(hosts)
     each = len(listening) // len(hosts)
-    here = range(own * each, (own + 1) * each)
+    here = [Task("worker", index) for index in range(own * each, (own + 1) * each)]
     others = ", ".join(host.name for i, host in enumerate(hosts) if i != own)
     if others:
         command = shlex.join(["replicax", *_without_values(typed, len(request.args))])
@@ -373,10 +342,10 @@ def _of_hosts(
     @contextmanager
     def cluster(restart: int) -> Generator[list[ProcessPlan]]:
         check_ports([hosts[own].port + i for i in range(each)])
-        program = request.program
-        yield plan(program, listening, here, surroundings=surroundings, restart=restart)
+        spec = ClusterSpec({"worker": listening})
+        yield plan(request.program, spec, here, surroundings=surroundings, restart=restart)
 
-    return Here([Task("worker", index) for index in here], cluster)
+    return cluster
 
 
 def _without_values(typed: Sequence[str], of_program: int) -> list[str]:
@@ -395,7 +364,7 @@ def _without_values(typed: Sequence[str], of_program: int) -> list[str]:
 
 def _joined(
     request: Request, resolver: ClusterResolver, surroundings: Surroundings, sink: Sink
-) -> Here:
+) -> Planner:
     """This process' one worker in a cluster that somebody else started."""
     task = task_of(resolver)
     source = type(resolver).__name__.removesuffix("ClusterResolver")
@@ -405,7 +374,7 @@ def _joined(
     def cluster(restart: int) -> Generator[list[ProcessPlan]]:
         yield plan_joining(request.program, task, surroundings=surroundings, restart=restart)
 
-    return Here([task], cluster)
+    return cluster
 
 
 def _report(outcome: Outcome, sink: Terminal, *, patient: bool) -> int:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from replicax._core.errors import did_you_mean
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    # argparse has no public name for what add_subparsers() and add_argument_group() return.
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # pyright: ignore[reportPrivateUsage]
-    Options = argparse._ArgumentGroup  # pyright: ignore[reportPrivateUsage]
+# argparse has no public name for what add_subparsers() and add_argument_group() return.
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
+Options: TypeAlias = "argparse.ArgumentParser | argparse._ArgumentGroup"  # pyright: ignore[reportPrivateUsage]
 
 _RUN = """\
 Start a program as several workers, which form a cluster: of this machine, of several machines
@@ -43,7 +41,6 @@ of the signal if one ended it; 42 if one was preempted and no restart is left; 1
 
 
 def add_run(commands: Commands) -> None:
-    """Add the command `run`."""
     parser = commands.add_parser(
         "run",
         help="start a program as several workers, or join a cluster as one",
@@ -74,7 +71,6 @@ exit code: 0; 1 if nothing is there; 2 for a bad argument."""
 
 
 def add_top(commands: Commands) -> None:
-    """Add the command `top`."""
     parser = commands.add_parser(
         "top",
         help="show the workers of a run, live",
@@ -103,24 +99,32 @@ def add_program(parser: argparse.ArgumentParser) -> None:
     arguments.required = False  # or argparse asks for it where only the script is missing
 
 
+def add_number(
+    parser: Options, name: str, metavar: str, text: str, *, default: int | None = None
+) -> None:
+    """Add an option whose value is a whole number of at least 1; the help ends with its default."""
+    shown = f"{text} (default: {default})".lstrip() if default else text
+    parser.add_argument(name, type=positive, default=default, metavar=metavar, help=shown)
+
+
 def _add_cluster(cluster: Options) -> None:
-    cluster.add_argument(
+    add_number(
+        cluster,
         "--workers",
-        type=positive,
-        metavar="N",
-        help="how many workers there are in all (default: one on each of --hosts, or one)",
+        "N",
+        "how many workers there are in all (default: one on each of --hosts, or one)",
     )
-    cluster.add_argument(
+    add_number(
+        cluster,
         "--ps",
-        type=positive,
-        metavar="M",
-        help="start M parameter servers, too, and a chief, which gives work to the workers",
+        "M",
+        "start M parameter servers, too, and a chief, which gives work to the workers",
     )
-    cluster.add_argument(
+    add_number(
+        cluster,
         "--devices-per-worker",
-        type=positive,
-        metavar="R",
-        help="make the CPU look like R devices in each worker, which uses no GPU then",
+        "R",
+        "make the CPU look like R devices in each worker, which uses no GPU then",
     )
     cluster.add_argument(
         "--hosts",
@@ -139,11 +143,8 @@ def _add_cluster(cluster: Options) -> None:
 
 
 def _add_hosts(hosts: Options) -> None:
-    hosts.add_argument(
-        "--workers-per-host",
-        type=positive,
-        metavar="N",
-        help="how many workers each host has, instead of --workers",
+    add_number(
+        hosts, "--workers-per-host", "N", "how many workers each host has, instead of --workers"
     )
     hosts.add_argument(
         "--python", metavar="PATH", help="the Python on the hosts (default: the path of this one)"
@@ -168,24 +169,21 @@ def _add_ray(ray: Options) -> None:
         help="the address of a Ray cluster that runs, or auto: Ray places the workers, in a copy "
         "of this folder",
     )
-    ray.add_argument(
-        "--cpus-per-worker",
-        type=positive,
-        metavar="C",
-        help="how many CPU cores each worker asks Ray for (default: 1)",
+    add_number(
+        ray, "--cpus-per-worker", "C", "how many CPU cores each worker asks Ray for (default: 1)"
     )
-    ray.add_argument(
+    add_number(
+        ray,
         "--gpus-per-worker",
-        type=positive,
-        metavar="G",
-        help="how many GPUs each worker asks Ray for (default: none; it computes on the CPU)",
+        "G",
+        "how many GPUs each worker asks Ray for (default: none; it computes on the CPU)",
     )
-    ray.add_argument(
+    add_number(
+        ray,
         "--min-workers",
-        type=positive,
-        metavar="K",
-        help="start with fewer workers, K at least, if Ray has no room for N; after a failure "
-        "(--max-restarts), too (default: N)",
+        "K",
+        "start with fewer workers, K at least, if Ray has no room for N; after a failure (--max-"
+        "restarts), too (default: N)",
     )
     ray.add_argument(
         "--pack",
@@ -205,7 +203,7 @@ def _add_behaviour(behaviour: Options) -> None:
     )
     behaviour.add_argument(
         "--grace",
-        type=seconds,
+        type=_seconds,
         metavar="SECONDS",
         help="how long workers have to end before they are killed "
         "(default: 5 after a failure or Ctrl-C, 30 after SIGTERM, for a checkpoint)",
@@ -229,30 +227,25 @@ def _add_behaviour(behaviour: Options) -> None:
     )
 
 
-def positive(text: str) -> int:
-    """Read a whole number of at least 1."""
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
-    return int(text)
+def matching(pattern: str, meaning: str, read: Callable[[str], Any] = str) -> Callable[[str], Any]:
+    """A reader of arguments that match a pattern; the error of others says what they must be."""
+
+    def matched(text: str) -> Any:
+        if not re.fullmatch(pattern, text, re.ASCII):
+            raise argparse.ArgumentTypeError(f"must {meaning}, got {text!r}")
+        return read(text)
+
+    return matched
+
+
+positive = matching("0*[1-9][0-9]*", "be a whole number of at least 1", int)
+not_negative = matching("[0-9]+", "be a whole number, 0 or more", int)
+_seconds = matching(r"[0-9]+(\.[0-9]+)?", "be seconds such as 10 or 0.5", float)
 
 
 def positives(text: str) -> tuple[int, ...]:
-    """Read such numbers separated by commas."""
+    """Read whole numbers of at least 1, separated by commas."""
     return tuple(positive(count.strip()) for count in text.split(","))
-
-
-def not_negative(text: str) -> int:
-    """Read a whole number of at least 0."""
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"must be a whole number, 0 or more, got {text!r}")
-    return int(text)
-
-
-def seconds(text: str) -> float:
-    """Read a number of seconds."""
-    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"must be seconds such as 10 or 0.5, got {text!r}")
-    return float(text)
 
 
 def existing(path: str) -> str:

@@ -11,23 +11,21 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, NamedTuple, final
+from typing import TYPE_CHECKING, NamedTuple
 
 from replicax._core.errors import UsageError
 from replicax._processes.child import RX_RESTART, ProcessPlan
 from replicax.cluster_resolver import Task
-from replicax.launch._plan import JOBS
+from replicax.launch._plan import JOBS, Program, Surroundings
 from replicax.launch._remote import Order, digest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
-
     from replicax._processes.rules import Signals
-    from replicax.launch._plan import Program, Surroundings
 
 
 FIRST_PORT = 12345
@@ -107,7 +105,6 @@ def this_host(
 
 
 def is_here(host: Host) -> bool:
-    """Whether a host is this machine."""
     return host.name.lower() in _own_names() or _is_own(host.name)
 
 
@@ -160,7 +157,6 @@ class Placed(NamedTuple):
     address: str
 
 
-@final
 @dataclass(frozen=True)
 class Ssh:
     """How a host is reached, and with which Python its workers run.
@@ -226,7 +222,6 @@ def _folder(environ: Mapping[str, str]) -> str:
     return str(Path.cwd())
 
 
-@final
 class Hosts:
     """The tasks of all hosts, planned for each attempt."""
 
@@ -300,7 +295,6 @@ class Hosts:
         return [(task.job, task.index) for task, host, _ in self._placed if host == at]
 
 
-@final
 class _Asked:
     """A host that was asked whether it could run the program."""
 
@@ -340,7 +334,6 @@ class _Asked:
         return self._error
 
     def end(self) -> None:
-        """End it if it has not ended."""
         if self._process and self._process.poll() is None:
             self._process.kill()
             self._process.wait()

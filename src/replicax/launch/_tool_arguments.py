@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from replicax.launch._environments import USUAL_REPLICAS
-from replicax.launch._run_arguments import existing, positive, positives, strategies
-
-if TYPE_CHECKING:
-    from replicax.launch._run_arguments import Commands
-
-    # argparse has no public name for what add_argument_group() returns.
-    _Options = argparse.ArgumentParser | argparse._ArgumentGroup  # pyright: ignore[reportPrivateUsage]
+from replicax.launch._run_arguments import (
+    Commands,
+    Options,
+    add_number,
+    existing,
+    positive,
+    positives,
+    strategies,
+)
 
 DATASETS = ("digits", "cifar10")
 MODELS = ("cnn", "mlp", "resnet20")
@@ -65,7 +67,7 @@ def add_compare(commands: Commands) -> None:
     _add_comparison(parser.add_argument_group("how it is compared"))
 
 
-def _add_training(what: _Options) -> None:
+def _add_training(what: Options) -> None:
     what.add_argument(
         "--dataset",
         choices=DATASETS,
@@ -76,25 +78,19 @@ def _add_training(what: _Options) -> None:
     what.add_argument(
         "--model", choices=MODELS, default="cnn", help="the network (default: %(default)s)"
     )
-    what.add_argument(
+    add_number(
+        what,
         "--examples",
-        type=positive,
-        metavar="LIMIT",
-        help="train on the first LIMIT examples and test on a quarter as many (default: all)",
+        "LIMIT",
+        "train on the first LIMIT examples and test on a quarter as many (default: all)",
     )
-    what.add_argument(
-        "--epochs",
-        type=positive,
-        default=8,
-        metavar="E",
-        help="passes over the training examples (default: %(default)s)",
-    )
-    what.add_argument(
+    add_number(what, "--epochs", "E", "passes over the training examples", default=8)
+    add_number(
+        what,
         "--batch-size",
-        type=positive,
+        "B",
+        "examples in a global batch, which the replicas share",
         default=64,
-        metavar="B",
-        help="examples in a global batch, which the replicas share (default: %(default)s)",
     )
     what.add_argument(
         "--seed",
@@ -105,7 +101,7 @@ def _add_training(what: _Options) -> None:
     )
 
 
-def _add_comparison(how: _Options) -> None:
+def _add_comparison(how: Options) -> None:
     how.add_argument(
         "--strategies",
         type=_strategies,
@@ -115,21 +111,15 @@ def _add_comparison(how: _Options) -> None:
         "always takes part (default: the first four)",
     )
     add_replicas(how)
-    how.add_argument(
+    add_number(
+        how,
         "--workers",
-        type=positive,
-        metavar="W",
-        help="add multi_worker and parameter_server, or the one of them that --strategies names, "
-        "with W worker processes on this machine's CPU (default: 2 if one is named); "
-        "parameter_server needs Ray",
+        "W",
+        "add multi_worker and parameter_server, or the one of them that --strategies names, with "
+        "W worker processes on this machine's CPU (default: 2 if one is named); parameter_server "
+        "needs Ray",
     )
-    how.add_argument(
-        "--repeats",
-        type=positive,
-        default=5,
-        metavar="K",
-        help="rounds in which the strategies are timed in turn (default: %(default)s)",
-    )
+    add_number(how, "--repeats", "K", "rounds in which the strategies are timed in turn", default=5)
     how.add_argument(
         "--output", default="report", metavar="DIR", help="folder to write (default: %(default)s)"
     )
@@ -147,8 +137,7 @@ def add_devices(commands: Commands) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
-def add_replicas(parser: _Options) -> None:
-    """Add the option for the number of devices."""
+def add_replicas(parser: Options) -> None:
     parser.add_argument(
         "--replicas",
         type=positive,
@@ -194,7 +183,6 @@ script that makes too few steps."""
 
 
 def add_doctor(commands: Commands) -> None:
-    """Add the command `doctor`."""
     parser = commands.add_parser(
         "doctor",
         help="check the installation; say how a script scales, and what makes it slow",
@@ -212,12 +200,12 @@ def add_doctor(commands: Commands) -> None:
         help="numbers of devices to train on; without an accelerator the CPU is made to look like "
         "so many (default: 1,2, or 1 on a machine with one accelerator)",
     )
-    parser.add_argument(
+    add_number(
+        parser,
         "--workers",
-        type=positive,
-        metavar="N",
-        help="train on N workers, too, which are processes of this machine with one device each, "
-        "and compare them (default: none)",
+        "N",
+        "train on N workers, too, which are processes of this machine with one device each, and "
+        "compare them (default: none)",
     )
     add_steps(parser)
     parser.add_argument("--json", metavar="FILE", help="write every number")
@@ -240,7 +228,6 @@ that of a script that fails."""
 
 
 def add_profile(commands: Commands) -> None:
-    """Add the command `profile`."""
     parser = commands.add_parser(
         "profile",
         help="run a script for some steps, and say what the time of a step goes into",
@@ -249,11 +236,11 @@ def add_profile(commands: Commands) -> None:
         epilog=_PROFILE_EXAMPLES,
     )
     parser.add_argument("script", type=existing, metavar="SCRIPT", help="a Python file that trains")
-    parser.add_argument(
+    add_number(
+        parser,
         "--replicas",
-        type=positive,
-        metavar="N",
-        help="train on N devices of this machine, whichever strategy the script makes; without an "
+        "N",
+        "train on N devices of this machine, whichever strategy the script makes; without an "
         "accelerator the CPU is made to look like N devices (default: as the script does)",
     )
     add_steps(parser)
@@ -277,20 +264,11 @@ def add_profile(commands: Commands) -> None:
 
 
 def add_steps(parser: Any) -> None:
-    """Add the options for the number of steps."""
-    parser.add_argument(
-        "--steps",
-        type=positive,
-        default=20,
-        metavar="K",
-        help="measure so many training steps, then end the script (default: %(default)s)",
+    add_number(
+        parser, "--steps", "K", "measure so many training steps, then end the script", default=20
     )
-    parser.add_argument(
-        "--warm-up",
-        type=positive,
-        default=3,
-        metavar="K",
-        help="steps before these, in which programs are compiled (default: %(default)s)",
+    add_number(
+        parser, "--warm-up", "K", "steps before these, in which programs are compiled", default=3
     )
 
 
@@ -315,7 +293,6 @@ VERIFIED = ("mirrored", "central_storage", "zero1", "zero3", "model_parallel")
 
 
 def add_verify(commands: Commands) -> None:
-    """Add the command `verify`."""
     parser = commands.add_parser(
         "verify",
         help="compare a script's training under each strategy with that on one device",
@@ -332,13 +309,13 @@ def add_verify(commands: Commands) -> None:
         metavar="NAME,...",
         help=f"any of {','.join(VERIFIED)} (default: mirrored,central_storage)",
     )
-    parser.add_argument(
+    add_number(
+        parser,
         "--steps",
-        type=positive,
+        "K",
+        "training steps to compare; as many as reach the end of an epoch include its last, uneven"
+        " batch",
         default=8,
-        metavar="K",
-        help="training steps to compare; as many as reach the end of an epoch include its last, "
-        "uneven batch (default: %(default)s)",
     )
     parser.add_argument(
         "--seed",

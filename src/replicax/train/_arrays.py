@@ -8,15 +8,12 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import Any
 
 import numpy as np
 
 from replicax._core.placement import aligned
-from replicax.train._files import damaged, in_order, whole_box
-
-if TYPE_CHECKING:
-    from replicax.train._files import Box
+from replicax.train._files import Box, damaged, in_order, whole_box
 
 _BLOCK = 16 << 20  # bytes of a file that are in memory at once
 
@@ -33,7 +30,6 @@ class _Part:
     crc32: int
 
 
-@final
 class Arrays(Mapping[str, np.ndarray]):
     """The arrays of a checkpoint, each read when it is asked for.
 
@@ -70,7 +66,6 @@ class Arrays(Mapping[str, np.ndarray]):
         return self.piece(name, ())
 
     def kind(self, name: str) -> tuple[tuple[int, ...], np.dtype]:
-        """Shape and type of an array."""
         return self._kinds[name]
 
     def piece(self, name: str, index: Sequence[slice]) -> np.ndarray:

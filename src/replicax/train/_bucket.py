@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, BinaryIO, final
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from replicax._core.errors import UsageError
 
@@ -26,10 +26,7 @@ def is_of_arrays(name: str) -> bool:
     return bool(_OF_ARRAYS.fullmatch(name))
 
 
-@final
 class Bucket:
-    """The files of a folder that a URL names."""
-
     def __init__(self, url: str) -> None:
         self._url = url
         try:
@@ -98,7 +95,6 @@ class Bucket:
             )
 
     def remove(self, names: Collection[str]) -> None:
-        """Remove some of the files."""
         for name in names:
             self._system.rm_file(self._at(name))
 

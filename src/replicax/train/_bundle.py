@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -53,7 +53,6 @@ class Entry:
         return np.dtype(object) if kind == "string" else dtype_of(kind)
 
 
-@final
 class Bundle:
     """The tensors of one of TensorFlow's checkpoints, by name; each is read when it is asked for.
 

@@ -8,7 +8,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from replicax._control import current
+from replicax._control import Channel, current
 from replicax._core.errors import UsageError
 from replicax._program.identity import StateWatch
 from replicax.train import _files
@@ -31,20 +31,21 @@ from replicax.train._theirs import RestoredGraph
 from replicax.train._workers import (
     Collected,
     DividedSave,
-    Writer,
     copied,
     make_room,
     opened,
     together,
     write_alone,
+    written_by_thread,
 )
 
 if TYPE_CHECKING:
-    from replicax._control import Channel
+    from concurrent.futures import Future
+
     from replicax.train._files import Piece
 
 _OWN = frozenset(
-    {"_objects", "_tracked", "_count", "_writer", "_channel", "_restored", "_followers"}
+    {"_objects", "_tracked", "_count", "_writing", "_channel", "_restored", "_followers"}
 )
 
 
@@ -87,7 +88,7 @@ class Checkpoint:
         self._objects: dict[str, Any] = {}
         self._tracked: list[Stateful] = []
         self._count = 0
-        self._writer = Writer()
+        self._writing: Future[None] | None = None
         self._channel: Channel | None = None
         self._restored: Restored | RestoredGraph | None = None
         self._followers: dict[Callable[[], object], None] = {}
@@ -247,7 +248,7 @@ class Checkpoint:
         else:
             job = partial(make_room, path)
         if asynchronous:
-            self._writer.start(job)
+            self._writing = written_by_thread(job)
         elif save is not None:
             job()
         else:
@@ -260,8 +261,9 @@ class Checkpoint:
         Raises:
             OSError: On all workers, if the chief could not write.
         """
-        if self._writer.end():
-            together(self.channel, "written", self._writer.raise_failure)
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            together(self.channel, "written", writing.result)
 
     sync = wait
 

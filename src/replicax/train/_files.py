@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, final
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from replicax._core.errors import CheckpointError
 
 if TYPE_CHECKING:
     from replicax.train._arrays import Arrays
+    from replicax.train._bucket import Bucket
 
 # `_arrays` and `_bucket` are imported where they are used: this file alone, without JAX and Keras,
 # is what a program needs to write.
@@ -40,37 +41,14 @@ Box = tuple[tuple[int, int], ...]
 """The first index and the one behind the last, for each axis."""
 
 
-class Files(Protocol):
-    """The files of a folder: on a disk, or in a bucket of an object store."""
-
-    def sizes(self) -> dict[str, int]:
-        """The bytes of each file by name; empty where there is no folder."""
-        ...
-
-    def read(self, name: str) -> bytes:
-        """The whole of a small file."""
-        ...
-
-    def open(self, name: str) -> int:
-        """A descriptor that a file can be read by, also after it is removed."""
-        ...
-
-    def create(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
-        """A new file, which is safe from a loss of power when the block ends."""
-        ...
-
-    def changed_at(self, name: str) -> float:
-        """When a file was written, in seconds."""
-        ...
-
-
 @dataclass(frozen=True)
 class OnDisk:
-    """The files of a folder on a disk."""
+    """The files of a folder on a disk; those in an object store are a `Bucket`."""
 
     place: Path
 
     def sizes(self) -> dict[str, int]:
+        """The bytes of each file by name; empty where there is no folder."""
         if not self.place.is_dir():
             return {}
         return {entry.name: entry.stat().st_size for entry in os.scandir(self.place)}
@@ -79,9 +57,11 @@ class OnDisk:
         return (self.place / name).read_bytes()
 
     def open(self, name: str) -> int:
+        """A descriptor that a file can be read by, also after it is removed."""
         return os.open(self.place / name, os.O_RDONLY)
 
     def create(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
+        """A new file, which is safe from a loss of power when the block ends."""
         return folder.created(self.place / name)
 
     def changed_at(self, name: str) -> float:
@@ -93,7 +73,7 @@ def is_url(path: str) -> bool:
     return "://" in path
 
 
-def _bucket(path: str) -> Any:
+def _bucket(path: str) -> Bucket:
     from replicax.train._bucket import Bucket
 
     return Bucket(path)
@@ -130,7 +110,6 @@ class Piece:
 
 
 def whole_box(shape: Sequence[int]) -> Box:
-    """All of an array of this shape."""
     return tuple((0, length) for length in shape)
 
 
@@ -139,7 +118,6 @@ def whole(name: str, array: np.ndarray) -> Piece:
     return Piece(name, array.dtype.name, array.shape, whole_box(array.shape), lambda: [array])
 
 
-@final
 class Draft:
     """A checkpoint in the making: the chief makes it, and commits what all have written.
 
@@ -209,7 +187,7 @@ class Draft:
             bucket.remove({name for name in bucket.sizes() if self.label in name})
 
 
-def files_at(place: str) -> Files:
+def files_at(place: str) -> OnDisk | Bucket:
     """The files of a folder, at a path or URL."""
     return _bucket(place) if is_url(place) else OnDisk(Path(place))
 
@@ -347,10 +325,10 @@ def identity(path: str) -> str | None:
     return None if files is None else json.loads(files.read(MANIFEST))["checksum"]
 
 
-def located(path: str) -> Files | None:
+def located(path: str) -> OnDisk | Bucket | None:
     """The files of a whole checkpoint: while it is replaced, the old one is set aside."""
     if is_url(path):
-        found: Any = _bucket(path)
+        found = _bucket(path)
         return found if _is_whole(found) else None
     # On a disk the chief's file is there, whatever it has to write.
     place = folder.located(path, lambda place: _is_whole(OnDisk(place), {ARRAYS: 0}))
@@ -422,7 +400,7 @@ def _parsed(manifest: bytes) -> dict[str, Any] | None:
         return None
 
 
-def _is_whole(files: Files, least: Mapping[str, int] = MappingProxyType({})) -> bool:
+def _is_whole(files: OnDisk | Bucket, least: Mapping[str, int] = MappingProxyType({})) -> bool:
     """Whether the files have the lengths they were written with; arrays are not read."""
     try:
         body = _parsed(files.read(MANIFEST))

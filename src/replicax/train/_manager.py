@@ -9,6 +9,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import CheckpointError, UsageError
@@ -183,10 +184,9 @@ class CheckpointManager:
         """
         self.wait()
         ours = _numbered(self.directory, self._name, _files.is_there)
+        both = _bundles(self.directory, self._name) + ours
         # `sorted` is stable, so our checkpoint comes last among equal numbers.
-        there = [
-            path for _, path in sorted(_bundles(self.directory, self._name) + ours, key=_first)
-        ]
+        there = [path for _, path in sorted(both, key=itemgetter(0))]
         said = json.dumps(there).encode()
         paths = json.loads(self.checkpoint.channel.from_chief("checkpoints", said))
         for path in reversed(paths):
@@ -253,10 +253,6 @@ def _bundles(directory: str, name: str | None) -> list[tuple[int, str]]:
         if name is None or name == (match[1] if match else stem):
             found.append((int(match[2]) if match else 0, path))
     return found
-
-
-def _first(pair: tuple[int, str]) -> int:
-    return pair[0]
 
 
 def _is_whole(path: str) -> bool:

@@ -38,7 +38,6 @@ class Variables:
 
     @property
     def variables(self) -> list[Any]:
-        """The variables, in Keras' order."""
         if isinstance(self.owner, _compat.KerasVariable):
             return [self.owner]
         if _is_generator(self.owner):

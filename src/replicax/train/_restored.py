@@ -6,7 +6,7 @@ import zlib
 from collections import UserDict, UserList
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from replicax._core.errors import CheckpointError, UsageError
 from replicax._input.iterator import DistributedIterator
@@ -49,7 +49,6 @@ class Saved:
     names: list[str] | None = None
 
     def matched(self, part: Variables) -> list[tuple[Any, str]]:
-        """The array for each variable of the part."""
         if self.names is None:
             found = matched(part.name, self.entries, part.variables)
             return [(v, self.keys[index]) for v, index in zip(part.variables, found, strict=True)]
@@ -97,12 +96,6 @@ def saved_for(name: str, saved: Mapping[str, Any]) -> Saved | None:
     return Saved(keys, entries, names)
 
 
-def is_to_wait(part: Variables, saved: Saved) -> bool:
-    """Whether a part has fewer variables than were saved, and may get more when built."""
-    return len(part.variables) < len(saved.entries) and bool(_compat.unbuilt(part.owner))
-
-
-@final
 class Waiting:
     """The values of a model, layer or optimizer that does not have all its variables yet."""
 
@@ -162,7 +155,8 @@ def plan_of(
                 f"the names they were saved under, or leave {part.name!r} out."
             )
         if isinstance(part, Variables) and found is not None:
-            if is_to_wait(part, found):
+            # It may get more variables when it is built.
+            if len(part.variables) < len(found.entries) and _compat.unbuilt(part.owner):
                 later.append((part, found))
             else:
                 plan += found.matched(part)
@@ -192,7 +186,6 @@ def set_states(channel: Channel, parts: Sequence[Part], saved: dict[str, Any]) -
             part.owner.set_state(states[channel.index if len(states) == channel.size else 0])
 
 
-@final
 class Restored:
     """A checkpoint that was read, and the objects that have got their values from it.
 
@@ -270,7 +263,6 @@ class Restored:
 
     @property
     def matched(self) -> frozenset[str]:
-        """The names of the parts that have got values."""
         return frozenset(self._matched)
 
     @property
@@ -292,7 +284,7 @@ def _check(arrays: Arrays, plan: Sequence[tuple[Any, str]]) -> None:
 
 
 def _nothing() -> None:
-    """Do nothing."""
+    """Do nothing; a function with a name can be pickled."""
 
 
 class _FollowedList(UserList[Any]):

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -131,7 +131,6 @@ _COUNTER = "save_counter"
 _Plan = list[tuple[Any, Node]]
 
 
-@final
 class RestoredGraph:
     """One of TensorFlow's checkpoints, and the objects that have got their values from it.
 
@@ -160,7 +159,6 @@ class RestoredGraph:
 
     @property
     def save_counter(self) -> int:
-        """The number of saves before."""
         node = self._root.children.get(_COUNTER)
         return int(self._bundle.read(node.key)) if node and node.key else 0
 
@@ -343,7 +341,6 @@ class RestoredGraph:
 
     @property
     def matched(self) -> frozenset[str]:
-        """The names of the parts that have got values."""
         return frozenset(self._matched)
 
     @property
@@ -374,7 +371,11 @@ def _with_slots(
     """
     trained = _compat.trainable_variables(part.owner) if part.owner.built else []
     attributes = (pair for pair in vars(part.owner).items() if pair[0] not in AGAIN)
-    lists = {name: held for name, held in attributes if _is_list_for(trained, held)}
+    lists = {
+        name: held
+        for name, held in attributes
+        if isinstance(held, list) and len(held) == len(trained) > 0
+    }
     of = {id(slot): one for held in lists.values() for slot, one in zip(held, trained, strict=True)}
     for slot, there in found:
         own = nodes.get(id(of.get(id(slot))))
@@ -389,10 +390,6 @@ def _with_slots(
     given = {id(one) for one, _ in found}
     left = [one.path for one in part.variables if id(one) not in given]
     return found, f"the checkpoint has no values for {left[:3]}" if left else ""
-
-
-def _is_list_for(variables: Sequence[Any], held: Any) -> bool:
-    return isinstance(held, list) and len(held) == len(variables) > 0
 
 
 def _plain(name: str) -> str:

@@ -6,13 +6,13 @@ import contextlib
 import os
 import shutil
 import tempfile
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -53,40 +53,12 @@ def together(channel: Channel, name: str, action: Callable[[], _Result]) -> _Res
     return result[0]
 
 
-@final
-class Writer:
-    """A thread that writes while training goes on: one job at a time.
-
-    It keeps the failure of a job until somebody asks.
-    """
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._failures: list[Exception] = []
-
-    def start(self, job: Callable[[], None]) -> None:
-        """Run a job; the one before must have ended."""
-        self._thread = threading.Thread(target=self._guarded, args=(job,))
-        self._thread.start()
-
-    def _guarded(self, job: Callable[[], None]) -> None:
-        try:
-            job()
-        except Exception as error:
-            self._failures.append(error)
-
-    def end(self) -> bool:
-        """Wait for the job and return whether there was one."""
-        if self._thread is None:
-            return False
-        self._thread.join()
-        self._thread = None
-        return True
-
-    def raise_failure(self) -> None:
-        """Raise the failure of the job, once."""
-        if self._failures:
-            raise self._failures.pop()
+def written_by_thread(job: Callable[[], None]) -> Future[None]:
+    """Let a thread of its own write while training goes on."""
+    pool = ThreadPoolExecutor(1)
+    writing = pool.submit(job)
+    pool.shutdown(wait=False)  # the thread ends with its job
+    return writing
 
 
 @dataclass(frozen=True)
@@ -146,7 +118,6 @@ def make_room(path: str) -> None:
             os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
 
 
-@final
 class DividedSave:
     """A save of arrays that no worker has whole.
 

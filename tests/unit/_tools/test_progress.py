@@ -19,8 +19,7 @@ def tell(listener):
 
 
 def test_lines_tell_each_event_but_not_each_step(capsys):
-    with progress.Lines() as lines:
-        tell(lines)
+    tell(progress.Lines())
     assert capsys.readouterr().out == (
         "mirrored: 2 steps\nmirrored: compiling\nmirrored: test accuracy 98.9%\n"
     )
@@ -40,7 +39,7 @@ def test_lines_tell_how_long_a_long_job_still_takes(capsys, monkeypatch):
 
 def test_bars_show_job_steps_and_result():
     console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
-    with progress.Bars(console) as bars:
+    with progress.bars(console) as bars:
         tell(bars)
         bars.begin("prepare", steps=3)
         bars.end("done")
@@ -54,4 +53,5 @@ def test_bars_show_job_steps_and_result():
 @pytest.mark.parametrize(("terminal", "kind"), [(True, progress.Bars), (False, progress.Lines)])
 def test_bars_are_for_terminals(monkeypatch, terminal, kind):
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal, raising=False)
-    assert type(progress.for_stdout()) is kind
+    with progress.for_stdout() as listener:
+        assert type(listener) is kind

@@ -84,7 +84,7 @@ def test_defaults_and_choices_are_those_of_the_report():
     options = vars(_cli.build_parser().parse_args(["compare"]))
     del options["command"], options["output"], options["open"]
     assert Settings(**options) == Settings()
-    assert _tool_arguments.STRATEGIES == settings.STRATEGIES
+    assert (*settings.LOCAL, *settings.OF_WORKERS) == _tool_arguments.STRATEGIES
     assert set(_tool_arguments.DATASETS) == set(subjects._LOADERS)
     assert set(_tool_arguments.MODELS) == set(subjects._RECIPES)
     assert set(_tool_arguments.VERIFIED) <= set(strategies._MAKERS)

@@ -6,9 +6,9 @@ import json
 import re
 import sys
 
-from replicax.cluster_resolver import ClusterSpec, Task
+from replicax.cluster_resolver import ClusterSpec
 from replicax.launch import _run
-from replicax.launch._plan import Program, Surroundings, plan_parameter_servers
+from replicax.launch._plan import Program, Surroundings, plan
 
 TRAIN = Program("train.py")
 SPEC = ClusterSpec({"chief": ["a:1"], "worker": ["a:2", "a:3"], "ps": ["a:4"]})
@@ -40,7 +40,7 @@ for who in members:
 
 def plans(**options):
     surroundings = Surroundings(**{"environ": {}, **options})
-    return plan_parameter_servers(TRAIN, SPEC, surroundings=surroundings, restart=2)
+    return plan(TRAIN, SPEC, SPEC.tasks, surroundings=surroundings, restart=2)
 
 
 def environments(**options):
@@ -80,16 +80,16 @@ def test_members_keep_their_memory_unless_somebody_says_otherwise():
     assert {env["GLIBC_TUNABLES"] for env in own.values()} == {"mine"}
 
 
-def test_without_a_number_there_is_one_worker(monkeypatch):
-    here = _run._parameter_servers(_run.Request("train.py", ps=2), Surroundings({}))
-    assert [str(task) for task in here.tasks] == ["chief 0", "worker 0", "ps 0", "ps 1"]
-    assert here.leader == Task("chief", 0)
+def test_without_a_number_there_is_one_worker():
+    request = _run.Request("train.py", ps=2)
+    with _run.local_cluster(request.program, request.counts, Surroundings({}))(0) as planned:
+        assert [str(one.task) for one in planned] == ["chief 0", "worker 0", "ps 0", "ps 1"]
 
 
 def test_the_secret_of_the_environment_is_taken():
     request = _run.Request("train.py", workers=1, ps=1)
     for options in ({"environ": {"RX_CLUSTER_SECRET": "x"}}, {"environ": {}}):
-        with _run._parameter_servers(request, Surroundings(**options)).cluster(0) as planned:
+        with _run.local_cluster(TRAIN, request.counts, Surroundings(**options))(0) as planned:
             (secret,) = {one.env["RX_CLUSTER_SECRET"] for one in planned}
         assert secret == "x" if options["environ"] else len(secret) == 64
 

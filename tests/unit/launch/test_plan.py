@@ -16,14 +16,18 @@ from replicax.launch._plan import (
     Program,
     Surroundings,
     parse_variable,
-    plan,
     plan_joining,
-    plan_parameter_servers,
 )
+from replicax.launch._plan import plan as plan_tasks
 from replicax.launch._ports import check_ports, free_ports
 
 ADDRESSES = ["a:1", "a:2", "b:1", "b:2"]
 TRAIN = Program("train.py", ("--lr", "0.1"))
+
+
+def plan(program, addresses, here, **options):
+    tasks = [Task("worker", index) for index in here]
+    return plan_tasks(program, ClusterSpec({"worker": addresses}), tasks, **options)
 
 
 def environment(**options):
@@ -123,7 +127,7 @@ def test_a_value_may_be_anything(text, variable):
 @pytest.mark.parametrize("name", ["RX_CLUSTER_SECRET", "RX_CLUSTER_SECRET_FILE"])
 def test_local_workers_share_a_secret_that_is_not_in_their_arguments(name):
     def secrets(environ):
-        with _run.local_cluster(TRAIN, 2, Surroundings(environ)).cluster(0) as planned:
+        with _run.local_cluster(TRAIN, {"worker": 2}, Surroundings(environ))(0) as planned:
             found = {one.env.get("RX_CLUSTER_SECRET") for one in planned}
             assert not any(
                 str(value) in argument for value in found for argument in planned[0].argv
@@ -175,7 +179,7 @@ def test_with_devices_of_the_cpu_workers_leave_gpus_alone():
 @pytest.mark.usefixtures("two_gpus")
 def test_parameter_servers_leave_gpus_to_the_workers_and_the_chief():
     spec = ClusterSpec({"chief": ["a:1"], "worker": ["a:2", "a:3"], "ps": ["a:4"]})
-    plans = plan_parameter_servers(TRAIN, spec, surroundings=Surroundings({}))
+    plans = plan_tasks(TRAIN, spec, spec.tasks, surroundings=Surroundings({}))
     assert [planned.task.job for planned in plans] == ["chief", "worker", "worker", "ps"]
     assert gpus_of(plans) == ["0", "1", "0", None]
     assert [planned.env.get("JAX_PLATFORMS") for planned in plans] == [None, None, None, "cpu"]

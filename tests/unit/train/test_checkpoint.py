@@ -290,8 +290,8 @@ def test_an_attribute_is_saved_whatever_its_name_begins_with(tmp_path):
     total.assign(5.0)
     checkpoint.restore(path)
     assert float(checkpoint._hidden) == 1.0
-    with pytest.raises(UsageError, match="_writer"):
-        rx.train.Checkpoint(_writer=total)
+    with pytest.raises(UsageError, match="_writing"):
+        rx.train.Checkpoint(_writing=total)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+import jax
 import numpy as np
 
 import replicax as rx
@@ -27,6 +28,8 @@ from replicax._tools.compare.training import (
     QUIET,
     Round,
     Task,
+    Training,
+    Trial,
     Way,
     check,
     exact_products,
@@ -38,13 +41,6 @@ from replicax._tools.compare.training import (
 )
 from replicax._tools.machine import OtherPrograms, choose_devices, inspect_machine
 from replicax._tools.progress import Listener
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import jax
-
-    from replicax._tools.compare.training import Training, Trial
 
 
 def compare(settings: Settings | None = None, *, listener: Listener | None = None) -> Comparison:
@@ -126,7 +122,6 @@ def _measure_all(
 
 
 def _ways(settings: Settings, devices: Sequence[jax.Device]) -> list[Way]:
-    """The ways to train in this process: the strategies, and mirrored ones on fewer devices."""
     names = [name for name in settings.strategies if name != MULTI_WORKER]
     return [
         *(way(name, devices, settings.workers) for name in names),
@@ -250,7 +245,6 @@ def _in_workers(
 def work(
     settings: Settings, initial: Sequence[np.ndarray], round_: Round
 ) -> tuple[Training, tuple[float, ...]]:
-    """The work of each worker."""
     way = Way(MULTI_WORKER, rx.MultiWorkerMirroredStrategy)
     with exact_products(), contextlib.ExitStack() as ends:
         task = Task(settings, load_data(settings), initial)

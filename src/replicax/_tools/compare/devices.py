@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -10,15 +11,18 @@ import keras
 
 from replicax._tools.compare.settings import LOCAL
 from replicax._tools.compare.text import gibibytes, machine_rows, placement
-from replicax._tools.machine import choose_devices, device_name, inspect_machine, name_range
+from replicax._tools.machine import (
+    Machine,
+    choose_devices,
+    device_name,
+    inspect_machine,
+    name_range,
+)
 from replicax._tools.strategies import call, make
 from replicax._tools.text import aligned, as_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     import replicax as rx
-    from replicax._tools.machine import Machine
 
 
 @final
@@ -48,7 +52,6 @@ def strategy_use(name: str, devices: Sequence[jax.Device]) -> StrategyUse:
 
 
 def compute_devices(strategy: rx.Strategy) -> tuple[str, ...]:
-    """The devices on which the replicas of a strategy compute."""
     return tuple(strategy.extended.worker_devices)
 
 
@@ -112,5 +115,4 @@ def devices_to_text(report: DeviceReport) -> str:
 
 
 def devices_to_json(report: DeviceReport) -> str:
-    """Everything in the report, as JSON."""
     return as_json(asdict(report)).rstrip()

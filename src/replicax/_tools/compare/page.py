@@ -7,10 +7,9 @@ from __future__ import annotations
 from dataclasses import replace
 from html import escape
 from importlib import resources
-from typing import TYPE_CHECKING
 
 from replicax._tools.compare import plots
-from replicax._tools.compare.result import WEIGHT_LIMIT
+from replicax._tools.compare.result import WEIGHT_LIMIT, Comparison, Interval, Measurement
 from replicax._tools.compare.settings import BASELINE, MULTI_WORKER
 from replicax._tools.compare.text import (
     HEADERS,
@@ -28,10 +27,6 @@ from replicax._tools.compare.text import (
 )
 from replicax._tools.text import html_table
 
-if TYPE_CHECKING:
-    from replicax._tools.compare.result import Comparison, Interval, Measurement
-
-
 _DATA = {
     "digits": "1797 handwritten digits of 8 × 8 pixels, which come with scikit-learn.",
     "cifar10": "CIFAR-10: 60000 photographs of 32 × 32 pixels in ten classes.",
@@ -41,7 +36,6 @@ _ORDER = "One row for each strategy, in the order in which they trained"
 
 
 def to_html(comparison: Comparison) -> str:
-    """The page."""
     parts = {
         "table": ("Results", _results(comparison)),
         "accuracy": ("Accuracy", _accuracy(comparison)),

@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import math
 import re
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +17,11 @@ from matplotlib.figure import Figure
 from matplotlib.rcsetup import cycler
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from replicax._tools.compare.result import WEIGHT_LIMIT
+from replicax._tools.compare.result import WEIGHT_LIMIT, Comparison, Measurement
 from replicax._tools.compare.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from matplotlib.axes import Axes
-
-    from replicax._tools.compare.result import Comparison, Measurement
 
 
 _WIDTH = 5.4  # inches of 72 points; the page scales plots to its width
@@ -38,7 +35,6 @@ _SMALLEST, _LARGEST = 1e-9, 1.0  # limits of the drawn differences
 
 
 def accuracy_by_epoch(comparison: Comparison) -> Figure:
-    """Accuracy on the test data after each epoch."""
     figure, axes = _figure("Accuracy on test data after each epoch, one curve per strategy")
     for position, measurement in enumerate(comparison.measurements):
         epochs = range(1, len(measurement.epochs) + 1)

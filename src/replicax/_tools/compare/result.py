@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from replicax._tools.compare.settings import BASELINE, OF_WORKERS
+from replicax._tools.compare.settings import BASELINE, OF_WORKERS, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from replicax._tools.compare.settings import Settings
     from replicax._tools.machine import Machine
 
 

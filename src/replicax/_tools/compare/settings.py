@@ -15,7 +15,6 @@ LOCAL = ("default", BASELINE, "mirrored", "central_storage")
 MULTI_WORKER, PARAMETER_SERVER = "multi_worker", "parameter_server"
 OF_WORKERS = (MULTI_WORKER, PARAMETER_SERVER)
 ASYNCHRONOUS = (PARAMETER_SERVER,)
-STRATEGIES = (*LOCAL, *OF_WORKERS)
 
 _USUAL_WORKERS = 2
 

@@ -9,7 +9,7 @@ has no bias, whose gradient would be zero."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -20,15 +20,12 @@ from replicax._core.errors import needs
 from replicax._tools.text import unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from replicax._tools.compare.settings import Settings
 
 
 _Arrays = tuple[np.ndarray, np.ndarray]
 
 
-@final
 @dataclass(frozen=True)
 class Dataset:
     """The data that a model is trained and tested on, with ten classes.
@@ -63,7 +60,6 @@ def load_data(settings: Settings) -> Dataset:
 
 
 def _digits(settings: Settings) -> Dataset:
-    """The 1797 digits of scikit-learn."""
     with needs("The digits data set", extra="report"):
         from sklearn.datasets import load_digits  # slow to import, and only needed here
 
@@ -83,8 +79,6 @@ _LOADERS = {"digits": _digits, "cifar10": _cifar10}
 
 
 def _download_cifar10() -> tuple[_Arrays, _Arrays]:
-    import keras
-
     try:
         return keras.datasets.cifar10.load_data()
     except Exception as error:  # Keras raises a plain Exception when a download fails
@@ -117,12 +111,9 @@ def build_model(name: str, shape: tuple[int, ...]) -> keras.Model:
     if name not in _RECIPES:
         raise unknown("model", name, _RECIPES)
     inputs = keras.Input(shape, name="inputs")
-    logits = layers.Dense(10, name="logits")(_RECIPES[name].features(_centred(inputs)))
+    centred = layers.Rescaling(2.0, -1.0, name="centre")(inputs)
+    logits = layers.Dense(10, name="logits")(_RECIPES[name][0](centred))
     return keras.Model(inputs, logits, name=name)
-
-
-def _centred(images: _Tensor) -> _Tensor:
-    return layers.Rescaling(2.0, -1.0, name="centre")(images)
 
 
 def new_optimizer(name: str) -> keras.Optimizer:
@@ -131,11 +122,10 @@ def new_optimizer(name: str) -> keras.Optimizer:
     Its steps are proportional to the gradient. Adam divides by the gradient's size, and so makes as
     much of a gradient of rounding errors as of any other.
     """
-    return keras.optimizers.SGD(_RECIPES[name].learning_rate, momentum=0.9)
+    return keras.optimizers.SGD(_RECIPES[name][1], momentum=0.9)
 
 
 def _mlp(images: _Tensor) -> _Tensor:
-    """Two dense layers."""
     x = layers.Flatten(name="flatten")(images)
     x = layers.Dense(256, activation=_ACTIVATION, name="dense_1")(x)
     return layers.Dense(128, activation=_ACTIVATION, name="dense_2")(x)
@@ -179,17 +169,5 @@ def _convolution(x: _Tensor, filters: int, *, name: str, stride: int = 1) -> _Te
     return layers.BatchNormalization(momentum=_BATCHNORM_MOMENTUM, name=f"{name}_norm")(x)
 
 
-@final
-@dataclass(frozen=True)
-class _Recipe:
-    """How a model turns images into features, and how fast it learns."""
-
-    features: Callable[[_Tensor], _Tensor]
-    learning_rate: float
-
-
-_RECIPES = {
-    "cnn": _Recipe(_cnn, 0.05),
-    "mlp": _Recipe(_mlp, 0.05),
-    "resnet20": _Recipe(_resnet20, 0.01),
-}
+# How a model turns images into features, and how fast it learns.
+_RECIPES = {"cnn": (_cnn, 0.05), "mlp": (_mlp, 0.05), "resnet20": (_resnet20, 0.01)}

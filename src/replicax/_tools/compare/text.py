@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING
 
 from replicax._core.errors import needs
 from replicax._core.folder import named
-from replicax._tools.compare.result import WEIGHT_LIMIT, Comparison, Interval
+from replicax._tools.compare.result import WEIGHT_LIMIT, Comparison, Interval, Measurement
 from replicax._tools.compare.settings import BASELINE, MULTI_WORKER
-from replicax._tools.machine import busy_machine, name_range
+from replicax._tools.machine import Machine, busy_machine, name_range
 from replicax._tools.text import aligned, as_json, counted, make_folder, wrapped
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
-
-    from replicax._tools.compare.result import Measurement
-    from replicax._tools.machine import Machine
 
 
 HEADERS = (
@@ -89,7 +86,6 @@ def asynchrony(comparison: Comparison) -> list[str]:
 
 
 def machine_rows(machine: Machine) -> list[tuple[str, str]]:
-    """A machine and its software, as a table of two columns."""
     kinds = ", ".join(dict.fromkeys(device.kind for device in machine.devices))
     devices = f"{name_range(device.name for device in machine.devices)} ({kinds})"
     return [
@@ -124,7 +120,6 @@ def title(comparison: Comparison) -> str:
 
 
 def rows(comparison: Comparison) -> list[list[str]]:
-    """The cells of the table, one row for each strategy."""
     return [_row(comparison, measurement) for measurement in comparison.measurements]
 
 

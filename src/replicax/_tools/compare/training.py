@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import importlib.util
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import jax
 import keras
@@ -16,16 +17,13 @@ import numpy as np
 import replicax as rx
 from replicax._tools.compare.devices import compute_devices, variable_devices
 from replicax._tools.compare.result import Epoch
-from replicax._tools.compare.settings import BASELINE, LOCAL, OF_WORKERS, PARAMETER_SERVER
-from replicax._tools.compare.subjects import build_model, new_optimizer
+from replicax._tools.compare.settings import BASELINE, LOCAL, OF_WORKERS, PARAMETER_SERVER, Settings
+from replicax._tools.compare.subjects import Dataset, build_model, new_optimizer
 from replicax._tools.strategies import make
 
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import Callable, Sequence
 
-    from replicax._tools.compare.settings import Settings
-    from replicax._tools.compare.subjects import Dataset
     from replicax._tools.progress import Listener
 
 
@@ -36,7 +34,6 @@ _LONGEST_ROUND_SECONDS = 3.0
 _MOST_EPOCHS_PER_ROUND = 50
 
 
-@final
 @dataclass(frozen=True)
 class Task:
     """What every strategy trains: a model from the same weights, on the same batches in order."""
@@ -46,7 +43,6 @@ class Task:
     initial: Sequence[np.ndarray]
 
 
-@final
 @dataclass(frozen=True)
 class Training:
     """The measurements of one training, which can be sent between processes."""
@@ -60,7 +56,6 @@ class Training:
     step_seconds: float
 
 
-@final
 @dataclass(frozen=True)
 class Trial:
     """A strategy after its training, with the model that the timed rounds train on."""
@@ -70,7 +65,6 @@ class Trial:
     training: Training
 
 
-@final
 @dataclass(frozen=True)
 class Round:
     """The data of one timed round: the first `rows` examples, `epochs` times."""
@@ -80,7 +74,6 @@ class Round:
 
     @property
     def examples(self) -> int:
-        """How many examples a round trains on."""
         return self.rows * self.epochs
 
 
@@ -93,7 +86,6 @@ def exact_products() -> contextlib.AbstractContextManager[Any]:
 
 
 def new_model(settings: Settings, data: Dataset) -> keras.Model:
-    """The model of a comparison, untrained, in the current scope."""
     keras.utils.set_random_seed(settings.seed)
     model = build_model(settings.model, data.train_inputs.shape[1:])
     model.compile(
@@ -173,7 +165,6 @@ def _epochs(history: dict[str, list[float]], seconds: Sequence[float]) -> tuple[
     return tuple(Epoch(*values) for values in zip(*columns, seconds, strict=True))
 
 
-@final
 class _Watch(keras.callbacks.Callback):
     """Times the first step, the steps of the last epoch, and each epoch, and tells the listener.
 
@@ -222,7 +213,6 @@ class _Watch(keras.callbacks.Callback):
         return time.perf_counter() - self._created
 
 
-@final
 class _Stopwatch(keras.callbacks.Callback):
     """Runs from the beginning of the first epoch to the end of the last."""
 
@@ -247,7 +237,6 @@ def devices_here(strategy: rx.Strategy, model: keras.Model) -> _Devices:
     return compute_devices(strategy), held
 
 
-@final
 @dataclass(frozen=True)
 class Way:
     """A way to train: how its strategy is made, and how to find its devices.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -48,148 +48,142 @@ class Check:
 
 def checked(facts: Facts) -> list[Check]:
     """What all checks say; those of GPUs where there are any, or where their driver fails."""
-    of_driver = [check_driver] if facts.driver_error else []
-    return [check(facts) for check in (*CHECKS, *(CHECKS_OF_GPUS if facts.gpus else of_driver))]
+    gpus = list(CHECKS_OF_GPUS.items())
+    of_gpus = gpus if facts.gpus else gpus[: bool(facts.driver_error)]  # of the driver alone
+    return [Check(name, *check(facts)) for name, check in [*CHECKS.items(), *of_gpus]]
 
 
-def check_python(facts: Facts) -> Check:
+def check_python(facts: Facts) -> tuple[str, ...]:
     wanted = facts.wanted.get("python", "")
     if facts.python in SpecifierSet(wanted):
-        return Check("Python", OK, facts.python)
-    return Check("Python", WRONG, f"{facts.python}, not {wanted}", "install Python 3.11 or later")
+        return OK, facts.python
+    return WRONG, f"{facts.python}, not {wanted}", "install Python 3.11 or later"
 
 
-def check_replicax(facts: Facts) -> Check:
+def check_replicax(facts: Facts) -> tuple[str, ...]:
     if facts.wanted:
-        return Check("Replicax", OK, "installed")
-    found = "not installed, only on the path: no versions to compare with"
-    return Check("Replicax", WARN, found, "pip install .")
+        return OK, "installed"
+    return WARN, "not installed, only on the path: no versions to compare with", "pip install ."
 
 
-def check_jaxlib(facts: Facts) -> Check:
+def check_jaxlib(facts: Facts) -> tuple[str, ...]:
     jax, jaxlib = facts.versions["jax"], facts.versions["jaxlib"]
     if jaxlib is not None and jaxlib == jax:
-        return Check("jaxlib", OK, jaxlib)
+        return OK, jaxlib
     fix = f"pip install jaxlib=={jax}" if jax else "pip install jax"
-    return Check("jaxlib", WRONG, f"{jaxlib or 'not installed'}, with JAX {jax}", fix)
+    return WRONG, f"{jaxlib or 'not installed'}, with JAX {jax}", fix
 
 
-def check_backend(facts: Facts) -> Check:
+def check_backend(facts: Facts) -> tuple[str, ...]:
     if facts.backend in (None, "jax"):
-        return Check("Keras' backend", OK, "jax")
+        return OK, "jax"
     found = f"KERAS_BACKEND={facts.backend}: Replicax runs Keras on JAX"
-    return Check("Keras' backend", WRONG, found, "export KERAS_BACKEND=jax")
+    return WRONG, found, "export KERAS_BACKEND=jax"
 
 
-def check_devices(facts: Facts) -> Check:
+def check_devices(facts: Facts) -> tuple[str, ...]:
     if facts.jax_error:
-        fix = "JAX_PLATFORMS=cpu replicax doctor"
-        return Check("devices", WRONG, f"JAX does not start: {facts.jax_error}", fix)
+        return WRONG, f"JAX does not start: {facts.jax_error}", "JAX_PLATFORMS=cpu replicax doctor"
     found = f"{facts.devices} of kind {facts.platform}"
     if facts.platform != "cpu" or not facts.gpus:
-        return Check("devices", OK, found)
+        return OK, found
     found += f", beside {facts.gpus} GPU{'s' * (facts.gpus > 1)}"
     platforms = facts.settings.get(JAX_PLATFORMS)
     if not leaves(platforms, "cuda"):
         found += f", which JAX_PLATFORMS={platforms} keeps from JAX"
-        return Check("devices", WARN, found, "unset JAX_PLATFORMS")
+        return WARN, found, "unset JAX_PLATFORMS"
     if not facts.gpus_visible:
         found += f", which CUDA_VISIBLE_DEVICES={facts.settings[CUDA_VISIBLE_DEVICES]} hides"
-        return Check("devices", WARN, found, "unset CUDA_VISIBLE_DEVICES")
+        return WARN, found, "unset CUDA_VISIBLE_DEVICES"
     why = facts.jax_warning or "JAX does not use them"
     fix = 'JAX_PLATFORMS=cuda python -c "import jax; jax.devices()"     # says why'
-    return Check("devices", WRONG, f"{found}: {why}", fix)
+    return WRONG, f"{found}: {why}", fix
 
 
-def check_tpu(facts: Facts) -> Check:
+def check_tpu(facts: Facts) -> tuple[str, ...]:
     libtpu = facts.versions["libtpu"]
     if not facts.chips:
-        found = f"no TPU here; libtpu {libtpu or 'is not installed'}"
-        return Check("TPU", OK, found)
+        return OK, f"no TPU here; libtpu {libtpu or 'is not installed'}"
     if libtpu is None:
         found = f"{facts.chips} chips, and no libtpu to run them"
-        return Check("TPU", WRONG, found, 'pip install "replicax[tpu]"')
+        return WRONG, found, 'pip install "replicax[tpu]"'
     if facts.platform != "tpu":
         found = f"{facts.chips} chips, which JAX does not use: another process may have them"
-        return Check("TPU", WRONG, found, "lsof /dev/accel* /dev/vfio/*")
-    return Check("TPU", OK, f"{facts.chips} chips, libtpu {libtpu}")
+        return WRONG, found, "lsof /dev/accel* /dev/vfio/*"
+    return OK, f"{facts.chips} chips, libtpu {libtpu}"
 
 
-def check_loopback(facts: Facts) -> Check:
+def check_loopback(facts: Facts) -> tuple[str, ...]:
     if not facts.loopback_error:
-        return Check("loopback", OK, "127.0.0.1 can be reached")
+        return OK, "127.0.0.1 can be reached"
     found = f"processes of this machine cannot talk: {facts.loopback_error}"
-    return Check("loopback", WRONG, found, "ip link set lo up")
+    return WRONG, found, "ip link set lo up"
 
 
-def check_shared_memory(facts: Facts) -> Check:
+def check_shared_memory(facts: Facts) -> tuple[str, ...]:
     """Ray keeps objects in it; parameter servers keep messages in it within one machine."""
     room = facts.shared_bytes
     if room is None:
-        return Check("shared memory", OK, "no /dev/shm on this system")
+        return OK, "no /dev/shm on this system"
     if room >= GIB:
-        return Check("shared memory", OK, f"{size(room)} free in /dev/shm")
+        return OK, f"{size(room)} free in /dev/shm"
     found = f"{size(room)} free in /dev/shm: parameter servers and Ray want 1 GiB"
-    fix = "mount -o remount,size=2G /dev/shm     # of a container: --shm-size=2g"
-    return Check("shared memory", WARN, found, fix)
+    return WARN, found, "mount -o remount,size=2G /dev/shm     # of a container: --shm-size=2g"
 
 
-def check_ray(facts: Facts) -> Check:
+def check_ray(facts: Facts) -> tuple[str, ...]:
     if facts.versions["ray"] is None:
-        found = "not installed; only parameter servers on Ray need it"
-        return Check("Ray", OK, found)
-    return _in_range(facts, "ray", "Ray", extra="ps")
+        return OK, "not installed; only parameter servers on Ray need it"
+    return _in_range(facts, "ray", extra="ps")
 
 
-def check_cache(facts: Facts) -> Check:
+def check_cache(facts: Facts) -> tuple[str, ...]:
     if facts.cache is None:
-        found = "off: each start compiles all programs again"
-        return Check("compilation cache", WARN, found, "unset RX_COMPILATION_CACHE")
+        return WARN, "off: each start compiles all programs again", "unset RX_COMPILATION_CACHE"
     if facts.cache_error:
         found = f"{facts.cache} cannot be written to: {facts.cache_error}"
-        fix = "export RX_COMPILATION_CACHE=FOLDER     # one that you can write to"
-        return Check("compilation cache", WARN, found, fix)
-    return Check("compilation cache", OK, facts.cache)
+        return WARN, found, "export RX_COMPILATION_CACHE=FOLDER     # one that you can write to"
+    return OK, facts.cache
 
 
-def check_threads(facts: Facts) -> Check:
+def check_threads(facts: Facts) -> tuple[str, ...]:
     """XLA:CPU can dead-lock in an all-reduce if a replica waits for a thread."""
     if facts.platform != "cpu" or facts.devices < 2:
-        return Check("threads", OK, f"{facts.cores} cores")
+        return OK, f"{facts.cores} cores"
     pool = facts.threads or facts.cores
     if pool >= 2 * facts.devices:
-        return Check("threads", OK, f"{pool} for {facts.devices} devices of the CPU")
+        return OK, f"{pool} for {facts.devices} devices of the CPU"
     found = f"{pool} for {facts.devices} devices of the CPU: an all-reduce may stand still"
-    return Check("threads", WARN, found, f"export NPROC={max(8, 2 * facts.devices)}")
+    return WARN, found, f"export NPROC={max(8, 2 * facts.devices)}"
 
 
-def check_kernels(facts: Facts) -> Check:
+def check_kernels(facts: Facts) -> tuple[str, ...]:
     """Kernels are built when Replicax is installed, if there is a C compiler."""
     if facts.kernels or facts.platform != "cpu":
-        return Check("CPU kernels", OK, facts.kernels or "not needed on these devices")
+        return OK, facts.kernels or "not needed on these devices"
     fix = "pip install --force-reinstall --no-deps ."
     if not facts.has_compiler:
         fix += "     # first install a C compiler, such as gcc"
-    return Check("CPU kernels", WARN, f"off: {facts.kernels_off}", fix)
+    return WARN, f"off: {facts.kernels_off}", fix
 
 
-def check_tensorboard(facts: Facts) -> Check:
+def check_tensorboard(facts: Facts) -> tuple[str, ...]:
     missing = [name for name in ("tensorboard", "xprof") if facts.versions[name] is None]
     if not missing:
-        return Check("TensorBoard", OK, f"{facts.versions['tensorboard']}, with xprof")
+        return OK, f"{facts.versions['tensorboard']}, with xprof"
     found = f"without {' and '.join(missing)}: no curves, or no traces"
-    return Check("TensorBoard", WARN, found, f"pip install {' '.join(missing)}")
+    return WARN, found, f"pip install {' '.join(missing)}"
 
 
-def check_report(facts: Facts) -> Check:
+def check_report(facts: Facts) -> tuple[str, ...]:
     """`import keras` imports both where installed, which takes a second or more each time."""
     parts = ("matplotlib", "scikit-learn")
     missing = [name for name in parts if facts.versions[name] is None]
     if not missing:
         found = ", ".join(f"{name} {facts.versions[name]}" for name in parts)
-        return Check("reports", OK, f"{found}; `import keras` imports them")
+        return OK, f"{found}; `import keras` imports them"
     found = f"without {' and '.join(missing)}: no `replicax compare`, or no pictures"
-    return Check("reports", WARN, found, 'pip install "replicax[report]"')
+    return WARN, found, 'pip install "replicax[report]"'
 
 
 # By the number in the name of JAX's plugin: the driver from which CUDA runs, and the oldest GPUs.
@@ -197,83 +191,81 @@ _OLDEST_DRIVER = {12: 525, 13: 580}
 _OLDEST_GPU = {12: (5, 2), 13: (7, 5)}
 
 
-def check_driver(facts: Facts) -> Check:
+def check_driver(facts: Facts) -> tuple[str, ...]:
     """The driver decides which of JAX's plugins can run."""
-    driver, name = facts.driver, "NVIDIA driver"
+    driver = facts.driver
     if driver is None:
         level = WRONG if _plugins(facts) and facts.platform != "gpu" else WARN
         found = facts.driver_error or "no nvidia-smi, which says what this driver can do"
         fix = "nvidia-smi     # for a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-        return Check(name, level, found, fix)
+        return level, found, fix
     if _offered(driver) < min(_OLDEST_DRIVER):
         found = f"{driver.version} offers no version of CUDA that JAX is built for"
-        return Check(name, WRONG, found, "install driver 580 or later")
+        return WRONG, found, "install driver 580 or later"
     highest = _dotted(driver.cuda) if driver.cuda else f"{_offered(driver)}, by its number"
-    return Check(name, OK, f"{driver.version}, up to CUDA {highest}")
+    return OK, f"{driver.version}, up to CUDA {highest}"
 
 
-def check_gpus(facts: Facts) -> Check:
-    """Their names, and whether they are too old."""
+def check_gpus(facts: Facts) -> tuple[str, ...]:
     if facts.driver is None:
-        return Check("GPUs", OK, f"{facts.gpus}")
+        return OK, f"{facts.gpus}"
     kinds = Counter((one.name, one.memory_bytes, one.capability) for one in facts.driver.gpus)
     found = "; ".join(_kind(count, *kind) for kind, count in kinds.items())
     hidden = facts.gpus - facts.gpus_visible
     if hidden:
         found += f"; {hidden} hidden by CUDA_VISIBLE_DEVICES"
     if _oldest(facts) < _OLDEST_GPU[12]:
-        return Check("GPUs", WRONG, f"{found}: too old for JAX", "export JAX_PLATFORMS=cpu")
-    return Check("GPUs", OK, found)
+        return WRONG, f"{found}: too old for JAX", "export JAX_PLATFORMS=cpu"
+    return OK, found
 
 
-def check_plugin(facts: Facts) -> Check:
+def check_plugin(facts: Facts) -> tuple[str, ...]:
     """JAX drives GPUs by a plugin, of jaxlib's version and of no later CUDA than the driver's."""
-    name, best = "CUDA plugin", best_cuda(facts)
+    best = best_cuda(facts)
     jax, jaxlib = facts.versions["jax"], facts.versions["jaxlib"]
     install = f'pip install "jax[cuda{best}]=={jax}"'
     plugins = _plugins(facts)
     if not plugins:
-        return Check(name, WRONG, "not installed: JAX computes on the CPU", install)
+        return WRONG, "not installed: JAX computes on the CPU", install
     found = ", ".join(f"jax-cuda{cuda}-plugin {one}" for cuda, one in plugins.items())
     wrong = min(plugins, key=lambda cuda: cuda == best)
     remove = f"pip uninstall jax-cuda{wrong}-plugin jax-cuda{wrong}-pjrt"
     if len(plugins) > 1:
-        return Check(name, WRONG, f"{found}: both drive the same GPUs", remove)
+        return WRONG, f"{found}: both drive the same GPUs", remove
     ((cuda, version),) = plugins.items()
     if _oldest(facts) < _OLDEST_GPU[cuda]:
         oldest = _dotted(_OLDEST_GPU[cuda])
         found += f": CUDA {cuda} needs GPUs of compute capability {oldest} or later"
-        return Check(name, WRONG, found, f"{remove} && {install}")
+        return WRONG, found, f"{remove} && {install}"
     if facts.driver and _offered(facts.driver) < cuda:
         found += f": CUDA {cuda} needs driver {_OLDEST_DRIVER[cuda]} or later"
-        return Check(name, WRONG, found, f"{remove} && {install}")
+        return WRONG, found, f"{remove} && {install}"
     pjrt = facts.versions[f"jax-cuda{cuda}-pjrt"]
     if not _same(version, jaxlib) or not _same(pjrt, jaxlib):
         found += f", jax-cuda{cuda}-pjrt {pjrt or 'not installed'}, with jaxlib {jaxlib}"
-        return Check(name, WRONG, found, f'pip install "jax[cuda{cuda}]=={jax}"')
-    return Check(name, OK, found)
+        return WRONG, found, f'pip install "jax[cuda{cuda}]=={jax}"'
+    return OK, found
 
 
-def check_nccl(facts: Facts) -> Check:
+def check_nccl(facts: Facts) -> tuple[str, ...]:
     """It carries what several GPUs exchange."""
     package = f"nvidia-nccl-cu{next(iter(_plugins(facts)), best_cuda(facts))}"
     version = facts.versions[package]
     if version or facts.has_nccl_library:
-        return Check("NCCL", OK, version or "a library of the system")
+        return OK, version or "a library of the system"
     if facts.gpus_visible < 2:
-        return Check("NCCL", OK, "not installed; only several GPUs need it")
-    found = "not installed: several GPUs cannot exchange gradients"
-    return Check("NCCL", WRONG, found, f"pip install {package}")
+        return OK, "not installed; only several GPUs need it"
+    return WRONG, "not installed: several GPUs cannot exchange gradients", f"pip install {package}"
 
 
-def check_gpu_memory(facts: Facts) -> Check:
+def check_gpu_memory(facts: Facts) -> tuple[str, ...]:
     """JAX takes a share of each GPU at once, which it does not get beside a large program."""
     share = gpu_share_at_start(facts.settings)
     set_ = [f"{name}={facts.settings[name]}" for name in OF_GPU_MEMORY if name in facts.settings]
     takes = f"JAX takes {share:.0%} of each at once" if share else "JAX takes it as it needs it"
     told = "; ".join([takes, *set_])
     if facts.driver is None:
-        return Check("GPU memory", OK, told)
+        return OK, told
     free = {
         one: one.free_bytes / one.memory_bytes
         for one in _visible(facts)
@@ -283,11 +275,10 @@ def check_gpu_memory(facts: Facts) -> Check:
     found = "; ".join([*dict.fromkeys(lines), told])
     least = min(free.values(), default=1.0)
     if least >= share:
-        return Check("GPU memory", OK, found)
+        return OK, found
     # JAX refuses to start with both.
     name = OLD_GPU_FRACTION if OLD_GPU_FRACTION in facts.settings else GPU_FRACTION
-    fix = f"export {name}={int(90 * least) / 100}     # or end the other program"
-    return Check("GPU memory", WARN, found, fix)
+    return WARN, found, f"export {name}={int(90 * least) / 100}     # or end the other program"
 
 
 def _free_memory(gpu: Gpu, driver: Driver) -> str:
@@ -352,38 +343,39 @@ def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
 
 
-def _in_range(facts: Facts, package: str, name: str, *, extra: str = "") -> Check:
+def _in_range(facts: Facts, package: str, *, extra: str = "") -> tuple[str, ...]:
     version, wanted = facts.versions[package], facts.wanted.get(package, "")
     if version is not None and SpecifierSet(wanted).contains(version, prereleases=True):
-        return Check(name, OK, version)
+        return OK, version
     found = f"{version or 'not installed'}, tested with {wanted or 'any version'}"
     fix = f'pip install "replicax[{extra}]"' if extra else f'pip install "{package}{wanted}"'
-    return Check(name, WRONG, found, fix)
+    return WRONG, found, fix
 
 
-CHECKS: Sequence[Callable[[Facts], Check]] = (
-    check_python,
-    check_replicax,
-    partial(_in_range, package="jax", name="JAX"),
-    check_jaxlib,
-    partial(_in_range, package="keras", name="Keras"),
-    partial(_in_range, package="numpy", name="NumPy"),
-    check_backend,
-    check_devices,
-    check_tpu,
-    check_loopback,
-    check_shared_memory,
-    check_ray,
-    check_cache,
-    check_threads,
-    check_kernels,
-    check_tensorboard,
-    check_report,
-)
-CHECKS_OF_GPUS: Sequence[Callable[[Facts], Check]] = (
-    check_driver,
-    check_gpus,
-    check_plugin,
-    check_nccl,
-    check_gpu_memory,
-)
+# What each check says: its level, what it found, and the command that fixes it.
+CHECKS: Mapping[str, Callable[[Facts], tuple[str, ...]]] = {
+    "Python": check_python,
+    "Replicax": check_replicax,
+    "JAX": partial(_in_range, package="jax"),
+    "jaxlib": check_jaxlib,
+    "Keras": partial(_in_range, package="keras"),
+    "NumPy": partial(_in_range, package="numpy"),
+    "Keras' backend": check_backend,
+    "devices": check_devices,
+    "TPU": check_tpu,
+    "loopback": check_loopback,
+    "shared memory": check_shared_memory,
+    "Ray": check_ray,
+    "compilation cache": check_cache,
+    "threads": check_threads,
+    "CPU kernels": check_kernels,
+    "TensorBoard": check_tensorboard,
+    "reports": check_report,
+}
+CHECKS_OF_GPUS: Mapping[str, Callable[[Facts], tuple[str, ...]]] = {
+    "NVIDIA driver": check_driver,
+    "GPUs": check_gpus,
+    "CUDA plugin": check_plugin,
+    "NCCL": check_nccl,
+    "GPU memory": check_gpu_memory,
+}

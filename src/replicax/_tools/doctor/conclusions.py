@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, final
 
 from replicax._core.events import COMPILE, COMPUTE, COPY, INPUT
 from replicax._tools.profile.result import COLLECTIVES, LAUNCH, PARTS, Profile
 from replicax._tools.profile.times import CALLBACKS, OTHER, PYTHON
 from replicax._tools.text import milliseconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 # A smaller share of a step is not worth a change.
 WORTH = 0.2
@@ -23,7 +18,6 @@ SLOW_FACTOR = 2.0
 FEW_ROWS = 16
 
 
-@final
 @dataclass(frozen=True)
 class Finding:
     """Something that takes a share of a step, with a sentence of what was measured."""
@@ -62,7 +56,6 @@ def _less(finding: Finding, late: Finding) -> Finding:
     return replace(finding, share=max(0.0, finding.share - late.share))
 
 
-@final
 @dataclass(frozen=True)
 class _Rule:
     """A part of a step that takes too long, by itself: what was measured, and advice."""
@@ -191,7 +184,6 @@ def _share(profile: Profile, parts: Iterable[str]) -> float:
 STRONG, WEAK = "strong", "weak"
 
 
-@final
 @dataclass(frozen=True)
 class Point:
     """A number of replicas, beside the smallest one.

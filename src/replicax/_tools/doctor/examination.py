@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from replicax._core.env import environment_for_child
 from replicax._core.errors import UsageError
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 _LINES = 15
 
 
-@final
 @dataclass(frozen=True)
 class Examination:
     """How a script trains on several numbers of replicas, from the fewest to the most."""
@@ -50,7 +49,6 @@ class Examination:
     busy_cores: float = 0.0  # that other programs took meanwhile, on the average
 
 
-@final
 @dataclass(frozen=True)
 class Script:
     """What is run, and for how long: `steps` are measured, behind `warm_up` others."""
@@ -147,7 +145,6 @@ def examine(
 
 
 def failed(path: str, replicas: int, code: int, printed: str) -> UsageError:
-    """The error for a script that failed."""
     tail = "\n".join(printed.splitlines()[-_LINES:])
     return UsageError(
         f"{path!r} ended with exit code {code} on {replicas} replica(s). Run `replicax profile "

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import final
 
 from packaging.requirements import Requirement
 
@@ -38,7 +37,6 @@ _WARNING = re.compile(r"^\w+Error: |Unable to initialize backend|not compatible 
 _SECONDS = 120  # JAX waits for a TPU of another process, and large machines start slowly
 
 
-@final
 @dataclass(frozen=True)
 class Facts:
     """What was found; an empty error means that there is none."""

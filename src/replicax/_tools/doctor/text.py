@@ -7,16 +7,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from replicax._tools.doctor.checks import OK, Check
-from replicax._tools.doctor.conclusions import STRONG, WEAK
+from replicax._tools.doctor.conclusions import STRONG, WEAK, Point
 from replicax._tools.machine import busy_machine
 from replicax._tools.profile import text as profile_text
-from replicax._tools.profile.result import PARTS, WAITING
+from replicax._tools.profile.result import PARTS, WAITING, Profile
 from replicax._tools.text import aligned, as_json, milliseconds, wrapped
 
 if TYPE_CHECKING:
-    from replicax._tools.doctor.conclusions import Point
     from replicax._tools.doctor.examination import Examination
-    from replicax._tools.profile.result import Profile
 
 
 _CHECKS = ("", "check", "found")
@@ -57,7 +55,6 @@ def examination_to_text(found: Examination, cores: int, platform: str) -> str:
 
 
 def to_json(checks: Sequence[Check], found: Examination | None) -> str:
-    """Every number."""
     data: dict[str, Any] = {"checks": [asdict(check) for check in checks]}
     if found is not None:
         data["examination"] = {

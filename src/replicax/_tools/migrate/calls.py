@@ -6,7 +6,7 @@ import ast
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any
 
 from replicax._tools.migrate import kinds
 from replicax._tools.migrate.names import CHANGED, MISSING, WHOLE
@@ -28,7 +28,6 @@ from replicax.tf._keras2.arguments import Change, Given, LeftOut, Renamed
 LOOK = "look"
 
 
-@final
 @dataclass(frozen=True)
 class Remark:
     """A remark on a call, an attribute or a method: `MISSING`, `CHANGED` or `LOOK`.
@@ -41,7 +40,6 @@ class Remark:
     ends: bool = False
 
 
-@final
 @dataclass
 class Judged:
     """What is found in a module: at a line of a piece each."""
@@ -63,7 +61,6 @@ def judge(sources: Mapping[str, Sequence[tuple[Home, ast.Module]]]) -> dict[str,
     return judging.found
 
 
-@final
 class _Judge:
     """Hears from the reader what it reads."""
 
@@ -74,7 +71,6 @@ class _Judge:
         self.reader = Reader(sources, self)
 
     def end(self) -> None:
-        """Finish after everything was read."""
         for scope, line, text in self._lambdas.refused(self.reader.imports):
             self._say(scope, line, Remark(MISSING, f"`load_model`: {text}"))
 
@@ -85,12 +81,10 @@ class _Judge:
         self._of(scope).remarks.append((scope.home, line, remark))
 
     def use(self, name: str, line: int, scope: Scope) -> None:
-        """A name is used."""
         if name not in WHOLE:
             self._of(scope).uses.append((scope.home, line, name))
 
     def attribute(self, found: Method, line: int, scope: Scope) -> None:
-        """An attribute of an instance is asked for."""
         kind = found.owner.kind
         if kinds.attribute(kind, found.name) is kinds.MISSING:
             hint = kinds.note(ABSENT, kind, f".{found.name}")
@@ -99,7 +93,6 @@ class _Judge:
             self._say(scope, line, Remark(MISSING, text, hint is None))
 
     def class_(self, found: Class, scope: Scope) -> None:
-        """A class is made."""
         base = found.base()
         if base is None:
             return
@@ -249,7 +242,6 @@ _REGISTERING = (
 LAYER, LOAD = "tf.keras.layers.Lambda", "tf.keras.models.load_model"
 
 
-@final
 class Lambdas:
     """The `Lambda` layers of models of a program, and the calls that load a model."""
 
@@ -259,7 +251,6 @@ class Lambdas:
         self._registers = False  # functions, for all files
 
     def note(self, path: str, node: ast.Call, module: str, scope: Scope) -> None:
-        """A layer is made, or a model loaded."""
         self._registers |= path.endswith(_REGISTERING)
         if path == LOAD:
             self._loads.append((module, scope, node))

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from libcst import ParserSyntaxError
 
@@ -14,12 +14,11 @@ from replicax._core.errors import UsageError
 from replicax._tools.migrate.calls import LOOK, Remark, judge
 from replicax._tools.migrate.imports import rewritten
 from replicax._tools.migrate.names import MISSING, checks, of_numpy_1, verdict
-from replicax._tools.migrate.programs import refused
+from replicax._tools.migrate.programs import Piece, Program, refused
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from replicax._tools.migrate.programs import Piece, Program
     from replicax._tools.migrate.values import Home
 
 RUNS, CHANGES, STOPS = "runs as it is", "needs these changes", "stops here"
@@ -27,7 +26,6 @@ _MAIN = re.compile(r"""^if\s+__name__\s*==\s*["']__main__["']""", re.MULTILINE)
 _SCRIPT = re.compile(r"(?:^|_)(?:main|train|run|evaluate|eval|predict|finetune|benchmark)(?:_|$)")
 
 
-@final
 @dataclass(frozen=True, order=True)
 class Place:
     """A place: a file, a cell from 1 (0 in a script), and the line in it."""
@@ -40,7 +38,6 @@ class Place:
         return f"{self.file}[{self.cell}]:{self.line}" if self.cell else f"{self.file}:{self.line}"
 
 
-@final
 @dataclass(frozen=True, order=True)
 class Missing:
     """A missing thing, its place, and what to use instead.
@@ -54,7 +51,6 @@ class Missing:
     ends: bool
 
 
-@final
 @dataclass(eq=False)
 class Findings:
     """What is found in a file; `trees` are its modules: one more for each `%%writefile`."""
@@ -71,7 +67,6 @@ class Findings:
 
     @property
     def file(self) -> str:
-        """Its path, as it was named."""
         return str(self.source.path)
 
     @property
@@ -90,7 +85,6 @@ class Findings:
                 yield Missing(place, remark.text, "", remark.ends)
 
 
-@final
 @dataclass(frozen=True)
 class Judgement:
     """The verdict on a program: the file that it starts with, and those that it imports."""
@@ -123,7 +117,6 @@ class Judgement:
 
 
 def look(program: Program) -> Findings:
-    """Parse a file, and rewrite it."""
     findings, shared = Findings(program), []
     with refused(program.path):
         for number, piece in enumerate(program.pieces):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any
 
 import libcst as cst
 from libcst import matchers as m
@@ -43,7 +43,6 @@ def replaced(module: str) -> str | None:
     return f"replicax.tf.{rest}" if rest else "replicax.tf"
 
 
-@final
 class _Rewriter(cst.CSTTransformer):
     """Changes import statements, "tensorflow" where it names a backend, and NumPy 1's names."""
 

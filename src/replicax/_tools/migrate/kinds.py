@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import builtins
+import enum
 import functools
 import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from replicax.tf._absent import ABSENT, CHANGES
 from replicax.tf._keras2.arguments import ARGUMENTS, Change
 
-# Kinds of attributes and results that are no classes.
-METHOD, MISSING, ARRAYS, PYTHON, UNKNOWN = "method", "missing", "arrays", "python", "unknown"
+METHOD, MISSING, UNKNOWN = "method", "missing", "unknown"  # attributes, or a name, without a value
 HOMES = {
     "tf": "replicax.tf",
     "keras": "replicax.tf.keras",
@@ -58,6 +59,21 @@ ASKING = (
     "transpose",
 )  # fmt: skip
 _POPPED = re.compile(r"""kwargs\.(?:pop|get)\(\s*["'](\w+)|["'](\w+)["'] in kwargs""")
+
+
+class Plain(enum.Enum):
+    """Values without a class of TensorFlow's or Keras'."""
+
+    FOREIGN = "of Python itself or of another package"
+    TENSOR = "an array, or a nest of arrays"
+    NONE = "None, which another assignment may replace"
+
+
+@dataclass(frozen=True)
+class Thing:
+    """An instance of a class of Replicax or Keras."""
+
+    kind: type
 
 
 @functools.cache
@@ -123,7 +139,7 @@ def is_noted(kind: type, name: str) -> bool:
 
 @functools.cache
 def attribute(kind: type, name: str) -> Any:
-    """What an attribute of an instance is: `METHOD`, `MISSING`, `ARRAYS`, a class, or None."""
+    """What an attribute of an instance is: `METHOD`, `MISSING`, or its value, None if unknown."""
     kind = _as_made(kind)
     if not hasattr(kind, name) or is_noted(kind, name):
         is_open = hasattr(kind, "__getattr__") or name in _mentioned(kind)
@@ -138,9 +154,9 @@ def attribute(kind: type, name: str) -> Any:
 def _property(kind: type, name: str, getter: Any) -> Any:
     is_keras = issubclass(kind, (find("keras.Layer"), find("keras.callbacks.Callback")))
     if is_keras and name in ("model", "_model"):
-        return find("keras.Model")
+        return Thing(find("keras.Model"))
     if is_keras and name == "optimizer":
-        return find("keras.optimizers.Optimizer")
+        return Thing(find("keras.optimizers.Optimizer"))
     return returned(getter, name, kind) if getter is not None else None
 
 
@@ -163,23 +179,23 @@ def holds_arrays(kind: type) -> bool:
 
 def enters_itself(value: Any) -> bool:
     """Whether `with value as x` gives the value."""
-    return type(value).__name__ == "Thing" and value.kind is find("tf.GradientTape")
+    return value == Thing(find("tf.GradientTape"))
 
 
 def returned(function: Any, name: str, owner: type | None) -> Any:
-    """What a function returns: a class, `ARRAYS`, `PYTHON` or None."""
+    """What a function returns: a value, None if unknown."""
     last, home = name.rpartition(".")[2], name.rpartition(".")[0]
     if last in _NUMBERS or function is None:
-        return PYTHON
+        return Plain.FOREIGN
     if owner is not None and last in _ARRAY_METHODS:
-        return ARRAYS
+        return Plain.TENSOR
     if last in _MODELS or home.endswith("keras.applications"):
-        return find("keras.Model")
+        return Thing(find("keras.Model"))
     if last == "fit":
-        return find("keras.callbacks.History")
+        return Thing(find("keras.callbacks.History"))
     text = getattr(inspect.unwrap(function), "__annotations__", {}).get("return")
     if text == "Self":
-        return owner
+        return owner and Thing(owner)
     found: Any = text
     if isinstance(text, str):
         names = getattr(inspect.unwrap(function), "__globals__", {})
@@ -189,10 +205,11 @@ def returned(function: Any, name: str, owner: type | None) -> Any:
         }.get(text, getattr(builtins, text, None))
     if isinstance(found, type) and found is not Any:
         module = found.__module__.partition(".")[0]
-        return found if module in ("replicax", "keras") else PYTHON
+        return Thing(found) if module in ("replicax", "keras") else Plain.FOREIGN
     if last == "Input" or (owner is None and home in _OF_ARRAYS and last not in _NO_ARRAYS):
-        return ARRAYS
-    return ARRAYS if owner is not None and issubclass(owner, find("tf.GradientTape")) else None
+        return Plain.TENSOR
+    is_tape = owner is not None and issubclass(owner, find("tf.GradientTape"))
+    return Plain.TENSOR if is_tape else None
 
 
 def misfits(

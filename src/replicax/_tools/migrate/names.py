@@ -6,7 +6,6 @@ import ast
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import final
 
 from replicax._tools.migrate import kinds
 from replicax.tf._absent import CHANGES, instead
@@ -36,7 +35,6 @@ _NOTHING = {
 }
 
 
-@final
 @dataclass(frozen=True)
 class Verdict:
     """The fate of a name: `SAME`, `CHANGED` or `MISSING`, and what to use instead.

@@ -14,7 +14,7 @@ import tokenize
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from replicax._core.errors import UsageError
 
@@ -32,36 +32,40 @@ _HIDDEN = re.compile(rf"[ \t]*(?:.*= )?(?:pass|None)  # {_MARK} (\d+)")
 _BACKEND = re.compile(r"(%(?:set_)?env\s+KERAS_BACKEND[= ]\s*)tensorflow\b")
 
 
-@final
 @dataclass(frozen=True)
 class Piece:
-    """Python source in a file, or in a notebook's cell, from 1, whose magics are masked."""
+    """Python of a script, or of a notebook's cell, whose magics are masked."""
 
     original: str
-    cell: int | None = None
-    masked: MaskedCell | None = None
-
-    @property
-    def text(self) -> str:
-        """Its Python."""
-        return self.masked.python if self.masked else self.original
+    text: str  # its Python
+    cell: int | None = None  # from 1
+    lines: tuple[str, ...] = ()  # those that are masked
+    head: str = ""  # the cell magic, and what is above it
+    alone: bool = False  # a program of its own, as the body of `%%writefile` is
 
     @property
     def offset(self) -> int:
         """How many lines of the cell are above the Python."""
-        return self.masked.offset if self.masked else 0
-
-    @property
-    def alone(self) -> bool:
-        """Whether it is a program of its own, as the body of `%%writefile` is."""
-        return self.masked is not None and self.masked.alone
+        return self.head.count("\n")
 
     def source(self, text: str) -> str:
-        """The whole source again, from its Python."""
-        return restore_magics(self.masked, text) if self.masked else text
+        """The whole source again, from its Python, with Keras' backend changed in its magics."""
+        result, skip = [], 0
+        for line in text.splitlines(keepends=True):
+            match = _HIDDEN.match(line) if self.lines else None
+            if match:
+                content = self.lines[int(match[1])]
+                skip = content.count("\n")
+                end = line[len(line.rstrip("\r\n")) :]
+                result.append(_BACKEND.sub(r"\g<1>jax", content) + ("" if skip else end))
+            elif skip:
+                skip -= 1
+                result.append("" if skip else line)
+            else:
+                result.append(line)
+        return self.head + "".join(result)
 
 
-@final
 @dataclass(frozen=True)
 class Program:
     """A script or notebook; `rebuild` makes the file's bytes of the sources of the pieces."""
@@ -101,7 +105,6 @@ def _is_program(file: Path, folder: Path) -> bool:
 
 
 def load(path: Path) -> Program:
-    """Read a program."""
     with refused(path):
         data = path.read_bytes()
         return _notebook(path, data) if path.suffix == ".ipynb" else _script(path, data)
@@ -129,25 +132,17 @@ def refused(path: Path) -> Generator[None, None, None]:
 
 def _script(path: Path, data: bytes) -> Program:
     encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-    return Program(
-        path, (Piece(data.decode(encoding)),), lambda sources: sources[0].encode(encoding)
-    )
+    text = data.decode(encoding)
+    return Program(path, (Piece(text, text),), lambda sources: sources[0].encode(encoding))
 
 
 def _notebook(path: Path, data: bytes) -> Program:
     text = data.decode("utf-8-sig")
     notebook = json.loads(text)
-    cells = [
-        (number, cell)
-        for number, cell in enumerate(notebook["cells"], 1)
-        if cell["cell_type"] == "code"
-    ]
     pieces, kept = [], []
-    for number, cell in cells:
-        source = "".join(cell["source"])
-        masked = mask_magics(source)
-        if masked is not None:
-            pieces.append(Piece(source, number, masked))
+    for number, cell in enumerate(notebook["cells"], 1):
+        if cell["cell_type"] == "code" and (piece := piece_of("".join(cell["source"]), number)):
+            pieces.append(piece)
             kept.append(cell)
 
     def rebuild(sources: list[str]) -> bytes:
@@ -189,33 +184,16 @@ def write(path: Path, data: bytes, *, backup: bool) -> None:
         raise
 
 
-@final
-@dataclass(frozen=True)
-class MaskedCell:
-    """A cell with its magics hidden."""
-
-    python: str
-    lines: tuple[str, ...]  # those that are hidden
-    head: str = ""  # the cell magic, and what is above it
-    alone: bool = False  # whether the body is written to a file
-
-    @property
-    def offset(self) -> int:
-        """How many lines of the cell are above its Python."""
-        return self.head.count("\n")
-
-
-def mask_magics(source: str) -> MaskedCell | None:
-    """Mask a cell's magics; None if it is not Python."""
+def piece_of(source: str, cell: int | None = None) -> Piece | None:
+    """A cell with its magics masked; None if it is not Python."""
     magic = re.match(r"\s*%%(\w+)([^\n]*)(\n|\Z)", source)
-    if magic is None:
-        return MaskedCell(*_without_lines(source))
-    head, body = source[: magic.end()], source[magic.end() :]
-    if magic[1] in _MAGICS_WRITE and magic[2].strip().split(" ")[-1].endswith(".py"):
-        return MaskedCell(body, (), head, alone=True)
-    if magic[1] in _MAGICS_RUN:
-        return MaskedCell(*_without_lines(body), head)
-    return None
+    head, body = (source[: magic.end()], source[magic.end() :]) if magic else ("", source)
+    if magic and magic[1] in _MAGICS_WRITE and magic[2].strip().split(" ")[-1].endswith(".py"):
+        return Piece(source, body, cell, (), head, alone=True)
+    if magic and magic[1] not in _MAGICS_RUN:
+        return None
+    text, lines = _without_lines(body)
+    return Piece(source, text, cell, lines, head)
 
 
 def _without_lines(source: str) -> tuple[str, tuple[str, ...]]:
@@ -248,21 +226,3 @@ def _is_python(source: str) -> bool:
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: its depth
         return False
     return True
-
-
-def restore_magics(cell: MaskedCell, python: str) -> str:
-    """Restore a cell from its Python, with Keras' backend changed in its magics."""
-    result, skip = [], 0
-    for line in python.splitlines(keepends=True):
-        match = _HIDDEN.match(line)
-        if match:
-            content = cell.lines[int(match[1])]
-            skip = content.count("\n")
-            end = line[len(line.rstrip("\r\n")) :]
-            result.append(_BACKEND.sub(r"\g<1>jax", content) + ("" if skip else end))
-        elif skip:
-            skip -= 1
-            result.append("" if skip else line)
-        else:
-            result.append(line)
-    return cell.head + "".join(result)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, final
+from typing import Any
 
 from replicax._tools.migrate import kinds
 from replicax._tools.migrate.names import whole_name
@@ -31,7 +31,6 @@ from replicax._tools.migrate.values import (
     item_of,
     joined,
     located,
-    returned_value,
 )
 
 _CALLED_BY_KERAS = (
@@ -41,7 +40,6 @@ _CALLED_BY_KERAS = (
 _PASSES = 6  # values get one call further in each pass
 
 
-@final
 class Reader:
     """Reads all files of a folder together, since they import each other.
 
@@ -441,9 +439,11 @@ class Reader:
         match called:
             case Known(path=path):
                 found = kinds.find(path)
-                return Thing(found) if isinstance(found, type) else returned_value(found, path)
+                return (
+                    Thing(found) if isinstance(found, type) else kinds.returned(found, path, None)
+                )
             case Method(owner=owner, name=name):
-                return returned_value(getattr(owner.kind, name, None), name, owner)
+                return kinds.returned(getattr(owner.kind, name, None), name, owner.kind)
             case Thing() | Plain.TENSOR:
                 return Plain.TENSOR
             case Function():

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 from rich.padding import Padding
 from rich.table import Table
 
-from replicax._tools.migrate.findings import RUNS, STOPS
+from replicax._tools.migrate.findings import RUNS, STOPS, Findings, Judgement, Missing, Place
 from replicax._tools.migrate.names import CHANGED, MISSING, SAME, verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from replicax._tools.migrate.findings import Findings, Judgement, Missing, Place
     from replicax._tools.migrate.trial import Outcome
 
 _TITLES = {
@@ -187,7 +186,6 @@ def as_data(
     unread: Sequence[str],
     ran: Mapping[str, Outcome],
 ) -> dict[str, Any]:
-    """Everything, as data."""
     uses = _uses(findings)
     kinds = Counter(verdict(name).kind for name in uses)
     return {

@@ -14,14 +14,11 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import Any
 
 from replicax._processes.rules import sigterm_as_exit
-from replicax._tools.migrate.findings import RUNS
-from replicax._tools.migrate.programs import is_skipped, mask_magics
-
-if TYPE_CHECKING:
-    from replicax._tools.migrate.findings import Findings, Judgement
+from replicax._tools.migrate.findings import RUNS, Findings, Judgement
+from replicax._tools.migrate.programs import is_skipped, piece_of
 
 Options = Mapping[str, Any]  # of the command line
 
@@ -34,7 +31,6 @@ _OF_THE_MACHINE = (
 )  # fmt: skip
 
 
-@final
 @dataclass(frozen=True)
 class Outcome:
     """What a run showed, in words; whether it agrees with the verdict, None if nobody can tell."""
@@ -93,8 +89,8 @@ def _copied(entry: Findings, found: Sequence[Findings], root: Path, folder: Path
         path.write_bytes(one.source.rebuild(one.after))
     script = folder / entry.source.path.relative_to(root)
     if script.suffix == ".ipynb":
-        cells = zip(entry.source.pieces, map(mask_magics, entry.after), strict=True)
-        texts = [cell.python for piece, cell in cells if cell and not piece.alone]
+        cells = map(piece_of, entry.after)
+        texts = [cell.text for cell in cells if cell and not cell.alone]
         script = script.with_suffix(".cells.py")
         script.write_text("\n".join(texts), encoding="utf-8")
     return script

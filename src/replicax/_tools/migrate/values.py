@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import ast
 import builtins
-import enum
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any
 
 from replicax._tools.migrate import kinds
+from replicax._tools.migrate.kinds import Plain, Thing
 
 Home = tuple[str, int | None, int]  # a file, a cell, and lines of the cell above its Python
 
 
-@final
-class Plain(enum.Enum):
-    """Values without a class of TensorFlow's or Keras'."""
-
-    FOREIGN = "of Python itself or of another package"
-    TENSOR = "an array, or a nest of arrays"
-    NONE = "None, which another assignment may replace"
-
-
-@final
 @dataclass(frozen=True)
 class Known:
     """A name of TensorFlow or Keras, such as "tf.data.Dataset"."""
@@ -32,15 +22,6 @@ class Known:
     imported: bool = field(default=False, compare=False)
 
 
-@final
-@dataclass(frozen=True)
-class Thing:
-    """An instance of a class of Replicax or Keras."""
-
-    kind: type
-
-
-@final
 @dataclass(frozen=True)
 class Method:
     """An attribute of an instance, to be called."""
@@ -49,7 +30,6 @@ class Method:
     name: str
 
 
-@final
 @dataclass(frozen=True)
 class Many:
     """A tuple or list; unless it is exact, its items stand for any number of them."""
@@ -58,11 +38,8 @@ class Many:
     is_exact: bool = True
 
 
-@final
 @dataclass(frozen=True)
 class Class:
-    """A class of the program."""
-
     node: ast.ClassDef
     names: dict[str, Any] = field(compare=False)
     bases: tuple[Any, ...] = field(compare=False)
@@ -75,12 +52,10 @@ class Class:
                 yield from base.families()
 
     def base(self) -> type | None:
-        """The class of Replicax or Keras that it inherits from."""
         found = (b for one in self.families() for b in one.bases if isinstance(b, Known))
         return next((kind for b in found if isinstance(kind := kinds.find(b.path), type)), None)
 
 
-@final
 @dataclass(frozen=True)
 class Item:
     """An instance of a class of the program; with `above`, what `super()` is in it."""
@@ -89,7 +64,6 @@ class Item:
     above: bool = False
 
 
-@final
 @dataclass(frozen=True)
 class Function:
     """A function of the program; with `item`, a method of an instance."""
@@ -100,12 +74,10 @@ class Function:
     item: Any = None
 
     def marks(self) -> set[str]:
-        """The names of its decorators."""
         found = [] if isinstance(self.node, ast.Lambda) else self.node.decorator_list
         return {ast.unparse(one).rpartition(".")[2] for one in found}
 
 
-@final
 @dataclass(frozen=True)
 class Rest:
     """The `**kwargs` of a function of the program."""
@@ -113,15 +85,11 @@ class Rest:
     node: Any
 
 
-@final
 @dataclass(frozen=True)
 class File:
-    """A module of the program."""
-
     name: str
 
 
-@final
 @dataclass
 class Scope:
     """Names of a module, a class or a function."""
@@ -133,7 +101,6 @@ class Scope:
     shared: set[str] = field(default_factory=set)  # `global` and `nonlocal`
 
     def find(self, name: str) -> Any:
-        """The value of a name."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.names:
@@ -142,7 +109,6 @@ class Scope:
         return Plain.FOREIGN if hasattr(builtins, name) else None
 
     def put(self, name: str, value: Any) -> None:
-        """Give a name a value."""
         scope: Scope = self
         while name in scope.shared and scope.above is not None:
             scope = scope.above
@@ -182,24 +148,13 @@ def attribute_value(found: Any, owner: Any, name: str) -> Any:
         if isinstance(owner, Thing) or kinds.is_noted(kinds.tensor(), name):
             return Method(owner if isinstance(owner, Thing) else Thing(kinds.tensor()), name)
         return Plain.FOREIGN if name in ("get", "items", "keys", "values") else None
-    if found is kinds.ARRAYS:
-        return Plain.TENSOR
-    return Thing(found) if isinstance(found, type) else None
+    return None if found is Plain.FOREIGN else found
 
 
 def is_added(classes: Collection[Class], kind: type, name: str) -> bool:
     """Whether one of the classes adds an attribute to `kind`: `self.model` may be of it."""
     bases = (one.base() for one in classes if name in one.names)
     return any(base is not None and issubclass(base, kind) for base in bases)
-
-
-def returned_value(function: Any, name: str, owner: Thing | None = None) -> Any:
-    found = kinds.returned(function, name, owner and owner.kind)
-    if found is kinds.ARRAYS:
-        return Plain.TENSOR
-    if found is kinds.PYTHON:
-        return Plain.FOREIGN
-    return Thing(found) if isinstance(found, type) else None
 
 
 def instance_of(value: Any) -> Any:

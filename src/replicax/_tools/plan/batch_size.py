@@ -6,7 +6,7 @@ import contextlib
 import functools
 from collections.abc import Generator, Sequence
 from numbers import Real
-from typing import Any, final
+from typing import Any
 
 import jax
 
@@ -18,7 +18,6 @@ from replicax._keras import _compat
 from replicax._tools.plan.planning import largest
 from replicax._tools.plan.step import (
     Reading,
-    TooLarge,
     bytes_per_device,
     compile_and_read,
     rows_of,
@@ -93,7 +92,6 @@ def _owner(model_or_step: Any) -> Strategy:
     return owner or get_strategy()
 
 
-@final
 class _Search:
     """Compiles a step for one batch after the other."""
 
@@ -153,7 +151,7 @@ class _Search:
     def _needs(self, rows: int) -> int | None:
         return self._read(rows).needs(self._capacity)
 
-    def _compiled(self, rows: int) -> Reading | TooLarge:
+    def _compiled(self, rows: int) -> Reading:
         lowered = self._planned.lower(with_rows(self._planned.batch, rows), self.strategy)
         devices = self.strategy.extended.distribution.topology.devices
         return compile_and_read(lowered, len(devices))
@@ -177,7 +175,7 @@ class _Search:
     def _nothing_fits(self) -> UsageError:
         rows, read = self._replicas, self._read(self._replicas)
         needs = "more"
-        if isinstance(read, Reading):
+        if read.memory is not None:
             fixed = read.memory.parameters + read.memory.optimizer
             needs = f"{size(read.memory.total)}, {size(fixed)} of it for variables"
         return UsageError(

@@ -16,7 +16,6 @@ from typing import final
 ENTRY = "ENTRY"
 
 
-@final
 @dataclass(frozen=True)
 class Instruction:
     """One line of a computation; operands are names of instructions, or the value of a constant."""
@@ -29,7 +28,8 @@ class Instruction:
     is_root: bool
 
 
-Computations = dict[str, list[Instruction]]
+_Body = dict[str, Instruction]  # by name
+Computations = dict[str, _Body]
 
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 _INSTRUCTION = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = (.+?) ([a-z][a-z0-9\-]*)\(([^)]*)\)")
@@ -39,11 +39,11 @@ _COMMENT = re.compile(r"/\*.*?\*/")
 def computations(text: str) -> Computations:
     """The instructions of each computation; the entry is named `ENTRY`."""
     bodies: Computations = {}
-    body: list[Instruction] | None = None
+    body: _Body | None = None
     for line in text.splitlines():
         head = _HEAD.match(line)
         if head:
-            body = bodies.setdefault(ENTRY if head[1] else head[2], [])
+            body = bodies.setdefault(ENTRY if head[1] else head[2], {})
         elif line.startswith("}"):
             body = None
         elif body is not None:
@@ -51,7 +51,7 @@ def computations(text: str) -> Computations:
             if found:
                 root, name, shape, operation, operands = found.groups()
                 names = tuple(one.strip().lstrip("%") for one in operands.split(","))
-                body.append(Instruction(name, shape, operation, names, line, root is not None))
+                body[name] = Instruction(name, shape, operation, names, line, root is not None)
     return bodies
 
 
@@ -71,7 +71,7 @@ def how_often(bodies: Computations) -> dict[str, int]:
     while waiting:
         name, count = waiting.pop()
         times[name] += count
-        for one in bodies.get(name, ()):
+        for one in bodies.get(name, {}).values():
             turns = _turns(one, bodies[name], bodies) or 1
             waiting += [(callee, count * turns) for callee in _called(one)]
     return times
@@ -84,9 +84,10 @@ def _called(one: Instruction) -> list[str]:
 
 
 _KNOWN_TURNS = re.compile(r'known_trip_count"?[:=]\{"?n"?:"?(\d+)')
+_PARTS = re.compile(r"condition=%?([\w.\-]+).*body=%?([\w.\-]+)")
 
 
-def _turns(loop: Instruction, around: list[Instruction], bodies: Computations) -> int | None:
+def _turns(loop: Instruction, around: _Body, bodies: Computations) -> int | None:
     """The number of a loop's turns, from the compiler's note or from its counter.
 
     The compiler for TPUs does not note it for loops of its own making. They count one element of
@@ -94,74 +95,44 @@ def _turns(loop: Instruction, around: list[Instruction], bodies: Computations) -
     """
     if loop.operation != "while":
         return None
-    known = _KNOWN_TURNS.search(loop.line)
-    if known:
+    if known := _KNOWN_TURNS.search(loop.line):
         return int(known[1])
-    named = re.search(r"condition=%?([\w.\-]+).*body=%?([\w.\-]+)", loop.line)
-    if named is None:
+    parts = _PARTS.search(loop.line)
+    condition, body = (bodies.get(name, {}) for name in parts.groups()) if parts else ({}, {})
+    try:
+        test = _doing("compare", _root(condition), condition)
+        position = _element(test.operands[0], condition)
+        end = _constant(test.operands[1], condition)
+        start = _constant(_doing("tuple", loop.operands[0], around).operands[position], around)
+        new = _doing("add", _doing("tuple", _root(body), body).operands[position], body)
+        step = _constant(new.operands[1], body)
+        counts = "direction=LT" in test.line and _element(new.operands[0], body) == position
+    except (ValueError, IndexError):  # a loop of another form
         return None
-    condition, body = (_by_name(bodies.get(name, [])) for name in named.groups())
-    limit = _limit(condition)
-    if limit is None:
-        return None
-    position, end = limit
-    start = _constant_in_tuple(_by_name(around), loop.operands[0], position)
-    step = _step(body, position)
-    return None if start is None or not step else max(0, -(-(end - start) // step))
+    return max(0, -(-(end - start) // step)) if counts and step else None
 
 
-_Named = dict[str, Instruction]
+def _root(body: _Body) -> str:
+    return next((one.name for one in body.values() if one.is_root), "")
 
 
-def _by_name(body: list[Instruction]) -> _Named:
-    return {one.name: one for one in body}
+def _doing(operation: str, name: str, body: _Body) -> Instruction:
+    """The instruction of this name; a ValueError if it does something else."""
+    if name not in body or body[name].operation != operation:
+        raise ValueError
+    return body[name]
 
 
-def _root(body: _Named) -> Instruction | None:
-    return next((one for one in body.values() if one.is_root), None)
-
-
-def _limit(condition: _Named) -> tuple[int, int] | None:
-    """The element that is counted, and its limit, if the loop's condition is `element < limit`."""
-    root = _root(condition)
-    if root is None or root.operation != "compare" or "direction=LT" not in root.line:
-        return None
-    element, end = _element(condition, root.operands[0]), _constant(condition, root.operands[1])
-    return None if element is None or end is None else (element, end)
-
-
-def _step(body: _Named, position: int) -> int | None:
-    """The increment of the counted element in a turn."""
-    root = _root(body)
-    if root is None or root.operation != "tuple":
-        return None
-    new = body.get(root.operands[position])
-    if new is None or new.operation != "add" or _element(body, new.operands[0]) != position:
-        return None
-    return _constant(body, new.operands[1])
-
-
-def _element(body: _Named, name: str) -> int | None:
+def _element(name: str, body: _Body) -> int:
     """The number of this element in the loop's state."""
-    one = body.get(name)
-    index = re.search(r"\bindex=(\d+)", _COMMENT.sub("", one.line)) if one else None
-    return int(index[1]) if one and index and one.operation == "get-tuple-element" else None
+    line = _COMMENT.sub("", _doing("get-tuple-element", name, body).line)
+    return int(re.findall(r"\bindex=(\d+)", line)[0])
 
 
-def _constant_in_tuple(body: _Named, name: str, position: int) -> int | None:
-    one = body.get(name)
-    if one is None or one.operation != "tuple" or position >= len(one.operands):
-        return None
-    return _constant(body, one.operands[position])
-
-
-def _constant(body: _Named, name: str) -> int | None:
-    one = body.get(name)
-    while one is not None and one.operation == "copy":
-        one = body.get(one.operands[0])
-    if one is None or one.operation != "constant" or not one.operands[0].isdigit():
-        return None
-    return int(one.operands[0])
+def _constant(name: str, body: _Body) -> int:
+    while name in body and body[name].operation == "copy":
+        name = body[name].operands[0]
+    return int(_doing("constant", name, body).operands[0])
 
 
 KINDS = (
@@ -177,8 +148,6 @@ KINDS = (
 @final
 @dataclass(frozen=True)
 class Collective:
-    """One collective operation of a program."""
-
     kind: str  # its name in HLO, such as `all-reduce`
     result_bytes: int  # on one device, all arrays together
     group: int  # how many devices it joins
@@ -194,7 +163,7 @@ def collectives(text: str, devices: int) -> tuple[Collective, ...]:
     chains: set[tuple[str, ...]] = set()
     for name, body in bodies.items():
         scatters = _SCATTERS.search(name) is not None
-        for instruction in body:
+        for instruction in body.values():
             one = _collective(instruction, devices, times[name], scatters=scatters)
             chain = _CHAINED.search(instruction.line)
             if (
@@ -238,16 +207,12 @@ _BITS = {"pred": 8, "token": 0, "opaque": 0}
 
 def _result_bytes(shape: str, kind: str, *, started: bool) -> int:
     """The bytes of an operation's result; the text of a start has the operands, too."""
-    sizes = [_array_bytes(*array) for array in _ARRAY.findall(_without_layouts(shape))]
+    sizes = [_array_bytes(*array) for array in _ARRAY.findall(re.sub(r"\{[^}]*\}", "", shape))]
     if started and kind == "all-gather":
         return sum(sizes[len(sizes) // 2 :])  # the operands, then as many results
     if started and kind in ("collective-permute", "collective-broadcast"):
         return sizes[min(1, len(sizes) - 1)]  # the operand, the result, two numbers
     return sum(sizes)
-
-
-def _without_layouts(shape: str) -> str:
-    return re.sub(r"\{[^}]*\}", "", shape)
 
 
 def _array_bytes(kind: str, dimensions: str) -> int:
@@ -298,7 +263,6 @@ def wire_bytes(collective: Collective) -> int:
 
 
 def wire_bytes_by_kind(collectives: Iterable[Collective]) -> dict[str, int]:
-    """How many bytes one device sends in a step, for each kind of operation."""
     total: dict[str, int] = {}
     for one in collectives:
         total[one.kind] = total.get(one.kind, 0) + one.times * wire_bytes(one)

@@ -14,7 +14,7 @@ from replicax._tools.plan.hlo import wire_bytes_by_kind
 from replicax._tools.plan.result import Plan, Row
 from replicax._tools.plan.scaling import scale as scale_rows
 from replicax._tools.plan.scaling import with_halves
-from replicax._tools.plan.step import Reading, TooLarge, compile_and_read, rows_of, with_rows
+from replicax._tools.plan.step import Reading, compile_and_read, rows_of, with_rows
 from replicax._tools.plan.subject import Subject, subject
 from replicax._tools.plan.targets import Target, not_kept, strategy_for, target
 from replicax._tools.progress import Listener
@@ -108,7 +108,7 @@ def _row(
     devices = len(strategy.extended.distribution.topology.devices)
 
     @functools.cache
-    def read(rows: int) -> Reading | TooLarge:
+    def read(rows: int) -> Reading:
         listener.report(f"compiling for a batch of {rows}")
         lowered = planned.lower(with_rows(planned.batch, rows), strategy)
         with not_kept() if one.is_described else contextlib.nullcontext():
@@ -117,15 +117,14 @@ def _row(
         return found
 
     began = time.perf_counter()
-    first = read(rows)
+    found = read(rows)
     seconds = time.perf_counter() - began
     replicas = strategy.num_replicas_in_sync
-    capacity = one.chip.memory_bytes if one.chip else None
-    if isinstance(first, TooLarge):  # the compiler knows better than the catalogue
-        capacity, found = first.available or capacity, None
-        fits = False
-    else:
-        found, fits = first, None if capacity is None else first.memory.total <= capacity
+    # The compiler knows better than the catalogue.
+    capacity = found.available or (one.chip.memory_bytes if one.chip else None)
+    fits = False
+    if found.memory is not None:
+        fits = None if capacity is None else found.memory.total <= capacity
     most = None
     if find_largest and capacity:
 
@@ -143,12 +142,12 @@ def _row(
         chip=one.chip,
         capacity=capacity,
         fits=fits,
-        needed=first.needed if isinstance(first, TooLarge) else None,
-        memory=found.memory if found else None,
-        flops=found.flops if found else 0.0,
-        memory_traffic=found.memory_traffic if found else 0.0,
-        collectives=found.collectives if found else (),
-        wire=wire_bytes_by_kind(found.collectives) if found else {},
+        needed=found.needed,
+        memory=found.memory,
+        flops=found.flops,
+        memory_traffic=found.memory_traffic,
+        collectives=found.collectives,
+        wire=wire_bytes_by_kind(found.collectives),
         largest=most,
         compile_seconds=seconds,
     )
@@ -163,8 +162,6 @@ _FURTHEST = 1024
 @final
 @dataclass(frozen=True)
 class Largest:
-    """What a search has found."""
-
     fits: int  # the largest batch that was tried and fits; 0 if none did
     too_large: int | None  # the smallest that was tried and does not fit; None if all did
     is_known: bool  # that a batch larger by a sixteenth does not fit, as far as can be seen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -30,12 +30,17 @@ def draw_memory(plan: Plan, file: Path) -> None:
     axes: Axes = figure.subplots()
     unit, name = _unit(plan)
     bottoms = [0.0] * len(plan.rows)
+    bars: Any = None
     for part, colour in zip(PARTS, _COLOURS, strict=True):
         heights = [getattr(row.memory, part) / unit if row.memory else 0.0 for row in plan.rows]
-        axes.bar(range(len(plan.rows)), heights, bottom=bottoms, color=colour, label=part)
+        bars = axes.bar(range(len(plan.rows)), heights, bottom=bottoms, color=colour, label=part)
         bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
-    for position, row in enumerate(plan.rows):
-        _mark(axes, position, row, bottoms[position], unit)
+    totals = axes.bar_label(bars, list(map(_total, plan.rows)), padding=4, fontsize=9)
+    for position, (row, total) in enumerate(zip(plan.rows, totals, strict=True)):
+        total.set_color("#D55E00" if row.fits is False else "#333333")
+        if row.capacity:
+            line = row.capacity / unit
+            axes.hlines(line, position - 0.45, position + 0.45, colors="#D55E00", linewidth=1.5)
     names = [f"{row.strategy}\n{row.topology}\nbatch {row.batch}" for row in plan.rows]
     axes.set_xticks(range(len(names)), names, fontsize=9)
     axes.set_ylabel(f"{name} per device")
@@ -50,24 +55,10 @@ def draw_memory(plan: Plan, file: Path) -> None:
         figure.savefig(file, dpi=130)
 
 
-def _mark(axes: Axes, position: int, row: Row, top: float, unit: int) -> None:
-    """Write the total above a bar, and draw the device's memory if it is in sight."""
-    if row.memory is None:
-        total = f"does not fit\n{size(row.needed)}" if row.needed else "does not fit"
-    else:
-        total = size(row.memory.total)
-    axes.annotate(
-        total,
-        (position, top),
-        xytext=(0, 4),
-        textcoords="offset points",
-        ha="center",
-        fontsize=9,
-        color="#D55E00" if row.fits is False else "#333333",
-    )
-    if row.capacity:
-        line = row.capacity / unit
-        axes.plot([position - 0.45, position + 0.45], [line, line], color="#D55E00", lw=1.5)
+def _total(row: Row) -> str:
+    if row.memory is not None:
+        return size(row.memory.total)
+    return f"does not fit\n{size(row.needed)}" if row.needed else "does not fit"
 
 
 def _limits_in_sight(plan: Plan, bottoms: list[float], unit: int) -> list[float]:

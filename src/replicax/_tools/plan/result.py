@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import needs
 from replicax._core.machine.memory import size
-from replicax._tools.plan.scaling import CHIEF_SECONDS
+from replicax._tools.plan.scaling import CHIEF_SECONDS, Check, Scaling
 from replicax._tools.text import aligned, as_json, wrapped
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from replicax._tools.plan.hlo import Collective
     from replicax._tools.plan.planning import Largest
-    from replicax._tools.plan.scaling import Check, Scaling
     from replicax._tools.plan.step import Memory
     from replicax._tools.plan.targets import Chip
 
@@ -45,7 +44,6 @@ class Row:
 
 
 def drawing() -> ModuleType:
-    """The module that draws."""
     with needs("Drawing a plan", extra="report"):
         from replicax._tools.plan import plot
     return plot
@@ -73,11 +71,30 @@ class Plan:
 
     def table(self) -> str:
         """The plan as text, with what its columns mean."""
-        return to_text(self)
+        memory = aligned(_MEMORY, list(map(_memory, self.rows)), left=_WORDS)
+        step = aligned(_SENT, list(map(_step, self.rows)), left=_WORDS)
+        title = (
+            f"Planned, not measured: a training step of {self.name} "
+            f"({self.parameters:,} parameters)"
+        )
+        parts = [title, f"memory of a device\n{memory}", f"a step, on each device\n{step}"]
+        wire = [f"{row.topology} {row.strategy}: {_wire(row)}" for row in self.rows if row.wire]
+        if wire:
+            parts.append("\n".join(map(wrapped, ["sent by each device in a step", *wire])))
+        parts += map(_scaling, self.scaling)
+        parts.append("\n".join(map(wrapped, _caption(self))))
+        return "\n\n".join(parts)
 
     def to_json(self) -> str:
         """Everything in the plan, as JSON."""
-        return to_json(self)
+        data: dict[str, Any] = asdict(self)
+        for one, row in zip(data["rows"], self.rows, strict=True):
+            if row.memory is not None:
+                one["memory"]["total"] = row.memory.total
+        for one, scaling in zip(data["scaling"], self.scaling, strict=True):
+            for check, found in zip(one["checks"], scaling.checks, strict=True):
+                check["difference"] = found.difference
+        return as_json(data)
 
     def plot(self, path: str | Path) -> None:
         """Draw the memory that a device needs: a bar for each row, stacked of its parts.
@@ -107,35 +124,6 @@ _MEMORY = (
 _SENT = ("topology", "strategy", "GFLOPs", "sent")
 _WORDS = 2  # the first columns hold words
 _UNKNOWN = "-"
-
-
-def to_text(plan: Plan) -> str:
-    """The tables and what their columns mean, for a terminal."""
-    memory = aligned(_MEMORY, list(map(_memory, plan.rows)), left=_WORDS)
-    step = aligned(_SENT, list(map(_step, plan.rows)), left=_WORDS)
-    parts = [_title(plan), f"memory of a device\n{memory}", f"a step, on each device\n{step}"]
-    wire = [f"{row.topology} {row.strategy}: {_wire(row)}" for row in plan.rows if row.wire]
-    if wire:
-        parts.append("\n".join(map(wrapped, ["sent by each device in a step", *wire])))
-    parts += map(_scaling, plan.scaling)
-    parts.append("\n".join(map(wrapped, _caption(plan))))
-    return "\n\n".join(parts)
-
-
-def to_json(plan: Plan) -> str:
-    """Everything, and what follows from it."""
-    data: dict[str, Any] = asdict(plan)
-    for one, row in zip(data["rows"], plan.rows, strict=True):
-        if row.memory is not None:
-            one["memory"]["total"] = row.memory.total
-    for one, scaling in zip(data["scaling"], plan.scaling, strict=True):
-        for check, found in zip(one["checks"], scaling.checks, strict=True):
-            check["difference"] = found.difference
-    return as_json(data)
-
-
-def _title(plan: Plan) -> str:
-    return f"Planned, not measured: a training step of {plan.name} ({plan.parameters:,} parameters)"
 
 
 def _memory(row: Row) -> list[str]:

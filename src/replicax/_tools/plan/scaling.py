@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
-from replicax._tools.plan.hlo import wire_bytes_by_kind
+from replicax._tools.plan.hlo import Collective, wire_bytes_by_kind
 
 if TYPE_CHECKING:
-    from replicax._tools.plan.hlo import Collective
     from replicax._tools.plan.result import Row
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from replicax._core.topology import Topology
 
 
-@final
 @dataclass(frozen=True)
 class Lowered:
     """A step before compilation, with the bytes of its arguments on one device.
@@ -179,13 +179,9 @@ def shapes_of(batch: Any) -> Any:
 def bytes_per_device(arrays: Iterable[Any]) -> int:
     """The bytes of these arrays on one device; a divided array counts by its part."""
     return sum(
-        int(np.prod(leaf.sharding.shard_shape(leaf.shape), dtype=np.int64)) * _item_bytes(leaf)
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * np.dtype(leaf.dtype).itemsize
         for leaf in jax.tree.leaves(arrays)
     )
-
-
-def _item_bytes(leaf: Any) -> int:
-    return np.dtype(leaf.dtype).itemsize
 
 
 def _shape(variable: Any, layout: Any) -> Any:
@@ -198,7 +194,6 @@ def _laid_out(leaf: Any, layout: Any) -> Any:
 
 
 def rows_of(batch: Any) -> int:
-    """How many rows a batch has."""
     rows: Sequence[int] = sorted({leaf.shape[0] for leaf in jax.tree.leaves(batch) if leaf.shape})
     if len(rows) != 1:
         raise UsageError(
@@ -209,7 +204,6 @@ def rows_of(batch: Any) -> int:
 
 
 def with_rows(batch: Any, rows: int) -> Any:
-    """The same batch with another number of rows."""
     return jax.tree.map(
         lambda leaf: (
             jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype) if leaf.shape else leaf
@@ -231,39 +225,32 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """All of it."""
         return self.parameters + self.optimizer + self.batch + self.temporaries + self.rest
 
 
-@final
 @dataclass(frozen=True)
 class Reading:
-    """A compiled step; operations and bytes are those of one device, as XLA counts them."""
+    """A compiled step on one device, as XLA counts it.
 
-    memory: Memory
-    flops: float
-    memory_traffic: float
-    collectives: tuple[Collective, ...]
+    The compiler refuses one that needs too much memory: it has no `memory`, but what the compiler
+    said is `needed` and `available`.
+    """
 
-    def needs(self, capacity: int) -> int:
-        """The bytes that it needs."""
-        return self.memory.total
-
-
-@final
-@dataclass(frozen=True)
-class TooLarge:
-    """A step that the compiler refused because of its memory, in bytes where it says so."""
-
-    needed: int | None
+    memory: Memory | None = None
+    flops: float = 0.0
+    memory_traffic: float = 0.0
+    collectives: tuple[Collective, ...] = ()
+    needed: int | None = None
     available: int | None = None
 
     def needs(self, capacity: int) -> int | None:
-        """The bytes that it needs, more than there are; None if the compiler does not say."""
+        """The bytes that it needs; of a refused one more than there are, None if nobody says."""
+        if self.memory is not None:
+            return self.memory.total
         return None if self.needed is None else max(self.needed, capacity + 1)
 
 
-def compile_and_read(lowered: Lowered, devices: int) -> Reading | TooLarge:
+def compile_and_read(lowered: Lowered, devices: int) -> Reading:
     """Compile a step and read what it needs."""
     try:
         compiled = lowered.program.compile()
@@ -271,7 +258,7 @@ def compile_and_read(lowered: Lowered, devices: int) -> Reading | TooLarge:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         return too_large(str(error))
-    costs = _costs(compiled)
+    costs: Any = compiled.cost_analysis() or {}
     return Reading(
         memory=_memory(lowered, compiled.memory_analysis()),
         flops=costs.get("flops", 0.0),
@@ -293,31 +280,22 @@ def _memory(lowered: Lowered, found: Any) -> Memory:
     )
 
 
-def _costs(compiled: Any) -> dict[str, float]:
-    found = compiled.cost_analysis() or {}
-    return found[0] if isinstance(found, list | tuple) else found
+_NEEDED = re.compile(r"(?:total memory required[^(]*\(|[Uu]sed )(\d[\d.]*)([KMGT]?)")
+_AVAILABLE = re.compile(r"(?:available HBM \(|[Uu]sed [\d.]+[KMGT]? of )(\d[\d.]*)([KMGT]?)")
 
 
-_SIZES = re.compile(r"(\d+(?:\.\d+)?)\s?([KMGT]?)(?:i?B)?\b")
-_NEEDED = re.compile(r"(?:total memory required[^(]*\(|[Uu]sed )(\d[\d.]*[KMGT]?)")
-_AVAILABLE = re.compile(r"(?:available HBM \(|[Uu]sed [\d.]+[KMGT]? of )(\d[\d.]*[KMGT]?)")
-
-
-def too_large(said: str) -> TooLarge:
+def too_large(said: str) -> Reading:
     """The numbers in the compiler's error for a program that is too large.
 
     Such as `… the total memory required for HLO temporaries (180.19G) exceeds available HBM
     (15.75G).`
     """
     needed, available = _NEEDED.search(said), _AVAILABLE.search(said)
-    return TooLarge(
-        needed=_bytes(needed[1]) if needed else None,
-        available=_bytes(available[1]) if available else None,
+    return Reading(
+        needed=_bytes(*needed.groups()) if needed else None,
+        available=_bytes(*available.groups()) if available else None,
     )
 
 
-def _bytes(text: str) -> int | None:
-    found = _SIZES.match(text)
-    if found is None:
-        return None
-    return round(float(found[1]) * 1024 ** (" KMGT".index(found[2]) if found[2] else 0))
+def _bytes(number: str, unit: str) -> int:
+    return round(float(number) * 1024 ** " KMGT".index(unit or " "))

@@ -10,10 +10,11 @@ import contextlib
 import functools
 import importlib
 import inspect
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, final
+from typing import Any, NoReturn
 
 import jax
 import keras
@@ -35,7 +36,6 @@ from replicax._tools.plan.step import (
 from replicax._tools.script import noting, replaced, run_program
 
 
-@final
 @dataclass(frozen=True)
 class Subject:
     """Something that can be lowered for a strategy and a batch."""
@@ -87,7 +87,7 @@ def _zeros(batch: Any) -> Any:
 
 
 def _numbers_in(variables: Iterable[Any]) -> int:
-    return sum(int(np.prod(variable.shape)) for variable in variables)
+    return sum(math.prod(variable.shape) for variable in variables)
 
 
 def subject(model: Any, batch: Any = None) -> Subject:

@@ -6,6 +6,7 @@ compiles for any number of GPUs where there is one of their kind, on which it tr
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import sys
@@ -52,7 +53,6 @@ _HOST = (2, 2, 1)
 _CHIP_CONFIGS = {"v4": "megacore"}
 
 
-@final
 @dataclass(frozen=True)
 class Target:
     """Devices, described or real, that a program is compiled for.
@@ -148,20 +148,11 @@ def gpu(device: Any) -> Chip | None:
     return Chip(device.device_kind, limit) if limit else None
 
 
-def _on(topology: Topology, placement: Placement | None = None) -> Any:
-    return described_strategy(topology, placement or replicated(topology))
-
-
-def _zero(target: Target, *, parameters: bool) -> Any:
-    topology = Topology.of(target.devices)
-    return _on(topology, zero(topology, parameters=parameters))
-
-
-_MAKERS: dict[str, Callable[[Target], Any]] = {
-    "one_device": lambda target: _on(Topology.of(target.devices[:1])),
-    "mirrored": lambda target: _on(Topology.of(target.devices)),
-    "zero1": lambda target: _zero(target, parameters=False),
-    "zero3": lambda target: _zero(target, parameters=True),
+_PLACEMENTS: dict[str, Callable[[Topology], Placement]] = {
+    "one_device": replicated,
+    "mirrored": replicated,
+    "zero1": functools.partial(zero, parameters=False),
+    "zero3": functools.partial(zero, parameters=True),
 }
 _MODEL_PARALLEL = re.compile(r"model_parallel:(\d+)")
 
@@ -174,12 +165,12 @@ def strategy_for(name: str, target: Target) -> Any:
     divides large variables over M devices each.
     """
     divided = _MODEL_PARALLEL.fullmatch(name)
-    if divided:
-        topology = Topology.of(target.devices, int(divided[1]))
-        return _on(topology, by_layout(topology, "auto"))
-    if name not in _MAKERS:
-        raise unknown("strategy", name, (*_MAKERS, "model_parallel:M"))
-    return _MAKERS[name](target)
+    if not divided and name not in _PLACEMENTS:
+        raise unknown("strategy", name, (*_PLACEMENTS, "model_parallel:M"))
+    devices = target.devices[:1] if name == "one_device" else target.devices
+    topology = Topology.of(devices, int(divided[1]) if divided else 1)
+    placement = by_layout(topology, "auto") if divided else _PLACEMENTS[name](topology)
+    return described_strategy(topology, placement)
 
 
 _KEPT_FROM = "jax_persistent_cache_min_compile_time_secs"

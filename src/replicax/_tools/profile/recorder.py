@@ -99,11 +99,9 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """How many steps there are to be."""
         return self.warm_up + self.steps + self.traced
 
 
-@final
 class ProgramUse:
     """A program that steps have run, for arguments of one kind, and the rows of its batch."""
 
@@ -112,7 +110,6 @@ class ProgramUse:
         self.calls = 0
 
 
-@final
 class Recorder:
     """Notes spans and steps; `begun` counts the training steps that have begun.
 
@@ -141,7 +138,6 @@ class Recorder:
 
     @contextlib.contextmanager
     def recording(self) -> Generator[None, None, None]:
-        """Record a `with` block."""
         end = events.listen(self._begin_step)
         jax.monitoring.register_event_duration_secs_listener(self._heard)
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass, fields
-from typing import Any, final
+from typing import Any
 
 from replicax._core.events import COMPILE, COMPUTE, COPY, INPUT, WORKERS
 from replicax._tools.plan.hlo import KINDS, collectives, computations
@@ -31,7 +31,6 @@ WAITING = (COLLECTIVES, LAUNCH, WORKERS)
 """Those in which one process waits for others."""
 
 
-@final
 @dataclass(frozen=True)
 class DeviceUse:
     """What one device did in a step, in seconds; `busy` is a part of the step.
@@ -47,7 +46,6 @@ class DeviceUse:
     peak_bytes: int | None = None
 
 
-@final
 @dataclass(frozen=True)
 class Slowest:
     """The device that the others wait for."""
@@ -57,7 +55,6 @@ class Slowest:
     seconds: float  # beyond that median, in a step
 
 
-@final
 @dataclass(frozen=True)
 class Profile:
     """What the steps of a program took.
@@ -83,7 +80,6 @@ class Profile:
     is_steady: bool = True  # whether most steps took about as long as each other
 
     def share(self, part: str) -> float:
-        """The share of a step that one of `PARTS` takes."""
         return self.parts.get(part, 0.0) / self.seconds if self.seconds else 0.0
 
     @property
@@ -114,7 +110,6 @@ class Profile:
         return Slowest(last.name, factor, last.own - usual)
 
 
-@final
 @dataclass(frozen=True)
 class Collectives:
     """The collective operations of one kind, such as `all-reduce`, that a program runs.
@@ -127,7 +122,6 @@ class Collectives:
     bytes: int
 
 
-@final
 @dataclass(frozen=True)
 class ProgramFacts:
     """What a compiled program says of itself: bytes on one device.
@@ -162,7 +156,7 @@ _CALLS_PYTHON = re.compile(r'custom_call_target="\w*python\w*callback"')
 
 def named(text: str) -> tuple[frozenset[str], frozenset[str]]:
     """The names of the operations that communicate, and of those that call Python."""
-    every = [one for body in computations(text).values() for one in body]
+    every = [one for body in computations(text).values() for one in body.values()]
     return (
         frozenset(one.name for one in every if _ASYNCHRONOUS.sub("", one.operation) in KINDS),
         frozenset(one.name for one in every if _CALLS_PYTHON.search(one.line)),

@@ -43,7 +43,6 @@ _STEADY = 5.0
 
 
 def summarized(recorder: Recorder, name: str) -> Profile:
-    """The profile of what was recorded."""
     kind, measured, traced = _steps(recorder, name)
     use = max(recorder.programs.values(), key=lambda one: one.calls, default=None)
     every = _devices(use)

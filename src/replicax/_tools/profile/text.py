@@ -29,18 +29,12 @@ def to_markdown(profile: Profile) -> str:
 
 
 def to_json(profile: Profile) -> str:
-    """Every number."""
     return as_json(as_data(profile))
 
 
 def as_data(profile: Profile) -> dict[str, Any]:
-    """Every number, as plain data."""
-    data = asdict(profile)
-    if profile.program is not None:
-        for name in ("communication", "callbacks"):
-            data["program"][name] = sorted(data["program"][name])
     slowest = profile.slowest
-    return {**data, "slowest": asdict(slowest) if slowest else None}
+    return {**asdict(profile), "slowest": asdict(slowest) if slowest else None}
 
 
 def _page(profile: Profile, table: _Table, wrapped: Callable[[str], str]) -> str:
@@ -57,7 +51,6 @@ def _page(profile: Profile, table: _Table, wrapped: Callable[[str], str]) -> str
 
 
 def title(profile: Profile) -> str:
-    """What was measured, and the time of a step."""
     rows = "" if profile.rows is None else f", {profile.rows} rows"
     rate = "" if profile.rows is None else f", {profile.rows / profile.seconds:,.0f} rows / s"
     return (

@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from replicax._core.events import COMPILE
 from replicax._tools.plan.hlo import KINDS
@@ -30,7 +30,6 @@ class Moment(NamedTuple):
     cpu: float
 
 
-@final
 @dataclass(frozen=True)
 class Span:
     """A part of a step, from a moment to another one."""
@@ -40,7 +39,6 @@ class Span:
     end: Moment
 
 
-@final
 @dataclass(frozen=True)
 class Step:
     """A step, from its begin to the next one's; `number` counts training steps before it."""
@@ -53,7 +51,6 @@ class Step:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
         return self.end.wall - self.begin.wall
 
 
@@ -143,7 +140,6 @@ class Operation(NamedTuple):
     end: float
 
 
-@final
 @dataclass(frozen=True)
 class DeviceTimes:
     """What one device did in the steps that were traced, in seconds for each step.
@@ -159,7 +155,6 @@ class DeviceTimes:
 
     @property
     def busy(self) -> float:
-        """How long it did anything."""
         return self.own + self.collectives + self.callbacks
 
 

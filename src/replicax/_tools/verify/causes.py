@@ -50,7 +50,6 @@ class Cause:
     text: str
 
 
-@final
 @dataclass(frozen=True)
 class Evidence:
     """The evidence of a run that differs from one device's: the first differing step."""
@@ -61,16 +60,13 @@ class Evidence:
 
     @property
     def replicas(self) -> int:
-        """How many replicas the run has."""
         return self.other.replicas
 
     def of(self, *kinds: str) -> list[Difference]:
-        """The differences of some kinds."""
         return [one for one in self.found if one.kind in kinds]
 
     @cached_property
     def steps(self) -> tuple[Seen, Seen] | None:
-        """The differing step of both runs."""
         number = self.found[0].step if self.found else 0
         both = self.reference.steps, self.other.steps
         if not 0 < number <= min(map(len, both)):
@@ -115,7 +111,6 @@ BATCH_TOO_LARGE = "batch too large"
 
 
 def start(evidence: Evidence) -> Cause | None:
-    """Different initial values."""
     if not evidence.of(START):
         return None
     return Cause(
@@ -126,7 +121,6 @@ def start(evidence: Evidence) -> Cause | None:
 
 
 def steps(evidence: Evidence) -> Cause | None:
-    """More or fewer steps."""
     if not evidence.of(STEPS):
         return None
     fewer = len(evidence.other.steps) < len(evidence.reference.steps)
@@ -136,7 +130,6 @@ def steps(evidence: Evidence) -> Cause | None:
 
 
 def batches(evidence: Evidence) -> Cause | None:
-    """Other rows in a step."""
     if not evidence.of(ROWS):
         return None
     mine, theirs = evidence.pieces
@@ -184,7 +177,6 @@ NOT_DETERMINISTIC = "not deterministic"
 
 
 def cause_of(evidence: Evidence) -> Cause:
-    """The cause that the first fitting rule gives."""
     found = (rule(evidence) for rule in _RULES)
     return next(cause for cause in found if cause is not None)
 

@@ -244,7 +244,6 @@ def _joined(given: Sequence[Given]) -> Pieces:
 
 
 def count(pieces: Pieces) -> int:
-    """How many rows there are."""
     return sum(map(len, pieces))
 
 

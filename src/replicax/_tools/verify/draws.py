@@ -11,7 +11,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 _OF_SHAPE = ("normal", "uniform", "truncated_normal", "randint")
 
 
-@final
 class Draws:
     """Aligns the replicas' draws, and records those that cannot be aligned."""
 
@@ -40,7 +39,6 @@ class Draws:
 
     @contextlib.contextmanager
     def aligned(self) -> Generator[None, None, None]:
-        """Align draws in a `with` block."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(replaced(Engine, "run", self._with_rows))
             stack.enter_context(replaced(_compat.SeedGenerator, "next", self._noted))

@@ -45,7 +45,6 @@ class Value:
     aggregation: str = "none"  # of different values that replicas write
 
 
-@final
 @dataclass(frozen=True)
 class Given:
     """An array that a step was computed from, as a digest of each row."""
@@ -54,7 +53,6 @@ class Given:
     is_divided: bool  # a value with a component for each replica
 
 
-@final
 @dataclass(frozen=True)
 class Seen:
     """A step after it was computed: a `train step`, `run`, or `call of train_step`.
@@ -68,11 +66,9 @@ class Seen:
     values: dict[Key, Value]
 
     def of(self, *kinds: str) -> dict[Key, Value]:
-        """The variables of some kinds."""
         return {key: value for key, value in self.values.items() if value.kind in kinds}
 
 
-@final
 @dataclass
 class Run:
     """A program's training under one strategy."""
@@ -91,7 +87,6 @@ class Run:
 _NUMBER = re.compile(r"_\d+(?=[_/]|$)")
 
 
-@final
 class Recorder:
     """Fills a record while a program trains."""
 
@@ -104,7 +99,6 @@ class Recorder:
 
     @contextlib.contextmanager
     def watching(self) -> Generator[None, None, None]:
-        """Watch what is trained in a `with` block."""
         with contextlib.ExitStack() as stack:
             for kind, made in (
                 (_compat.KerasVariable, self._variables),
@@ -173,7 +167,6 @@ def _kind(variable: Any) -> str:
 
 
 def on_host(variable: Any, path: str, kind: str, value: Any) -> Value:
-    """A variable's value as data."""
     array = np.array(value)  # a copy, because a later step reuses the memory
     return Value(path, kind, array, _spread(value), variable.aggregation)
 
@@ -225,7 +218,6 @@ def _digest(row: Any) -> bytes:
     return hashlib.blake2b(np.ascontiguousarray(row).tobytes(), digest_size=8).digest()
 
 
-@final
 class Gradients:
     """Sees the gradients of all optimizers that are built while it watches."""
 
@@ -237,7 +229,6 @@ class Gradients:
 
     @contextlib.contextmanager
     def seen(self) -> Generator[None, None, None]:
-        """Watch gradients in a `with` block."""
         with (
             replaced(_compat.BaseOptimizer, "build", self._built),
             replaced(_compat.BaseOptimizer, "apply", self._given),

@@ -67,11 +67,26 @@ class Verification:
 
     def table(self) -> str:
         """A table and what it means, for a terminal."""
-        return to_text(self)
+        table = aligned(_HEADERS, list(map(_cells, self.rows)), left=_WORDS)
+        title = f"{self.name}: each step compared with that of one device"
+        return "\n\n".join([title, table, *map(wrapped, [*self._grown(), *self._sentences()])])
 
     def to_json(self) -> str:
         """Everything that was found."""
-        return to_json(self)
+        rows = [{**asdict(row), "is_equal": row.is_equal} for row in self.rows]
+        return as_json({"name": self.name, "is_equal": self.is_equal, "rows": rows})
+
+    def _sentences(self) -> list[str]:
+        """What differs and why, a line for each strategy; or that nothing does."""
+        lines = [_sentence(row) for row in self.rows if not row.is_equal]
+        return lines or ["equal: loss, metrics, gradients, weights, statistics and random states."]
+
+    def _grown(self) -> list[str]:
+        names = [row.strategy for row in self.rows if row.told]
+        if not names:
+            return []
+        told = "so that one device was told that there are as many"
+        return [f"{', '.join(names)}: the batch grows with the number of replicas, {told}."]
 
     def check(self) -> None:
         """Raise an error if a strategy does not train as one device does.
@@ -82,7 +97,7 @@ class Verification:
         if not self.is_equal:
             raise ResultsDiffer(
                 f"{self.name} does not train as one device does. "
-                f"{' '.join(sentences(self))} See docs/tools.md."
+                f"{' '.join(self._sentences())} See docs/tools.md."
             )
 
 
@@ -97,38 +112,6 @@ _HEADERS = (
     "how\nmuch",
 )
 _WORDS = 4  # the first columns hold words
-
-
-def to_text(verification: Verification) -> str:
-    """A table, and a sentence for each strategy that differs."""
-    table = aligned(_HEADERS, list(map(_cells, verification.rows)), left=_WORDS)
-    title = f"{verification.name}: each step compared with that of one device"
-    lines = [*_grown(verification), *sentences(verification)]
-    return "\n\n".join([title, table, *map(wrapped, lines)])
-
-
-def sentences(verification: Verification) -> list[str]:
-    """What differs and why, a line for each strategy; or that nothing does."""
-    lines = [_sentence(row) for row in verification.rows if not row.is_equal]
-    return lines or ["equal: loss, metrics, gradients, weights, statistics and random states."]
-
-
-def _grown(verification: Verification) -> list[str]:
-    names = [row.strategy for row in verification.rows if row.told]
-    if not names:
-        return []
-    told = "so that one device was told that there are as many"
-    return [f"{', '.join(names)}: the batch grows with the number of replicas, {told}."]
-
-
-def to_json(verification: Verification) -> str:
-    """Everything that was found."""
-    data = {
-        "name": verification.name,
-        "is_equal": verification.is_equal,
-        "rows": [{**asdict(row), "is_equal": row.is_equal} for row in verification.rows],
-    }
-    return as_json(data)
 
 
 def _cells(row: Comparison) -> list[str]:
@@ -155,8 +138,5 @@ def _sentence(row: Comparison) -> str:
     found = row.differences
     more = f", and {len(found) - 1} more of this step" if len(found) > 1 else ""
     where = f"{_where(found[0])}{more}. " if found else ""
-    return f"{row.strategy}: {where}Likely cause: {row.cause.name}. {_capital(row.cause.text)}"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    text = row.cause.text
+    return f"{row.strategy}: {where}Likely cause: {row.cause.name}. {text[:1].upper()}{text[1:]}"

@@ -7,7 +7,7 @@ import io
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import jax
 import keras
@@ -251,7 +251,6 @@ def _compared(reference: Run, other: Run, chance: Cause | None = None) -> Compar
 _GROUPS = (WEIGHT, STATISTIC, SLOT, METRIC)
 
 
-@final
 class OnOneDevice:
     """Compares steps of a model with one device's results from the same state and batch."""
 

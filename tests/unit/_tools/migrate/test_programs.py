@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from replicax._tools.migrate.programs import mask_magics, restore_magics
+from replicax._tools.migrate.programs import piece_of
 
 CELLS = [
     "!pip install tensorflow\nimport os",
@@ -28,26 +28,26 @@ CELLS = [
 
 @pytest.mark.parametrize("source", CELLS)
 def test_a_cell_comes_back_as_it_was(source):
-    cell = mask_magics(source)
+    cell = piece_of(source)
     assert cell is not None
-    tree = ast.parse(cell.python)
-    assert restore_magics(cell, cell.python) == source
-    assert len(cell.python.splitlines()) + cell.offset == len(source.splitlines())
+    tree = ast.parse(cell.text)
+    assert cell.source(cell.text) == source
+    assert len(cell.text.splitlines()) + cell.offset == len(source.splitlines())
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "pip"]
 
 
 @pytest.mark.parametrize("source", ["%%bash\nls", "%%html\n<b>", "%%writefile notes.txt\nhello"])
 def test_other_cells_are_left_alone(source):
-    assert mask_magics(source) is None
+    assert piece_of(source) is None
 
 
 def test_a_written_file_is_a_program_of_its_own():
-    cell = mask_magics("%%writefile main.py\nimport os\n")
+    cell = piece_of("%%writefile main.py\nimport os\n")
     assert cell is not None
-    assert (cell.alone, cell.offset, cell.python) == (True, 1, "import os\n")
+    assert (cell.alone, cell.offset, cell.text) == (True, 1, "import os\n")
 
 
 def test_the_backend_in_a_magic():
-    cell = mask_magics("%env KERAS_BACKEND=tensorflow\n%env OTHER=tensorflow\n")
+    cell = piece_of("%env KERAS_BACKEND=tensorflow\n%env OTHER=tensorflow\n")
     assert cell is not None
-    assert restore_magics(cell, cell.python) == "%env KERAS_BACKEND=jax\n%env OTHER=tensorflow\n"
+    assert cell.source(cell.text) == "%env KERAS_BACKEND=jax\n%env OTHER=tensorflow\n"
