@@ -352,8 +352,9 @@ _Checked = TypeVar("_Checked", bound=Callable[..., Any])
 
 def checks_types(function: _Checked) -> _Checked:
     """Let a function, or a class when it is made, refuse arguments of wrong types."""
-    if isinstance(function, type):
-        owner: Any = function
+    made: Any = function
+    if isinstance(made, type):
+        owner: Any = made
         owner.__init__ = checks_types(owner.__init__)
         return function
 
@@ -377,7 +378,8 @@ def checks_types(function: _Checked) -> _Checked:
                 raise UsageError.of(name, " or ".join(words), value)
         return function(*args, **kwargs)
 
-    return call  # type: ignore[return-value]
+    checking: Any = call
+    return checking
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
