@@ -234,3 +234,39 @@ def test_a_lambda_layer_finds_its_shape_with_sizes_unknown():
         None,
         6,
     )
+
+
+class Resized(keras.layers.Layer):
+    def call(self, x, size):
+        return tf.image.resize(x, size)
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        lambda x: tf.shape(x)[1:3] // 2,
+        lambda x: np.array(x.shape[1:3]) // 2,
+        lambda x: tf.constant([4, 4]),
+        lambda x: [np.int64(4), np.int64(4)],
+    ],
+)
+def test_a_layer_takes_sizes_of_the_host_in_compiled_code(size, caplog):
+    layer = Resized()
+    compiled = tf.function(lambda x: layer(x, size=size(x)))
+    assert compiled(tf.ones((1, 8, 8, 3))).shape == (1, 4, 4, 3)
+    assert not caplog.records  # else it runs as plain Python
+
+
+def test_the_line_that_makes_a_function_plain_python_is_named(caplog):
+    layer = Resized()
+
+    @tf.function
+    def slow(x, size):
+        return layer(x, size=size)
+
+    assert slow(tf.ones((1, 8, 8, 3)), tf.constant([4, 4])).shape == (1, 4, 4, 3)
+    (record,) = caplog.records
+    said = record.getMessage()
+    assert "test_keras2_calls.py:" in said
+    assert "tf.image.resize(x, size)" in said
+    assert "Arguments received" not in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -55,6 +56,7 @@ def install() -> None:
     keras.layers.InputLayer.call = lambda self, inputs=None: inputs
     for owner in _ASK_FOR_INTEGERS:
         around(owner, "__init__", _with_plain_integers)
+    around(keras.DTypePolicy, "convert_input", _known_integers)
     around(keras.Layer, "__setattr__", _in_place_of_a_weight)
     around(keras.Layer, "__call__", _training_of_compiled_code)
     around(keras.Layer, "__call__", _flags_by_name)
@@ -106,6 +108,18 @@ def _in_place_of_a_weight(method: Callable[..., Any], self: Any, /, name: str, v
         return method(self, name, value)
     with _compat.replacing(self, before):
         return method(self, name, value)
+
+
+def _known_integers(
+    method: Callable[..., Any], self: Any, /, x: Any, *args: Any, **options: Any
+) -> Any:
+    """The `convert_input` of layers: integers of the host stay known while code is compiled.
+
+    A layer may take its sizes by them: `layer(x, size=tf.shape(x)[1:3])`.
+    """
+    is_known = isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "iu"
+    with jax.ensure_compile_time_eval() if is_known else contextlib.nullcontext():
+        return method(self, x, *args, **options)
 
 
 def _set_first(layer: Any, weights: Any) -> None:
