@@ -864,6 +864,9 @@ def call_specs(model: Any) -> list[Any]:
     `ValueError` if it was not built, or not called.
     """
     specs: Any = get_input_signature(model)
+    # Keras leaves the size of a batch open, also where an `Input` says it.
+    for spec, tensor in zip(keras.tree.flatten(specs), getattr(model, "inputs", ()), strict=False):
+        spec.shape = tuple(tensor.shape)
     return list(specs)
 
 
