@@ -9,12 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from replicax._core.errors import UsageError, checks_types
+from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._program.capture import CaptureScope
 
 
-@checks_types
 def value_and_grad(
     fn: Callable[..., Any], variables: Any, *, has_aux: bool = False
 ) -> Callable[..., tuple[Any, list[Any]]]:
