@@ -85,9 +85,9 @@ _NAMES: dict[str, Compression] = {"bf16": BFloat16(), "int8": Int8()}
 
 
 def compression_of(chosen: Compression | str | None) -> Compression | None:
-    if not isinstance(chosen, str):
+    if chosen is None or hasattr(chosen, "left_over"):
         return chosen
-    if chosen not in _NAMES:
+    if not isinstance(chosen, str) or chosen not in _NAMES:
         names = ", ".join(map(repr, _NAMES))
         raise UsageError.of(
             "compression", f"{names}, or an object of `rx.experimental.compression`", chosen

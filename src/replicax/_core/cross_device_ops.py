@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, checks_types
 from replicax._core.packing import combine_packed
 from replicax._core.placement import is_spread, to_host
 from replicax._core.reduce import ReduceOp, SyncGroup, reduce_value, sum_leaves
@@ -105,6 +105,7 @@ class CrossDeviceOps:
         return Mirrored(jnp.asarray(tensor), replicas)
 
 
+@checks_types
 class ReductionToOneDevice(CrossDeviceOps):
     """Collect all components in one place, combine them there, send the result back.
 
@@ -145,6 +146,7 @@ class ReductionToOneDevice(CrossDeviceOps):
         return Mirrored(place(total, self.reduce_to_device or destinations), len(components))
 
 
+@checks_types
 class NcclAllReduce(CrossDeviceOps):
     """One all-reduce per pack of tensors; NCCL on GPUs, XLA's own on CPUs and TPUs.
 
@@ -166,6 +168,7 @@ class NcclAllReduce(CrossDeviceOps):
         )
 
 
+@checks_types
 class HierarchicalCopyAllReduce(CrossDeviceOps):
     """All-reduce in two stages: every replica sums one slice, then the slices are exchanged.
 

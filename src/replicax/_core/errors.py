@@ -21,9 +21,12 @@ ReplicaxError
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
+import itertools
 import signal
-from collections.abc import Generator, Iterable, Sequence
-from typing import Self
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, NamedTuple, Self, TypeVar
 
 _LONGEST_VALUE = 120  # characters of a wrong value that a message shows
 
@@ -324,6 +327,58 @@ _SIGNAL_HINTS = {
     "SIGSEGV": "native code touched memory it does not have",
     "SIGTERM": "somebody asked it to end",
 }
+
+
+class _Kind(NamedTuple):
+    words: str
+    holds: Callable[[Any], bool]
+
+
+# By what an annotation says. NumPy's scalars and arrays without dimensions count as numbers, and
+# TensorFlow's programs pass 0 and None for False.
+_KINDS = {
+    "bool": _Kind("True or False", lambda v: v is None or (hasattr(v, "__bool__") and v in (0, 1))),
+    "int": _Kind("an integer", lambda v: hasattr(v, "__index__")),
+    "float": _Kind("a number", lambda v: hasattr(v, "__float__")),
+    "str": _Kind("a text", lambda v: isinstance(v, str)),
+    "Callable": _Kind("a function, not its result", callable),
+    "os.PathLike": _Kind("a path", lambda v: hasattr(v, "__fspath__")),
+    "Path": _Kind("a path", lambda v: hasattr(v, "__fspath__")),
+    "None": _Kind("None", lambda v: v is None),
+}
+_Checked = TypeVar("_Checked", bound=Callable[..., Any])
+
+
+def checks_types(function: _Checked) -> _Checked:
+    """Let a function, or a class when it is made, refuse arguments of wrong types."""
+    made: Any = function
+    if isinstance(made, type):
+        owner: Any = made
+        owner.__init__ = checks_types(owner.__init__)
+        return function
+
+    @functools.cache  # at the first call, as imports are to be short
+    def kinds_of_arguments() -> tuple[list[str], dict[str, list[_Kind]]]:
+        kinds = {}
+        parameters = inspect.signature(function).parameters
+        for name, parameter in parameters.items():
+            words = [one.partition("[")[0] for one in str(parameter.annotation).split(" | ")]
+            if all(word in _KINDS for word in words):
+                kinds[name] = [_KINDS[word] for word in words]
+        return list(parameters), kinds
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        names, kinds = kinds_of_arguments()
+        for name, value in itertools.chain(zip(names, args, strict=False), kwargs.items()):
+            allowed = kinds.get(name)
+            if allowed and not any(kind.holds(value) for kind in allowed):
+                words = sorted({kind.words for kind in allowed}, key="None".__ne__)
+                raise UsageError.of(name, " or ".join(words), value)
+        return function(*args, **kwargs)
+
+    checking: Any = call
+    return checking
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

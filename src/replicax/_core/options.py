@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from replicax._core.compression import Compression, compression_of
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, checks_types
 
 
+@checks_types
 @dataclass(frozen=True)
 class RunOptions:
     """Options of `strategy.run`, all about TPUs.
@@ -36,6 +37,7 @@ class CommunicationImplementation(enum.Enum):
     NCCL = "NCCL"
 
 
+@checks_types
 @dataclass(frozen=True)
 class CommunicationOptions:
     """How workers communicate.
@@ -87,6 +89,7 @@ class InputReplicationMode(enum.Enum):
     PER_REPLICA = "PER_REPLICA"
 
 
+@checks_types
 @dataclass(frozen=True)
 class InputOptions:
     """Options of distributed data sets.

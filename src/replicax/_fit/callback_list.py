@@ -159,9 +159,10 @@ class StrategyCallbackList(_compat.CallbackList):
         if len(bars) == len(hearers):
             return plain(batch, logs) if drawing else None
         told = BatchLogs(logs)
-        for callback in hearers:
-            if callback not in bars or callback in drawing:
-                getattr(callback, hook)(batch, logs=told)
+        with files_noted(hearers):
+            for callback in hearers:
+                if callback not in bars or callback in drawing:
+                    getattr(callback, hook)(batch, logs=told)
         return None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -37,12 +38,41 @@ Step = Callable[[Any, Any], tuple[Any, Any]]
 
 def model_step(model: Any, kind: str, state: Any, batch: Any) -> tuple[Any, Any]:
     """The logs and the new state of one step of a model's loop, without side effects."""
+    if shares_variables(model, kind):  # Keras' step keeps a value for each way to a variable
+        groups = step_variables(model, kind)
+        pairs = zip(itertools.chain(*groups), itertools.chain(*state), strict=True)
+        with keras.StatelessScope(list(pairs), collect_losses=True) as scope:
+            result = own_step(model, kind)(batch)
+        return result, tuple(list(map(scope.get_current_value, group)) for group in groups)
+    return _stateless(model, kind, state, batch)
+
+
+def _stateless(model: Any, kind: str, state: Any, batch: Any) -> tuple[Any, Any]:
     result, new = seams.call_traced(getattr(model, f"{kind}_step"), (state, batch), {})
     return result, ((state[0], new) if kind == "predict" else new)
 
 
 def step_variables(model: Any, kind: str) -> Sequence[Sequence[Any]]:
-    """The variables whose values are the state of a step, in groups."""
+    """The variables whose values are the state of a step, in groups; each variable is there once.
+
+    A model may hold its optimizer's rate, or a metric a variable of the model.
+    """
+    known: set[int] = set()
+    groups = []
+    for group in _held_variables(model, kind):
+        groups.append([variable for variable in group if id(variable) not in known])
+        known.update(map(id, group))
+    return groups
+
+
+def shares_variables(model: Any, kind: str) -> bool:
+    """Whether a model, its optimizer and its metrics hold a variable in common."""
+    held = [id(variable) for group in _held_variables(model, kind) for variable in group]
+    return len(set(held)) < len(held)
+
+
+def _held_variables(model: Any, kind: str) -> Sequence[Sequence[Any]]:
+    """The groups of variables that Keras' own step takes."""
     groups = [model.trainable_variables, model.non_trainable_variables]
     if kind == "train":
         groups.append(marked(model.optimizer.variables))
@@ -127,9 +157,9 @@ def _stateless_step(model: Any, kind: str) -> Callable[[Any], Any]:
     """A step that the user has written: from a state and a batch to logs and a state."""
 
     def step(batch: Any) -> Any:
-        groups = step_variables(model, kind)
+        groups = _held_variables(model, kind)
         state = tuple(map(_compat.read_all, groups))
-        result, news = model_step(model, kind, state, batch)
+        result, news = _stateless(model, kind, state, batch)
         for variables, before, after in zip(groups, state, news, strict=True):
             for variable, old, value in zip(variables, before, after, strict=True):
                 if value is not old:

@@ -21,6 +21,7 @@ from typing import (
 import jax
 
 from replicax._core import seams
+from replicax._core.errors import checks_types
 from replicax._core.events import Step, tell
 from replicax._core.tracing import host_loop, is_inside
 from replicax._function.concrete import ConcreteFunction
@@ -48,6 +49,7 @@ def function(func: Callable[P, R], *more: Any, **options: Any) -> StatefulFuncti
 def function(
     func: None = None, *more: Any, **options: Any
 ) -> Callable[[Callable[P, R]], StatefulFunction[P, R]]: ...
+@checks_types
 def function(
     func: Callable[..., Any] | None = None,
     input_signature: Sequence[Any] | None = None,

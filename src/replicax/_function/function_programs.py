@@ -22,6 +22,7 @@ from replicax._core.values import PerReplica, is_distributed, is_text
 from replicax._function.input_signature import PLAIN
 from replicax._program.capture import Captured, Static, capture
 from replicax._program.compiling import compile_for, compiled, devices_of, platform_of
+from replicax._program.explain import root_of, user_line
 from replicax._program.feeding import (
     Elements,
     Feed,
@@ -146,6 +147,15 @@ def _blank_first(iterator: Any) -> tuple[Any, None]:
     return blank_of(iterator), None
 
 
+def _with_line(error: NeedsValues) -> str:
+    """What needs values, and the line of the user's, where the text does not say it."""
+    root = root_of(error)  # Keras puts a layer's arguments into the text of another
+    error = root if isinstance(root, NeedsValues) else error
+    line = user_line(error)
+    is_new = line.startswith("at ") and line not in str(error)
+    return f"{error} It is needed {line}." if is_new else str(error)
+
+
 @final
 class FunctionProgram:
     """A function compiled for the shapes of a call."""
@@ -176,7 +186,7 @@ class FunctionProgram:
             if not seams.speaks_tensorflow or error.of_replicas:
                 raise
             # Arrays in TensorFlow's graphs may have any size.
-            raise HostLoop(str(error), always=False, is_slow=True) from error
+            raise HostLoop(_with_line(error), always=False, is_slow=True) from error
         if any(isinstance(leaf, Static) and is_data(leaf.value) for leaf in captured.outputs):
             raise HostLoop("returns a data set")  # a new one in each call
         self._state = state = ProgramState.of(captured, donates=True)

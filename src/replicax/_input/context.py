@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, checks_types
 
 
+@checks_types
 @dataclass(frozen=True)
 class InputContext:
     """The input pipeline of a data set function, so that it can choose its share of the data.
@@ -56,6 +57,7 @@ class InputContext:
         )
 
 
+@checks_types
 @dataclass(frozen=True)
 class ValueContext:
     """The replica for which a value function makes a value.

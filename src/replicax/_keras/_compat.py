@@ -582,6 +582,27 @@ def set_loop_function(model: Any, kind: str, step: Callable[[Any, Any], Any]) ->
     setattr(model, f"{kind}_function", model._make_function(step, concatenate_outputs=joins))
 
 
+@contextlib.contextmanager
+def _unlocked(layer: Any) -> Iterator[Any]:
+    """Let a layer that is built get another state."""
+    tracker = layer._tracker
+    was_locked = tracker.locked
+    tracker.unlock()
+    try:
+        yield tracker
+    finally:
+        if was_locked:
+            tracker.lock()
+
+
+@contextlib.contextmanager
+def replacing(layer: Any, variable: KerasVariable) -> Iterator[None]:
+    """Let another variable take the place of this one in a layer, though the layer is built."""
+    with _unlocked(layer) as tracker:
+        tracker.untrack(variable)
+        yield
+
+
 def drop_loop_state(model: Any) -> None:
     """Make Keras' loop forget the state it holds beside the variables."""
     model._jax_state = None
@@ -694,14 +715,9 @@ def own_metrics(layer: Any) -> list[Any]:
 
 def track_metric(layer: Any, metric: Any) -> None:
     """Let a layer have a metric, also if it is built."""
-    tracker = layer._tracker
-    if any(metric is one for one in layer._metrics):
-        return
-    is_locked = tracker.locked
-    tracker.unlock()
-    tracker.add_to_store("metrics", metric)
-    if is_locked:
-        tracker.lock()
+    if not any(metric is one for one in layer._metrics):
+        with _unlocked(layer) as tracker:
+            tracker.add_to_store("metrics", metric)
 
 
 METRIC_FUNCTION = "_fn"
@@ -785,6 +801,9 @@ def call_specs(model: Any) -> list[Any]:
     `ValueError` if it was not built, or not called.
     """
     specs: Any = get_input_signature(model)
+    # Keras leaves the size of a batch open, also where an `Input` says it.
+    for spec, tensor in zip(keras.tree.flatten(specs), getattr(model, "inputs", ()), strict=False):
+        spec.shape = tuple(tensor.shape)
     return list(specs)
 
 

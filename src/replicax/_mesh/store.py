@@ -67,6 +67,9 @@ def by_layout(topology: Topology, layout_map: Any) -> Placement:
     its largest axis among those that `model` divides.
     """
 
+    if layout_map != "auto" and (isinstance(layout_map, str) or not hasattr(layout_map, "keys")):
+        raise UsageError.of("layout_map", "'auto', a dict or a `LayoutMap` of Keras", layout_map)
+
     def placement(spec: VariableSpec) -> Sharding:
         if spec.is_slot and not spec.parameter:
             return topology.replicated

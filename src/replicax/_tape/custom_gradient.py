@@ -12,12 +12,13 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, checks_types
 from replicax._keras import _compat
 from replicax._program.capture import CaptureScope, evaluate, is_array
 from replicax._tape.recording_trace import is_differentiable
 
 
+@checks_types
 def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
     """Give a function a derivative of its own; a decorator.
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from replicax._core.errors import TapeMisuse
+from replicax._core.errors import TapeMisuse, checks_types
 from replicax._keras import _compat
 from replicax._tape.recording_trace import is_differentiable, recorded
 from replicax._tape.tape_entries import (
@@ -35,6 +35,7 @@ logger = logging.getLogger("replicax")
 
 
 @final
+@checks_types
 class GradientTape:
     """Record the computation in a `with` block, to differentiate it.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 import keras
 import numpy as np
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, checks_types
 from replicax._fit.data import HostAdapter
 from replicax._fit.trainer import install_hooks
 from replicax._keras import _compat, workers
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from replicax._control import Channel
 
 
+@checks_types
 class BackupAndRestore(keras.callbacks.Callback):
     """Resume `fit` after a restart, with the results of an uninterrupted run.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from replicax._core import events
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, checks_types
 from replicax._keras import _compat
 from replicax._keras.finite import assert_finite
 from replicax._tools.verify.result import Verification
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from replicax._tools.verify.result import Comparison
 
 
+@checks_types
 class AssertFinite(keras.callbacks.Callback):
     """Stop `fit` with an error as soon as the loss is NaN or infinite.
 
@@ -52,6 +53,7 @@ class AssertFinite(keras.callbacks.Callback):
         return model.variables
 
 
+@checks_types
 class VerifySteps(keras.callbacks.Callback):
     """Check that the first steps of `fit` have the results of one device, and end it otherwise.
 

@@ -15,7 +15,7 @@ import jax
 import keras
 import numpy as np
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, checks_types
 from replicax._core.event_files import EventFile
 from replicax._core.folder import named
 from replicax._core.machine import nvidia
@@ -55,6 +55,7 @@ def _mean(known: tuple[float | None, ...]) -> float | None:
     return sum(numbers) / len(numbers) if numbers else None
 
 
+@checks_types
 class ReplicaMonitor(keras.callbacks.Callback):
     """Write throughput, data wait, the slowest worker and the use of GPUs to files.
 

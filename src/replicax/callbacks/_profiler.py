@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import keras
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, checks_types
 from replicax._core.folder import named
 from replicax._keras import _compat
 from replicax._tools.profile.recorder import Plan, Recorder, talk_timed
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from replicax._tools.profile.result import Profile
 
 
+@checks_types
 class Profiler(keras.callbacks.Callback):
     """Profile some steps of `fit`: `profile.md`, `profile.json` and a trace in `log_dir`.
 

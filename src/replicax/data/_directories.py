@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from replicax._core.errors import CorruptRecord, UsageError
+from replicax._core.errors import CorruptRecord, UsageError, checks_types
 from replicax.data._dataset import Dataset
-from replicax.data._derive import one_of
+from replicax.data._derive import one_of, whole
 from replicax.data._formats.format import open_bytes
 from replicax.data._options import AUTOTUNE
 from replicax.data._pixels import METHODS, decode, resize
@@ -167,6 +167,7 @@ def _encoded(numbers: np.ndarray, label_mode: str, names: list[str]) -> np.ndarr
 _CHANNELS = {"grayscale": 1, "rgb": 3, "rgba": 4}
 
 
+@checks_types
 def image_dataset_from_directory(
     directory: str | os.PathLike[str],
     labels: str | Sequence[int] | None = "inferred",
@@ -275,6 +276,7 @@ def _cropped(image: np.ndarray, height: int, width: int) -> np.ndarray:
     return image[top : top + rows, left : left + columns]
 
 
+@checks_types
 def text_dataset_from_directory(
     directory: str | os.PathLike[str],
     labels: str | Sequence[int] | None = "inferred",
@@ -336,6 +338,7 @@ def text_dataset_from_directory(
     return batches_of(files, load, batch_size, shuffle, seed, validation_split, subset)
 
 
+@checks_types
 def timeseries_dataset_from_array(
     data: Any,
     targets: Any,
@@ -373,7 +376,10 @@ def timeseries_dataset_from_array(
         >>> [(windows.tolist(), targets.tolist()) for windows, targets in dataset]
         [([[0, 1], [1, 2], [2, 3]], [2, 3, 4])]
     """
-    rows, start = np.asarray(data), start_index or 0
+    rows, start = np.atleast_1d(data), start_index or 0
+    sequence_length = whole("sequence_length", sequence_length, least=1)
+    sequence_stride = whole("sequence_stride", sequence_stride, least=1)
+    sampling_rate = whole("sampling_rate", sampling_rate, least=1)
     end = len(rows) if end_index is None else min(end_index, len(rows))
     width = (sequence_length - 1) * sampling_rate + 1
     last = end - width + 1

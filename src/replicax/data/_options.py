@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from replicax._core.errors import UsageError, did_you_mean
+from replicax._core.errors import UsageError, checks_types, did_you_mean
 
 AUTOTUNE = -1
 SHARD_HINT = -1
@@ -60,6 +60,7 @@ class _Fields:
         return f"{cls.__name__} has no field {name!r}, only {known}.{then}"
 
 
+@checks_types
 @dataclass
 class DistributeOptions(_Fields):
     """How a data set is shared between workers.
@@ -83,6 +84,7 @@ def _policy(value: Any) -> AutoShardPolicy:
     )
 
 
+@checks_types
 @dataclass
 class ThreadingOptions(_Fields):
     """How many threads a data set uses.
@@ -108,6 +110,7 @@ class Tuning(SimpleNamespace):
         return None
 
 
+@checks_types
 @dataclass
 class Options(_Fields):
     """The options of a data set, for `Dataset.with_options`; made empty, then filled in.

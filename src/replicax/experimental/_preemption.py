@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._control import note_exit
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, checks_types
 from replicax.train import Checkpoint, CheckpointManager, Value
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def exit_for_restart() -> None:
     sys.exit(RESTART_CODE)
 
 
+@checks_types
 @dataclass(frozen=True)
 class TerminationConfig:
     """The source of a preemption notice, and the reaction to it.
@@ -67,10 +68,6 @@ class TerminationConfig:
                 self.grace_period,
                 "Leave it out to exit after the first save.",
             )
-        for name in ("termination_watcher_fn", "exit_fn", "save_fn"):
-            function = getattr(self, name)
-            if function is not None and not callable(function):
-                raise UsageError.of(name, "a function, not its result", function)
 
 
 _log = logging.getLogger("replicax")
@@ -211,6 +208,7 @@ class PreemptionWatcher:
 
 
 @final
+@checks_types
 class PreemptionCheckpointHandler:
     """Saves a checkpoint when a worker has to end, and restores it after the restart.
 

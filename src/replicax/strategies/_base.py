@@ -15,6 +15,7 @@ from replicax._core.errors import (
     MixedStrategies,
     NotInCrossReplicaContext,
     UsageError,
+    checks_types,
     did_you_mean,
 )
 from replicax._core.events import Step, tell
@@ -223,6 +224,8 @@ class Strategy:
                 f"`args` must be a tuple or list, got {type(args).__name__}. For one argument "
                 "write `args=(batch,)`, with a comma."
             )
+        if not callable(fn):
+            raise UsageError.of("fn", "a function", fn)
         if forked:
             raise in_fork()
         if current_frame() is not None:
@@ -256,6 +259,7 @@ class Strategy:
         tell(lambda: Step("reduce", value, result))
         return result
 
+    @checks_types
     def gather(self, value: Any, axis: int) -> Any:
         """Concatenate the components of a value along `axis`, in replica order.
 
@@ -286,6 +290,7 @@ class Strategy:
         """
         return jax.tree.map(movable, self._engine.local_values(value))
 
+    @checks_types
     def experimental_distribute_dataset(
         self, dataset: Any, options: InputOptions | None = None
     ) -> DistributedDataset:
@@ -312,6 +317,7 @@ class Strategy:
 
         return distribute_dataset(dataset, self._engine, options or InputOptions())
 
+    @checks_types
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[InputContext], Any], options: InputOptions | None = None
     ) -> DistributedDataset:
@@ -332,6 +338,7 @@ class Strategy:
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
 
+    @checks_types
     def experimental_distribute_values_from_function(
         self, value_fn: Callable[[ValueContext], Any]
     ) -> Any:

@@ -7,6 +7,7 @@ from typing import final
 import jax
 
 from replicax._core.cross_device_ops import CrossDeviceOps
+from replicax._core.errors import checks_types
 from replicax._core.topology import Devices, Topology, central_device, parse_device
 from replicax._mesh.engine import Engine
 from replicax._mesh.store import DeviceStore, on
@@ -14,6 +15,7 @@ from replicax.strategies._base import Strategy
 
 
 @final
+@checks_types
 class CentralStorageStrategy(Strategy):
     """One copy of every variable, on one device; every device computes with it.
 
@@ -48,5 +50,6 @@ class CentralStorageStrategy(Strategy):
         parameter_device: str | jax.Device | None = None,
     ) -> None:
         topology = Topology.local(compute_devices)
-        home = parse_device(parameter_device) if parameter_device else central_device(topology)
+        named = parameter_device is not None
+        home = parse_device(parameter_device) if named else central_device(topology)
         super().__init__(Engine(topology, DeviceStore(on(home), topology), CrossDeviceOps()))

@@ -7,7 +7,7 @@ from typing import final
 
 from replicax._core.context import Frame, ReplicaContext, current_frame, set_frame
 from replicax._core.cross_device_ops import CrossDeviceOps
-from replicax._core.errors import NotInCrossReplicaContext
+from replicax._core.errors import NotInCrossReplicaContext, UsageError
 from replicax._core.reduce import SyncGroup, sum_leaves
 from replicax._core.topology import Topology
 from replicax._keras import _compat
@@ -117,6 +117,8 @@ def experimental_set_strategy(strategy: Strategy | None) -> None:
             "`experimental_set_strategy` must not be called inside a tf.distribute.Strategy scope, "
             f"here that of {frame.strategy!r}. Call it before the `with` block."
         )
+    if strategy is not None and not isinstance(strategy, Strategy):
+        raise UsageError.of("strategy", "a strategy or None", strategy)
     frame = Frame(strategy, is_global=True, session=_compat.session())
     set_frame(frame if strategy else None)
     _compat.set_distribution(strategy.extended.distribution if strategy else None)

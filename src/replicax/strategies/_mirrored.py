@@ -6,7 +6,7 @@ from typing import final
 
 from replicax._core.compression import Compression, compression_of
 from replicax._core.cross_device_ops import CrossDeviceOps, cross_device_ops_of
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, checks_types
 from replicax._core.topology import Devices, Topology
 from replicax._mesh.engine import Engine
 from replicax._mesh.store import DeviceStore, replicated, zero
@@ -14,6 +14,7 @@ from replicax.strategies._base import Strategy
 
 
 @final
+@checks_types
 class MirroredStrategy(Strategy):
     """Synchronous training on several devices of one machine.
 

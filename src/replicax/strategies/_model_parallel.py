@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, final
 
 from replicax._core.cross_device_ops import CrossDeviceOps
+from replicax._core.errors import checks_types
 from replicax._core.topology import Devices, Topology
 from replicax._mesh.engine import Engine
 from replicax._mesh.store import DeviceStore, by_layout, zero
@@ -12,6 +13,7 @@ from replicax.strategies._base import Strategy
 
 
 @final
+@checks_types
 class ModelParallelStrategy(Strategy):
     """Synchronous training of a model that is too large for one device, divided over several.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from replicax._core.compression import compression_of
 from replicax._core.cross_device_ops import CollectiveAllReduce
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, checks_types
 from replicax._core.options import CommunicationOptions
 from replicax._core.topology import Topology
 from replicax._fit.replica_steps import local_steps
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from replicax.cluster_resolver import ClusterResolver
 
 
+@checks_types
 class MultiWorkerMirroredStrategy(Strategy):
     """Synchronous training on the devices of several processes, on one machine or many.
 

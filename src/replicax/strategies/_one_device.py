@@ -7,6 +7,7 @@ from typing import final
 import jax
 
 from replicax._core.cross_device_ops import CrossDeviceOps
+from replicax._core.errors import checks_types
 from replicax._core.topology import Topology
 from replicax._mesh.engine import Engine
 from replicax._mesh.store import DeviceStore, on
@@ -14,6 +15,7 @@ from replicax.strategies._base import Strategy
 
 
 @final
+@checks_types
 class OneDeviceStrategy(Strategy):
     """Variables and computation on one device.
 

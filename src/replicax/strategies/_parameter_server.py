@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from replicax._core.cross_device_ops import CrossDeviceOps
+from replicax._core.errors import checks_types
 from replicax._core.topology import Topology
 from replicax._keras.distribution import Closures, adopt
 from replicax._mesh.engine import Engine
@@ -21,6 +22,7 @@ from replicax.strategies._current import get_strategy
 
 
 @final
+@checks_types
 class ParameterServerStrategy(Strategy):
     """Variables live on parameter servers; workers train them, each at its own pace.
 

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from replicax._core.context import current_frame
 from replicax._core.cross_device_ops import CrossDeviceOps
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, checks_types
 from replicax._core.topology import MODEL, Topology
 from replicax._keras import _compat
 from replicax._mesh.engine import Engine
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from replicax.cluster_resolver import ClusterResolver
 
 
+@checks_types
 class TPUStrategy(Strategy):
     """Synchronous training on the chips of a TPU: one host's, a pod slice's, or several slices'.
 

@@ -76,7 +76,7 @@ def places(values: Any) -> Any:
 
 def is_text(values: Any) -> bool:
     """Whether the elements are texts."""
-    return values.dtype == object
+    return getattr(values.dtype, "kind", "") in ("O", "S", "U")
 
 
 def filling(values: Any, given: Any) -> Any:

@@ -32,11 +32,26 @@ class FileStatistics(NamedTuple):
     is_directory: bool
 
 
+class _Named(io.FileIO):
+    """A file whose errors of writing name it."""
+
+    def write(self, data: Any) -> int:
+        with named(str(self.name)):
+            return super().write(data)
+
+
+def _open(path: str, mode: str) -> Any:
+    if "+" in mode or not set("wax") & set(mode):
+        return open(path, mode)
+    binary = io.BufferedWriter(_Named(path, mode.translate({ord("b"): None, ord("t"): None})))
+    return binary if "b" in mode else io.TextIOWrapper(binary)
+
+
 @final
 class _Here:
     """The files of this machine, by those methods of fsspec's file systems that are used here."""
 
-    open = staticmethod(open)
+    open = staticmethod(_open)
     exists = staticmethod(os.path.exists)
     isdir = staticmethod(os.path.isdir)
     makedirs = staticmethod(os.makedirs)

@@ -35,7 +35,8 @@ def install() -> None:
     ):
         around(owner, method, functools.partial(_converting, name))
     around(keras.layers.Layer, "__call__", _building_at_once)
-    around(keras.Operation, "compute_output_spec", trying_sizes)
+    for owner in (keras.Operation, keras.layers.Lambda):  # which infers its shape by itself
+        around(owner, "compute_output_spec", trying_sizes)
     for kind in ("train", "test", "predict"):
         around(
             _compat.JAXTrainer,

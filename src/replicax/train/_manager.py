@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, final
 
-from replicax._core.errors import CheckpointError, UsageError
+from replicax._core.errors import CheckpointError, UsageError, checks_types
 from replicax.train import _files
 from replicax.train._bundle import bundles
 from replicax.train._checkpoint import Checkpoint
@@ -25,6 +25,7 @@ _log = logging.getLogger("replicax")
 
 
 @final
+@checks_types
 class CheckpointManager:
     """Numbers checkpoints, keeps the last few, and finds the latest.
 
@@ -209,6 +210,7 @@ class CheckpointManager:
     sync = wait
 
 
+@checks_types
 def latest_checkpoint(directory: str | os.PathLike[str], name: str | None = None) -> str | None:
     """The path of the whole checkpoint with the highest number in a folder, or None.
 
@@ -234,6 +236,7 @@ def latest_checkpoint(directory: str | os.PathLike[str], name: str | None = None
     return theirs[0][1] if theirs else None
 
 
+@checks_types
 def all_checkpoints(directory: str | os.PathLike[str]) -> list[str]:
     """The paths of the whole checkpoints in a folder, by number.
 

@@ -8,7 +8,7 @@ from typing import final
 
 import numpy as np
 
-from replicax._core.errors import UsageError, did_you_mean
+from replicax._core.errors import UsageError, checks_types, did_you_mean
 from replicax.train import _files
 from replicax.train._bundle import Bundle, is_bundle
 from replicax.train._manager import latest_checkpoint
@@ -18,6 +18,7 @@ from replicax.train._restored import all_saved
 _COUNTER = f"save_counter{VALUE}"
 
 
+@checks_types
 def list_variables(ckpt_dir_or_file: str | os.PathLike[str]) -> list[tuple[str, list[int]]]:
     """Name and shape of every variable in a checkpoint.
 
@@ -42,6 +43,7 @@ def list_variables(ckpt_dir_or_file: str | os.PathLike[str]) -> list[tuple[str, 
     return sorted(load_checkpoint(ckpt_dir_or_file).get_variable_to_shape_map().items())
 
 
+@checks_types
 def load_variable(ckpt_dir_or_file: str | os.PathLike[str], name: str) -> np.ndarray:
     """The value of one variable in a checkpoint.
 
@@ -56,6 +58,7 @@ def load_variable(ckpt_dir_or_file: str | os.PathLike[str], name: str) -> np.nda
     return load_checkpoint(ckpt_dir_or_file).get_tensor(name)
 
 
+@checks_types
 def load_checkpoint(ckpt_dir_or_file: str | os.PathLike[str]) -> CheckpointReader:
     """Open a checkpoint, or the latest of a folder; see `CheckpointReader`."""
     path = os.fspath(ckpt_dir_or_file)
@@ -64,6 +67,7 @@ def load_checkpoint(ckpt_dir_or_file: str | os.PathLike[str]) -> CheckpointReade
 
 
 @final
+@checks_types
 class CheckpointReader:
     """The variables of a checkpoint by name, of ours or of TensorFlow's.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from replicax._core.errors import NothingRestored
+from replicax._core.errors import NothingRestored, checks_types
 
 if TYPE_CHECKING:
     from replicax.train._restored import Restored
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 @final
+@checks_types
 @dataclass(frozen=True)
 class CheckpointOptions:
     """How a checkpoint is written; the counterpart of `tf.train.CheckpointOptions`.

@@ -67,6 +67,12 @@ def write_file(path):
     tf.io.write_file(path, ROWS.tobytes())
 
 
+def write_gfile(path):
+    with tf.io.gfile.GFile(path, "w") as file:
+        for row in ROWS:
+            file.write(str(row))
+
+
 def save_module(path):
     module = tf.Module()
     module.v = tf.Variable(ROWS)
@@ -85,6 +91,7 @@ def output_of_a_tool(path):
         (write_records, read_records),
         (write_zipped, read_zipped),
         (write_file, None),
+        (write_gfile, None),
         (save_module, tf.saved_model.load),
         (output_of_a_tool, None),
     ],
@@ -113,7 +120,11 @@ def test_a_full_disk_at_a_plot_of_a_plan_is_named(tmp_path):
 
 @pytest.mark.parametrize(
     "callback",
-    [keras.callbacks.CSVLogger, lambda path: keras.callbacks.ModelCheckpoint(f"{path}.keras")],
+    [
+        keras.callbacks.CSVLogger,
+        lambda path: keras.callbacks.ModelCheckpoint(f"{path}.keras"),
+        lambda path: keras.callbacks.ModelCheckpoint(f"{path}.keras", save_freq=1),
+    ],
 )
 def test_a_full_disk_at_a_callback_of_keras_is_noted(callback, tmp_path):
     model = made(rx.OneDeviceStrategy("CPU:0"), dense_net)
@@ -122,7 +133,16 @@ def test_a_full_disk_at_a_callback_of_keras_is_noted(callback, tmp_path):
     with no_larger_files_than(16), pytest.raises(OSError, match="too large") as caught:
         model.fit(INPUTS[:8], TARGETS[:8], callbacks=[writer], verbose=0)
     writer.on_train_end()  # closes the file
-    assert str(path) in str(caught.value) + "".join(caught.value.__notes__)
+    notes = getattr(caught.value, "__notes__", ())  # none, if `replicax.tf` names the path
+    assert str(path) in str(caught.value) + "".join(notes)
+
+
+def test_a_full_disk_at_a_model_of_no_strategy_is_named(tmp_path):
+    path = str(tmp_path / "model.keras")
+    model = tf.keras.Sequential([tf.keras.Input((200,)), tf.keras.layers.Dense(200)])
+    with no_larger_files_than(2**16), pytest.raises(OSError, match="too large") as caught:
+        model.save(path)
+    assert caught.value.filename == path
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

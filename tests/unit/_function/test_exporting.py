@@ -392,3 +392,12 @@ def test_a_function_that_cannot_be_saved_leaves_the_others(path, caplog):
     assert int(loaded.counts(tf.constant(1))) == 2
     assert not hasattr(loaded, "asks")
     assert "is not saved for one of its past calls" in caplog.text
+
+
+def test_a_model_of_a_fixed_batch_is_saved_for_that_one(path):
+    steps = keras.Input(batch_shape=(4, 5, 3))
+    model = keras.Model(steps, keras.layers.LSTM(2, stateful=True)(steps))
+    saved_model.save(model, path)
+    served = saved_model.load(path).signatures["serving_default"]
+    x = np.ones((4, 5, 3), "float32")
+    np.testing.assert_allclose(served(x)["output_0"], model(x), rtol=1e-5)

@@ -251,9 +251,17 @@ def test_a_worker_that_will_not_come_back_is_done_without(cluster, caplog):
     assert [value.fetch() for value in values] == [1, 1]
     wait_until(lambda: all(lane.closed.is_set() for lane in gone))
     wait_until(lambda: len(lane_threads()) == 1)
-    assert "Worker 0 will not come back; the others go on. waited for an hour" in caplog.text
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == "Worker 0 is left out; the others go on. waited for an hour"
     assert cluster.queue.wait()
     assert {cluster.schedule(worker_of).fetch() for _ in range(4)} == {1}
+
+
+def test_the_last_worker_that_is_gone_leaves_no_others(cluster, caplog):
+    cluster.begin(FakeLane(0, never_back))
+    with pytest.raises(UnavailableError):
+        cluster.schedule(dies(1)).fetch()
+    assert "others" not in caplog.text
 
 
 def test_without_a_worker_all_fails_until_one_joins(cluster):

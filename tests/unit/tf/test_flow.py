@@ -415,3 +415,35 @@ def test_map_fn_maps_texts_on_the_host(wrap):
     np.testing.assert_array_equal(numbers, [2, 4])
     rows = tf.data.Dataset.from_tensors((encoded, [1, 2])).map(wrap(decoded))
     np.testing.assert_array_equal(next(iter(rows))[0], [[7, 7], [9, 9]])
+
+
+@pytest.mark.parametrize("texts", [[], ["a", "bc"]], ids=["empty", "two"])
+def test_loops_over_texts_of_any_number(texts):
+    texts = tf.constant(np.array(texts, str), tf.string)
+    lengths, twice = tf.map_fn(
+        lambda text: (tf.strings.length(text), tf.strings.join([text, text])),
+        texts,
+        fn_output_signature=(tf.int32, tf.string),
+    )
+    assert lengths.tolist() == [1, 2][: len(texts)]
+    assert twice.numpy().tolist() == [b"aa", b"bcbc"][: len(texts)]
+    assert twice.dtype == tf.string
+
+    def joined(before, text):
+        return tf.strings.join([before, text])
+
+    begin = tf.constant("x")
+    last = tf.foldl(joined, texts, initializer=begin)
+    assert last.numpy() == (b"xabc" if len(texts) else b"x")
+    states = tf.scan(joined, texts, initializer=begin)
+    assert states.numpy().tolist() == [b"xa", b"xabc"][: len(texts)]
+
+
+def test_no_rows_have_the_shape_of_a_row():
+    assert tf.map_fn(tf.strings.as_string, tf.zeros((0, 3), tf.int32)).shape == (0, 3)
+    assert tf.vectorized_map(lambda row: row * 2, tf.zeros((0, 3))).shape == (0, 3)
+
+
+def test_scan_begins_with_the_first_text():
+    states = tf.scan(lambda before, text: tf.strings.join([before, text]), tf.constant(["a", "b"]))
+    assert states.numpy().tolist() == [b"a", b"ab"]

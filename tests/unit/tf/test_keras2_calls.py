@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -183,3 +185,88 @@ def test_training_may_be_an_array_of_compiled_code(is_built):
     dropped = np.asarray(compiled(x, tf.constant(True)))
     assert 0 < np.sum(dropped == 0) < dropped.size
     np.testing.assert_allclose(model.norm.moving_mean, np.mean(x, 0) / 100, rtol=1e-4)
+
+
+@pytest.mark.parametrize("three", [tf.constant(3), np.int64(3), (np.int64(3), tf.constant(3))])
+def test_sizes_of_windows_are_integers_of_any_kind(three):
+    image = keras.Input((9, 9, 3))
+    layers = keras.layers
+    for layer in (
+        layers.Conv2D(2, three, strides=three),
+        layers.Conv2DTranspose(2, three),
+        layers.DepthwiseConv2D(three),
+        layers.SeparableConv2D(2, three),
+        layers.MaxPooling2D(three, strides=three),
+        layers.UpSampling2D(three),
+        layers.ZeroPadding2D(three),
+        layers.Cropping2D(three),
+    ):
+        layer(image)
+        type(layer).from_config(json.loads(json.dumps(layer.get_config())))
+
+
+def test_a_recurrent_layer_takes_a_tensor_as_its_units():
+    assert keras.layers.LSTM(tf.constant(4))(keras.Input((None, 3))).shape == (None, 4)
+
+
+def test_a_variable_takes_the_place_of_a_weight_of_a_built_layer():
+    layer = keras.layers.Dense(1)
+    model = keras.Sequential([keras.Input((3,)), layer])
+    layer.kernel = tf.Variable(tf.ones((3, 1)))
+    layer.bias = tf.Variable(tf.ones(1), trainable=False)
+    assert model(tf.ones((1, 3))).tolist() == [[4.0]]
+    assert [id(weight) for weight in layer.trainable_variables] == [id(layer.kernel)]
+    assert len(layer.weights) == 2
+    model.compile("sgd", "mse")
+    model.fit(np.ones((4, 3)), np.zeros((4, 1)), verbose=0)
+    assert float(layer.kernel[0, 0]) < 1 == float(layer.bias[0])
+    with pytest.raises(ValueError, match="cannot add new"):
+        layer.another = tf.Variable(1.0)
+
+
+def test_a_lambda_layer_finds_its_shape_with_sizes_unknown():
+    image = keras.Input((None, None, 3))
+    resized = keras.layers.Lambda(lambda x: tf.image.resize(x, tf.shape(x)[1:3] * 2))(image)
+    assert resized.shape == (None, None, None, 3)
+    rows = keras.Input((None, 3))
+    assert keras.layers.Lambda(lambda x: tf.reshape(x, (tf.shape(x)[0], -1, 6)))(rows).shape == (
+        None,
+        None,
+        6,
+    )
+
+
+class Resized(keras.layers.Layer):
+    def call(self, x, size):
+        return tf.image.resize(x, size)
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        lambda x: tf.shape(x)[1:3] // 2,
+        lambda x: np.array(x.shape[1:3]) // 2,
+        lambda x: tf.constant([4, 4]),
+        lambda x: [np.int64(4), np.int64(4)],
+    ],
+)
+def test_a_layer_takes_sizes_of_the_host_in_compiled_code(size, caplog):
+    layer = Resized()
+    compiled = tf.function(lambda x: layer(x, size=size(x)))
+    assert compiled(tf.ones((1, 8, 8, 3))).shape == (1, 4, 4, 3)
+    assert not caplog.records  # else it runs as plain Python
+
+
+def test_the_line_that_makes_a_function_plain_python_is_named(caplog):
+    layer = Resized()
+
+    @tf.function
+    def slow(x, size):
+        return layer(x, size=size)
+
+    assert slow(tf.ones((1, 8, 8, 3)), tf.constant([4, 4])).shape == (1, 4, 4, 3)
+    (record,) = caplog.records
+    said = record.getMessage()
+    assert "test_keras2_calls.py:" in said
+    assert "tf.image.resize(x, size)" in said
+    assert "Arguments received" not in said

@@ -164,6 +164,9 @@ def test_a_folder_holds_what_the_model_computes(tmp_path):
     assert model.save_spec() is None
     model(X)
     assert model.save_spec() == ((ArraySpec((None, 2), "float32"),), {})
+    fixed = keras.Sequential([keras.Input(batch_shape=(4, 2)), keras.layers.Dense(1)])
+    assert fixed.save_spec() == model.save_spec()
+    assert fixed.save_spec(dynamic_batch=False) == ((ArraySpec((4, 2), "float32"),), {})
     model.save(folder)
     served = importing.load(folder).signatures["serving_default"](X)["output_0"]
     np.testing.assert_array_equal(served, 2 * X)

@@ -190,3 +190,33 @@ def test_the_loss_that_a_step_returns_is_the_one_of_its_batch(scope, by):
     assert told[0] == pytest.approx(5.0)
     assert history["loss"] == pytest.approx([35 / 3])
     assert model.train_on_batch(rows[:2], 0 * rows[:2])[0] == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_variable_of_both_model_and_optimizer_is_one(scope, own):
+    """Two entries for one variable would share a buffer, and one would undo the other's write."""
+    rate = tf.Variable(0.5, trainable=False)
+
+    class Halving(keras.layers.Dense):
+        def __init__(self):
+            super().__init__(1, kernel_initializer="ones")
+            self.rate = rate
+
+        def call(self, x, training=False):
+            if training:
+                self.rate.assign(self.rate / 2)
+            return super().call(x)
+
+    class Stateless(keras.Model):
+        def train_step(self, state, data):
+            return super().train_step(state, data)
+
+    with scope():
+        inputs = keras.Input((3,))
+        kind = Stateless if own else keras.Model
+        model = kind(inputs, Halving()(inputs))
+        model.compile(keras.optimizers.SGD(rate), "mse")
+    model.fit(X, Y, batch_size=4, epochs=2, verbose=0)
+    model.evaluate(X, Y, batch_size=4, verbose=0)
+    assert float(rate) == 0.5**9
+    assert model.predict(X, verbose=0).shape == (16, 1)

@@ -362,9 +362,12 @@ class Lanes:
     def _retire(self, worker: int, why: BaseException) -> None:
         if self._over.is_set():
             return
-        _log.warning("Worker %d will not come back; the others go on. %s", worker, why)
         with self._lock:
-            lanes = self._lanes.pop(worker, [])
+            lanes = self._lanes.pop(worker, None)
+            others = "; the others go on" if self._lanes else ""
+        if lanes is None:  # another lane of the worker has said so
+            return
+        _log.warning("Worker %d is left out%s. %s", worker, others, why)
         self._queue.retire(worker, why)
         for lane in lanes:
             lane.close()

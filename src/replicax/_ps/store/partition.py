@@ -15,7 +15,7 @@ from typing import Any, final
 
 import numpy as np
 
-from replicax._core.errors import IndexOutOfBounds, UnsupportedIndex, UsageError
+from replicax._core.errors import IndexOutOfBounds, UnsupportedIndex, UsageError, checks_types
 
 # For an empty result: one empty part, which gives it the right type.
 _NOTHING = ((0, slice(0, 0)),)
@@ -79,6 +79,7 @@ class Partitioner(ABC):
 
 
 @final
+@checks_types
 class FixedShardsPartitioner(Partitioner):
     """Cuts every variable into the same number of shards, but none into more than it has rows.
 
@@ -91,6 +92,7 @@ class FixedShardsPartitioner(Partitioner):
     """
 
     def __init__(self, num_shards: int) -> None:
+        _check_positive(num_shards=num_shards)
         self._num_shards = num_shards
 
     def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]:
@@ -100,6 +102,7 @@ class FixedShardsPartitioner(Partitioner):
 
 
 @final
+@checks_types
 class MinSizePartitioner(Partitioner):
     """Cuts a variable into as many shards of a least size as possible, up to a largest number.
 
@@ -140,6 +143,7 @@ class MinSizePartitioner(Partitioner):
 
 
 @final
+@checks_types
 class MaxSizePartitioner(Partitioner):
     """Cuts a variable into shards below a size, or of one row where a single one is larger.
 
@@ -164,7 +168,7 @@ class MaxSizePartitioner(Partitioner):
         bytes_per_string: int = 16,
     ) -> None:
         _check_positive(max_shard_bytes=max_shard_bytes)
-        _check_positive(max_shards=max_shards or 1)
+        _check_positive(max_shards=1 if max_shards is None else max_shards)
         _check_positive(bytes_per_string=bytes_per_string)
         self._max_shard_bytes = max_shard_bytes
         self._max_shards = max_shards

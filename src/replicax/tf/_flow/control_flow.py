@@ -11,14 +11,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.core import Tracer
 
 from replicax._core.errors import LeakedTracer, UsageError
 from replicax._core.tracing import NeedsValues
 from replicax._keras import _compat
+from replicax.data._host import HostTensor
 from replicax.data._spec import refuse_composites
-from replicax.tf._arrays import stack
+from replicax.tf._arrays import concat, stack
 from replicax.tf._calls import published
 from replicax.tf._composite import is_text
 from replicax.tf._flow.touched import Touched, arrays_of, in_scope, value_of
@@ -203,15 +205,15 @@ def scan(
         new = fn(state, element)
         return new, new
 
-    elems = arrays_of(elems)
+    elems = _elements(elems)
     if initializer is not None:
-        return _scanned(step, arrays_of(initializer), elems, reverse)[1]
+        return _scanned(step, _elements(initializer), elems, reverse)[1]
     first, rest = _first_of(elems, reverse)
     states = _scanned(step, first, rest, reverse)[1]
 
     def whole(one: Any, many: Any) -> Any:
-        parts = [many, one[None]] if reverse else [one[None], many]
-        return jnp.concatenate([part.astype(many.dtype) for part in parts])
+        parts = [many, stack([one])] if reverse else [stack([one]), many]
+        return concat([part.astype(many.dtype) for part in parts], 0)
 
     return jax.tree.map(whole, first, states)
 
@@ -226,10 +228,10 @@ def _fold(name: str, order: str, *, reverse: bool) -> Callable[..., Any]:
         swap_memory: bool = False,
         name: str | None = None,
     ) -> Any:
-        elems = arrays_of(elems)
+        elems = _elements(elems)
         if initializer is None:
             initializer, elems = _first_of(elems, reverse)
-        start = arrays_of(initializer)
+        start = _elements(initializer)
         return _scanned(lambda *given: (fn(*given), None), start, elems, reverse)[0]
 
     return published(fold, name, f"`fn(state, element)` from the {order}; the last state.")
@@ -251,12 +253,7 @@ def map_fn(
     fn_output_signature: Any = None,
 ) -> Any:
     """`fn(element)` along the first axis, one after the other; the results, stacked."""
-    leaves, structure = jax.tree.flatten(elems)
-    is_of_text = any(is_text(leaf) for leaf in leaves if hasattr(leaf, "dtype"))
-    if is_of_text and len(leaves[0]):  # text is on the host
-        found = [fn(structure.unflatten(rows)) for rows in zip(*leaves, strict=True)]
-        return jax.tree.map(lambda *of_all: stack(of_all), *found)
-    return _scanned(lambda state, element: (state, fn(element)), (), arrays_of(elems))[1]
+    return _scanned(lambda state, element: (state, fn(element)), (), _elements(elems))[1]
 
 
 def vectorized_map(
@@ -275,7 +272,7 @@ def vectorized_map(
         arrays = arrays_of(elems)
         refuse_composites(arrays)
         touched = Touched()
-        touched.by(fn, jax.tree.map(lambda leaf: leaf[0], arrays))
+        touched.by(fn, jax.tree.map(_row, arrays))
         if touched.written:
             raise UsageError(
                 f"Cannot write variable '{next(iter(touched.written.values())).path}' in a "
@@ -293,9 +290,8 @@ def _scanned(step: Callable[..., Any], state: Any, elems: Any, reverse: bool = F
 
     def build() -> Any:
         refuse_composites(elems)
-        example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), elems)
         touched = Touched()
-        shape = touched.by(step, state, example)
+        shape = touched.by(step, state, jax.tree.map(_row, elems))
         values, others = touched.values()
         begin = jax.tree.map(lambda s, leaf: jnp.asarray(leaf, s.dtype), shape[0], state)
 
@@ -308,6 +304,8 @@ def _scanned(step: Callable[..., Any], state: Any, elems: Any, reverse: bool = F
         return last, kept
 
     leaves = jax.tree.leaves((state, elems))
+    if any(map(_is_text, leaves)):  # text is on the host
+        return _python_scan(step, state, elems, reverse)
     if _compat.get_stateless_scope() is not None or any(isinstance(x, Tracer) for x in leaves):
         return in_scope(build)
     try:
@@ -325,11 +323,31 @@ _NEED_VALUES = (
 
 def _python_scan(step: Callable[..., Any], state: Any, elems: Any, reverse: bool) -> Any:
     kept, rows = [], range(len(jax.tree.leaves(elems)[0]))
+    if not rows:  # what an element of zeros, or without text, gives is of the same shape
+        one = step(state, jax.tree.map(_example, elems))[1]
+        return state, jax.tree.map(lambda leaf: stack([leaf])[:0], one)
     for row in reversed(rows) if reverse else rows:
         state, one = step(state, jax.tree.map(lambda leaf, row=row: leaf[row], elems))
         kept.append(one)
     kept = kept[::-1] if reverse else kept
     return state, jax.tree.map(lambda *leaves: stack(leaves), *kept)
+
+
+def _row(leaf: Any) -> Any:
+    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+
+
+def _elements(nest: Any) -> Any:
+    """A nest with arrays for all but its texts, which stay on the host."""
+    return jax.tree.map(lambda leaf: leaf if _is_text(leaf) else arrays_of(leaf), nest)
+
+
+def _is_text(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and is_text(leaf)
+
+
+def _example(rows: Any) -> Any:
+    return HostTensor.of(np.full(rows.shape[1:], "" if is_text(rows) else 0, rows.dtype))
 
 
 def _first_of(elems: Any, reverse: bool) -> tuple[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -18,13 +19,19 @@ from replicax.tf._flow import control_flow
 from replicax.tf._keras2 import around
 from replicax.tf._keras2.arguments import ADD_WEIGHT, ADD_WEIGHT_OF_A_METRIC
 
-# Of the layers these refuse a number that is NumPy's.
+# Of the layers these refuse a number that is NumPy's. Convolutions and pooling ask in a class that
+# all axes share.
 _ASK_FOR_INTEGERS = (
+    *(getattr(keras.layers, f"{name}2D").__base__ for name in ("Conv", "DepthwiseConv")),
+    *(getattr(keras.layers, f"{name}2D").__base__ for name in ("SeparableConv", "MaxPooling")),
+    keras.layers.Conv2DTranspose.__base__,
+    *(getattr(keras.layers, f"{n}{d}D") for n in ("Cropping", "ZeroPadding") for d in (1, 2, 3)),
+    *(keras.layers.GRUCell, keras.layers.LSTMCell, keras.layers.SimpleRNNCell),
     keras.layers.Dense,
     keras.layers.Embedding,
     keras.layers.MultiHeadAttention,
     keras.layers.RepeatVector,
-    keras.layers.UpSampling1D,
+    *(keras.layers.UpSampling1D, keras.layers.UpSampling2D, keras.layers.UpSampling3D),
 )
 
 # Weights that Keras 3 reads by a property: a program sets what a step of meta-learning computes.
@@ -49,6 +56,8 @@ def install() -> None:
     keras.layers.InputLayer.call = lambda self, inputs=None: inputs
     for owner in _ASK_FOR_INTEGERS:
         around(owner, "__init__", _with_plain_integers)
+    around(keras.DTypePolicy, "convert_input", _known_integers)
+    around(keras.Layer, "__setattr__", _in_place_of_a_weight)
     around(keras.Layer, "__call__", _training_of_compiled_code)
     around(keras.Layer, "__call__", _flags_by_name)
     around(keras.Layer, "__call__", _training_from_around)
@@ -89,6 +98,28 @@ def _with_first_weights(method: Callable[..., Any], self: Any, /, **options: Any
 
 def _set_weight(name: str, layer: Any, value: Any) -> None:
     setattr(layer, f"_{name}", value)
+
+
+def _in_place_of_a_weight(method: Callable[..., Any], self: Any, /, name: str, value: Any) -> None:
+    """`layer.kernel = tf.Variable(…)` of a layer that is built, which Keras 3 has locked."""
+    own = vars(self)
+    before = own.get(name, own.get(f"_{name}")) if isinstance(value, keras.Variable) else None
+    if before is value or not isinstance(before, keras.Variable):
+        return method(self, name, value)
+    with _compat.replacing(self, before):
+        return method(self, name, value)
+
+
+def _known_integers(
+    method: Callable[..., Any], self: Any, /, x: Any, *args: Any, **options: Any
+) -> Any:
+    """The `convert_input` of layers: integers of the host stay known while code is compiled.
+
+    A layer may take its sizes by them: `layer(x, size=tf.shape(x)[1:3])`.
+    """
+    is_known = isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "iu"
+    with jax.ensure_compile_time_eval() if is_known else contextlib.nullcontext():
+        return method(self, x, *args, **options)
 
 
 def _set_first(layer: Any, weights: Any) -> None:
@@ -183,6 +214,8 @@ def _with_plain_integers(
 
     def plain(value: Any) -> Any:
         is_one = isinstance(value, np.integer | np.ndarray | jax.Array) and not value.ndim
+        if type(value) in (tuple, list):
+            return type(value)(map(plain, value))
         held = is_one and value.dtype.kind in "iu" and not isinstance(value, Tracer)
         return int(value) if held else value
 

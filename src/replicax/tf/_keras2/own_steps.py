@@ -16,7 +16,7 @@ import jax
 
 from replicax._core import seams
 from replicax._fit.replica_steps import dividing, rows_together
-from replicax._fit.step_program import default_step, joined, takes_batch
+from replicax._fit.step_program import default_step, joined, own_step, shares_variables, takes_batch
 from replicax._function.function import function
 from replicax._keras import _compat
 from replicax.tf._keras2 import around
@@ -54,7 +54,7 @@ class BatchSteps:
         self._strategy = _compat.strategy_of(model)
         if self._strategy is not None:
             self._divide = dividing(self._strategy.extended.distribution.topology)
-        self._own = getattr(model, f"{kind}_step")
+        self._own = own_step(model, kind)
         self._one = self._replicated if self._strategy else self._step
         if not model.run_eagerly:
             self._one = function(self._one)
@@ -74,7 +74,7 @@ class BatchSteps:
         attributes = vars(self._model)
         losses = attributes[_LOSSES] = []
         try:
-            found = seams.call_traced(self._own, (batch,), {})
+            found = self._own(batch)
         finally:
             del attributes[_LOSSES]
         # In a replica such a loss is divided by their number, which is for gradients alone.
@@ -146,11 +146,21 @@ def _of_a_batch(
     return original(self, *args, **kwargs)
 
 
+def _keeps_variables(model: Any, kind: str) -> bool:
+    """Whether a step reads and writes variables itself.
+
+    Keras' loop would hold two values of one that the model shares with its optimizer.
+    """
+    is_alone = _compat.strategy_of(model) is None and _compat.distribution() is None
+    shares = is_alone and seams.speaks_tensorflow and shares_variables(model, kind)
+    return shares or takes_batch(model, kind)
+
+
 def _made(kind: str, original: Callable[..., Any], self: Any, /, force: bool = False) -> Any:
     attribute = f"{kind}_function"
     owner = _compat.strategy_of(self)
     by_closures = owner is not None and owner.extended.distribution.engine.closures is not None
-    if by_closures or not takes_batch(self, kind):
+    if by_closures or not _keeps_variables(self, kind):
         return original(self, force)
     if force or not isinstance(getattr(self, attribute), BatchSteps):
         setattr(self, attribute, BatchSteps(self, kind))
@@ -174,7 +184,7 @@ def _left_in_variables(original: Callable[..., Any], self: Any, /, **wanted: boo
     kind = "predict"
     if wanted.get("metrics_variables"):
         kind = "train" if wanted.get("optimizer_variables") else "test"
-    if not takes_batch(self, kind):
+    if not _keeps_variables(self, kind):
         return original(self, **wanted)
     return tuple([] for name, wish in wanted.items() if wish and name != _compat.PURGES)
 

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 
 from replicax._core.errors import UsageError
-from replicax._core.folder import NewFolder
+from replicax._core.folder import NewFolder, named
 from replicax._function import exporting
 from replicax._keras import _compat
 
@@ -47,7 +47,8 @@ def saved_also_to_folders(
                 f"Cannot save signatures to {path!r}: a file of a Keras model has none. Pass "
                 "a folder's path, without an ending, or use `tf.saved_model.save`."
             )
-        return original(self, path, overwrite=overwrite, zipped=zipped, **kwargs)
+        with named(path):
+            return original(self, path, overwrite=overwrite, zipped=zipped, **kwargs)
     save_config = functools.partial(original, self, **kwargs)
     return _save_to_folder(self, save_config, path.rstrip("/"), signatures)
 
@@ -125,12 +126,16 @@ def save_older_weights(model: Any, path: str, overwrite: bool = True) -> None:
 
 
 def save_spec(self: Any, dynamic_batch: bool = True) -> Any:
-    """What the model is called with, the first axis of any size; None if that is not known."""
+    """What the model is called with, by default for any batch size; None if that is not known."""
     from replicax.data._spec import ArraySpec  # with it come all pipelines
 
     try:
         specs = _compat.call_specs(self)
     except ValueError:
         return None
-    of: Any = functools.partial(keras.tree.map_structure, lambda s: ArraySpec(s.shape, s.dtype))
-    return tuple(of(spec) for spec in specs), {}
+
+    def spec_of(one: Any) -> Any:
+        is_open = dynamic_batch and one.shape
+        return ArraySpec((None, *one.shape[1:]) if is_open else one.shape, one.dtype)
+
+    return tuple(keras.tree.map_structure(spec_of, spec) for spec in specs), {}

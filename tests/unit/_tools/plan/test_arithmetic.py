@@ -106,3 +106,13 @@ def test_too_few_tries_are_admitted():
 def test_what_the_compiler_says_of_a_program_that_is_too_large(said, needed, available):
     found = too_large(said)
     assert (found.needed, found.available) == (needed, available)
+
+
+def test_a_batch_of_more_rows_than_jax_counts_is_too_large():
+    def needs(rows):
+        if rows >= 2**31:
+            raise OverflowError
+        return rows
+
+    found = largest(needs, 8, capacity=2**33, multiple=8, tries=12)
+    assert 2**30 < found.fits < 2**31 <= found.too_large
