@@ -85,14 +85,14 @@ _NAMES: dict[str, Compression] = {"bf16": BFloat16(), "int8": Int8()}
 
 
 def compression_of(chosen: Compression | str | None) -> Compression | None:
-    if chosen is None or hasattr(chosen, "left_over"):
-        return chosen
-    if not isinstance(chosen, str) or chosen not in _NAMES:
+    if isinstance(chosen, str) and chosen in _NAMES:
+        return _NAMES[chosen]
+    if isinstance(chosen, str) or not (chosen is None or hasattr(chosen, "left_over")):
         names = ", ".join(map(repr, _NAMES))
         raise UsageError.of(
             "compression", f"{names}, or an object of `rx.experimental.compression`", chosen
         )
-    return _NAMES[chosen]
+    return chosen
 
 
 def _chunk(size: int, replicas: int) -> int:

@@ -213,11 +213,11 @@ def _with_plain_integers(
     """An `__init__` that takes integers of NumPy and tensors, such as `labels.max() + 1`."""
 
     def plain(value: Any) -> Any:
-        is_one = isinstance(value, np.integer | np.ndarray | jax.Array) and not value.ndim
         if type(value) in (tuple, list):
-            return type(value)(map(plain, value))
-        held = is_one and value.dtype.kind in "iu" and not isinstance(value, Tracer)
-        return int(value) if held else value
+            return type(value)(plain(one) for one in value)
+        if isinstance(value, Tracer) or not isinstance(value, np.integer | np.ndarray | jax.Array):
+            return value
+        return int(value) if not value.ndim and value.dtype.kind in "iu" else value
 
     method(self, *map(plain, args), **{name: plain(one) for name, one in options.items()})
 
