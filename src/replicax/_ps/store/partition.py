@@ -168,7 +168,7 @@ class MaxSizePartitioner(Partitioner):
         bytes_per_string: int = 16,
     ) -> None:
         _check_positive(max_shard_bytes=max_shard_bytes)
-        _check_positive(max_shards=1 if max_shards is None else max_shards)
+        _check_positive(max_shards=max_shards or 1)
         _check_positive(bytes_per_string=bytes_per_string)
         self._max_shard_bytes = max_shard_bytes
         self._max_shards = max_shards
