@@ -27,7 +27,6 @@ WRONG = {
     "bytes_per_pack": lambda: rx.experimental.CommunicationOptions("1"),
     "grace_period": lambda: rx.experimental.TerminationConfig(grace_period="2"),
     "exit_fn": lambda: rx.experimental.TerminationConfig(exit_fn=42),
-    "num_shards": lambda: rx.experimental.partitioners.FixedShardsPartitioner(0),
     "max_to_keep": lambda: rx.train.CheckpointManager(rx.train.Checkpoint(), "x", "3"),
     "enable_async": lambda: rx.train.CheckpointOptions(enable_async="yes"),
     "directory": lambda: rx.train.latest_checkpoint(3),
