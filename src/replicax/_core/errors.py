@@ -334,11 +334,15 @@ class _Kind(NamedTuple):
     holds: Callable[[Any], bool]
 
 
-# By what an annotation says. NumPy's scalars and arrays without dimensions count as numbers, and
-# TensorFlow's programs pass 0 and None for False.
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, float) and value.is_integer()
+
+
+# By what an annotation says. NumPy's scalars and arrays without dimensions count as numbers.
+# TensorFlow's programs pass 0 and None for False, and 1e6 for an integer.
 _KINDS = {
     "bool": _Kind("True or False", lambda v: v is None or (hasattr(v, "__bool__") and v in (0, 1))),
-    "int": _Kind("an integer", lambda v: hasattr(v, "__index__")),
+    "int": _Kind("an integer", lambda v: hasattr(v, "__index__") or _is_whole(v)),
     "float": _Kind("a number", lambda v: hasattr(v, "__float__")),
     "str": _Kind("a text", lambda v: isinstance(v, str)),
     "Callable": _Kind("a function, not its result", callable),
@@ -373,7 +377,7 @@ def checks_types(function: _Checked) -> _Checked:
         for name, value in itertools.chain(zip(names, args, strict=False), kwargs.items()):
             allowed = kinds.get(name)
             if allowed and not any(kind.holds(value) for kind in allowed):
-                words = sorted({kind.words for kind in allowed}, key="None".__ne__)
+                words = sorted({kind.words for kind in allowed}, key="None".__eq__)
                 raise UsageError.of(name, " or ".join(words), value)
         return function(*args, **kwargs)
 

@@ -41,10 +41,19 @@ def rounded_once(equations: Sequence[Any], results: Sequence[Any]) -> Sequence[A
     users = {id(atom): one for one in equations for atom in one.invars}
     uses = Counter(id(atom) for one in equations for atom in one.invars)
     uses.update(map(id, results))
+    # XLA would keep what is converted back, such as a softmax's exponentials, in memory twice.
+    converted = {id(one.invars[0]) for one in equations if _converts(one)}
+
+    def goes(equation: Any) -> bool:
+        if not _is_narrow(equation):
+            return False
+        result = id(equation.outvars[0])
+        return uses[result] == 1 or result not in converted
+
     wide: dict[int, Any] = {}  # values of chains before rounding, by the `id` of the rounded one
     found: list[Any] = []
     for equation in equations:
-        if not _is_narrow(equation):
+        if not goes(equation):
             found.append(equation)
             continue
         operands = [_widened(atom, wide, found) for atom in equation.invars]
@@ -52,11 +61,16 @@ def rounded_once(equations: Sequence[Any], results: Sequence[Any]) -> Sequence[A
         value = Var(result.aval.update(dtype=_WIDE))
         found.append(equation.replace(invars=operands, outvars=[value]))
         user = users.get(id(result))
-        if uses[id(result)] == 1 and user is not None and _is_narrow(user):
+        if uses[id(result)] == 1 and user is not None and goes(user):
             wide[id(result)] = value
         else:
             found.append(_converted(value, result))
     return found
+
+
+def _converts(equation: Any) -> bool:
+    is_conversion = equation.primitive is lax.convert_element_type_p
+    return is_conversion and equation.params["new_dtype"] == _WIDE
 
 
 def _is_narrow(equation: Any) -> bool:

@@ -597,10 +597,22 @@ def _unlocked(layer: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def replacing(layer: Any, variable: KerasVariable) -> Iterator[None]:
-    """Let another variable take the place of this one in a layer, though the layer is built."""
+    """Let another variable take the place of this one in a layer that is built.
+
+    It stays a weight where another attribute, or a list of one, still holds it.
+    """
     with _unlocked(layer) as tracker:
-        tracker.untrack(variable)
         yield
+        lists = [id(store) for _, store in tracker.config.values()]  # of all that it tracks
+        held = [value for value in vars(layer).values() if id(value) not in lists]
+        if all(one is not variable for one in keras.tree.flatten(held)):
+            tracker.untrack(variable)
+
+
+def is_locked(layer: Any) -> bool:
+    """Whether a layer is built, so that it takes no more variables."""
+    tracker = vars(layer).get("_tracker")  # none before the `__init__` of Keras
+    return tracker is not None and tracker.locked
 
 
 def drop_loop_state(model: Any) -> None:
@@ -802,7 +814,9 @@ def call_specs(model: Any) -> list[Any]:
     """
     specs: Any = get_input_signature(model)
     # Keras leaves the size of a batch open, also where an `Input` says it.
-    for spec, tensor in zip(keras.tree.flatten(specs), getattr(model, "inputs", ()), strict=False):
+    has_inputs = isinstance(model, keras.Sequential | Functional)
+    inputs = model.inputs if has_inputs else ()  # elsewhere it is the program's own attribute
+    for spec, tensor in zip(keras.tree.flatten(specs), inputs, strict=False):
         spec.shape = tuple(tensor.shape)
     return list(specs)
 

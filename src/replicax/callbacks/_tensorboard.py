@@ -18,7 +18,7 @@ import keras
 import numpy as np
 
 from replicax._core import event_files
-from replicax._core.errors import UsageError, checks_types
+from replicax._core.errors import UsageError
 from replicax._core.event_files import part
 from replicax._core.placement import to_host
 from replicax._keras import _compat, workers
@@ -78,7 +78,6 @@ def _add(graph: Any, name: str, kind: str, inputs: list[str], outputs: list[Any]
             sizes.dim.add(size=-1 if size is None else size)
 
 
-@checks_types
 class TensorBoard(keras.callbacks.Callback):
     """Write losses, metrics, weights and profiles where `tensorboard --logdir` finds them.
 

@@ -22,8 +22,8 @@ _name = matching(
 )
 _namespace = matching(
     "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?",
-    "have at most 63 lower-case letters, digits and hyphens, no hyphen first or last, as those "
-    "that `kubectl get namespaces` lists",
+    "have at most 63 lower-case letters, digits and hyphens, a letter or digit first and last "
+    "(`kubectl get namespaces` lists those there are)",
 )
 _quantity = matching(
     r"[0-9]+(\.[0-9]+)?(m|[kMGTP]i?)?", "be a Kubernetes quantity such as 4, 500m or 16Gi"

@@ -290,7 +290,6 @@ class Strategy:
         """
         return jax.tree.map(movable, self._engine.local_values(value))
 
-    @checks_types
     def experimental_distribute_dataset(
         self, dataset: Any, options: InputOptions | None = None
     ) -> DistributedDataset:

@@ -44,7 +44,11 @@ def _open(path: str, mode: str) -> Any:
     if "+" in mode or not set("wax") & set(mode):
         return open(path, mode)
     binary = io.BufferedWriter(_Named(path, mode.translate({ord("b"): None, ord("t"): None})))
-    return binary if "b" in mode else io.TextIOWrapper(binary)
+    if "b" in mode:
+        return binary
+    text: Any = io.TextIOWrapper(binary)
+    text.mode = mode  # as `open` says it
+    return text
 
 
 @final

@@ -261,8 +261,10 @@ class Checkpoint:
         Raises:
             OSError: On all workers, if the chief could not write.
         """
-        writing, self._writing = self._writing, None
+        writing = self._writing
         if writing is not None:
+            writing.exception()  # waits; an interrupted call has not waited
+            self._writing = None
             together(self.channel, "written", writing.result)
 
     sync = wait

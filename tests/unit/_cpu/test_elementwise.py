@@ -103,3 +103,14 @@ def test_other_types_stay_as_they_are():
         with choose({"elementwise"}):
             found = jax.make_jaxpr(with_rules(function))(jnp.ones(3, dtype))
         assert str(found) == str(jax.make_jaxpr(function)(jnp.ones(3, dtype)))
+
+
+def test_what_is_also_read_in_32_bits_is_not_converted_back_and_forth():
+    def function(values):  # as a softmax does
+        raised = jnp.exp(values)
+        return jnp.sum(raised.astype("float32")), raised * 2
+
+    with choose({"elementwise"}):
+        found = jax.make_jaxpr(with_rules(function))(jnp.ones(3, "bfloat16"))
+    (raised,) = (one for one in found.eqns if one.primitive.name == "exp")
+    assert raised.outvars[0].aval.dtype == "bfloat16"

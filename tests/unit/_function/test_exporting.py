@@ -401,3 +401,20 @@ def test_a_model_of_a_fixed_batch_is_saved_for_that_one(path):
     served = saved_model.load(path).signatures["serving_default"]
     x = np.ones((4, 5, 3), "float32")
     np.testing.assert_allclose(served(x)["output_0"], model(x), rtol=1e-5)
+
+
+@pytest.mark.parametrize("inputs", [None, [3]])
+def test_a_model_may_have_an_attribute_inputs_of_its_own(path, inputs):
+    class Doubling(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.inputs = inputs
+
+        def call(self, x):
+            return 2 * x
+
+    model = Doubling()
+    x = np.ones((2, 3), "float32")
+    model(x)
+    saved_model.save(model, path)
+    np.testing.assert_array_equal(saved_model.load(path)(x), 2 * x)

@@ -224,6 +224,26 @@ def test_a_variable_takes_the_place_of_a_weight_of_a_built_layer():
         layer.another = tf.Variable(1.0)
 
 
+def test_a_variable_stays_a_weight_while_an_attribute_holds_it():
+    class Layer(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self._scale = tf.Variable([1.0], name="private")
+            self.scale = tf.Variable([2.0], name="public")
+            self.parts = [tf.Variable([3.0], name="first"), tf.Variable([4.0], name="second")]
+            self.part = self.parts[0]
+            self.part = self.parts[1]
+            self.scale, self._scale = self._scale, self.scale
+
+    layer = Layer()
+    names = {"private", "public", "first", "second"}
+    assert {weight.name for weight in layer.weights} == names
+    layer.build((None, 1))
+    layer.scale, layer._scale = layer._scale, layer.scale
+    layer.part = tf.Variable([5.0], name="third")
+    assert {weight.name for weight in layer.weights} == names | {"third"}
+
+
 def test_a_lambda_layer_finds_its_shape_with_sizes_unknown():
     image = keras.Input((None, None, 3))
     resized = keras.layers.Lambda(lambda x: tf.image.resize(x, tf.shape(x)[1:3] * 2))(image)

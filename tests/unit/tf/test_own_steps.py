@@ -220,3 +220,17 @@ def test_a_variable_of_both_model_and_optimizer_is_one(scope, own):
     model.evaluate(X, Y, batch_size=4, verbose=0)
     assert float(rate) == 0.5**9
     assert model.predict(X, verbose=0).shape == (16, 1)
+
+
+def test_a_variable_may_belong_to_the_optimizer_no_more():
+    rate = tf.Variable(0.5, trainable=False)
+    layer = keras.layers.Dense(1, kernel_initializer="ones")
+    layer.rate = rate
+    model = keras.Sequential([keras.Input((3,)), layer])
+    model.compile(keras.optimizers.SGD(rate), "mse")
+    model.fit(X, Y + 1, batch_size=4, verbose=0)
+    trained = model.get_weights()
+    model.optimizer.learning_rate = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.9)
+    model.fit(X, Y + 1, batch_size=4, verbose=0)
+    assert int(model.optimizer.iterations) == 8
+    assert not np.array_equal(model.get_weights()[0], trained[0])

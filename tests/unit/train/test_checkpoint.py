@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import Future
 
 import keras
 import numpy as np
@@ -203,6 +204,21 @@ def test_a_failure_of_the_thread_is_raised_later(tmp_path, then):
     with pytest.raises(OSError, match="file"):
         checkpoint.wait() if then == "wait" else checkpoint.write(tmp_path / "y")
     checkpoint.write(tmp_path / "y")  # and then it is over
+
+
+def test_an_interrupted_wait_may_be_repeated(tmp_path, monkeypatch):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    checkpoint = rx.train.Checkpoint(step=rx.train.Value(1))
+    (tmp_path / "file").write_text("")
+    checkpoint.write(tmp_path / "file" / "x", asynchronous=True)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Future, "exception", interrupt)
+        patch.setattr(Future, "result", interrupt)
+        checkpoint.wait()
+    with pytest.raises(OSError, match="file"):
+        checkpoint.wait()
 
 
 def test_the_chief_writes_and_all_read(tmp_path):

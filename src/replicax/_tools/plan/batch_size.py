@@ -152,9 +152,10 @@ class _Search:
         return self._read(rows).needs(self._capacity)
 
     def _compiled(self, rows: int) -> Reading:
-        lowered = self._planned.lower(with_rows(self._planned.batch, rows), self.strategy)
+        batch = with_rows(self._planned.batch, rows)
         devices = self.strategy.extended.distribution.topology.devices
-        return compile_and_read(lowered, len(devices))
+        lower = functools.partial(self._planned.lower, batch, self.strategy)
+        return compile_and_read(lower, len(devices))
 
     def _memory(self) -> int:
         """The bytes that the step may use on each device: free ones, and the model's own."""

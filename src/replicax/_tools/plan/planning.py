@@ -110,9 +110,9 @@ def _row(
     @functools.cache
     def read(rows: int) -> Reading:
         listener.report(f"compiling for a batch of {rows}")
-        lowered = planned.lower(with_rows(planned.batch, rows), strategy)
+        lower = functools.partial(planned.lower, with_rows(planned.batch, rows), strategy)
         with not_kept() if one.is_described else contextlib.nullcontext():
-            found = compile_and_read(lowered, devices)
+            found = compile_and_read(lower, devices)
         listener.advance()
         return found
 
@@ -180,10 +180,7 @@ def largest(
     sizes: dict[int, int] = {}
     low, high, rows = 0, None, _rounded(start, multiple)
     for _ in range(tries):
-        try:
-            size = needs(rows)
-        except OverflowError:  # of a small model: JAX counts elements in 32 bits
-            size = None
+        size = needs(rows)
         if size is not None:
             sizes[rows] = size
         if size is not None and size <= capacity:

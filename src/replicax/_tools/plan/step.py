@@ -250,10 +250,13 @@ class Reading:
         return None if self.needed is None else max(self.needed, capacity + 1)
 
 
-def compile_and_read(lowered: Lowered, devices: int) -> Reading:
-    """Compile a step and read what it needs."""
+def compile_and_read(lower: Callable[[], Lowered], devices: int) -> Reading:
+    """Lower and compile a step, and read what it needs."""
     try:
+        lowered = lower()
         compiled = lowered.program.compile()
+    except OverflowError:  # JAX counts elements in 32 bits
+        return Reading()
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -280,8 +283,8 @@ def _memory(lowered: Lowered, found: Any) -> Memory:
     )
 
 
-_NEEDED = re.compile(r"(?:total memory required[^(]*\(|[Uu]sed )(\d[\d.]*)([KMGT]?)")
-_AVAILABLE = re.compile(r"(?:available HBM \(|[Uu]sed [\d.]+[KMGT]? of )(\d[\d.]*)([KMGT]?)")
+_NEEDED = re.compile(r"(?:total memory required[^(]*\(|[Uu]sed )(\d+(?:\.\d+)?)([KMGT]?)")
+_AVAILABLE = re.compile(r"(?:available HBM \(|[Uu]sed [\d.]+[KMGT]? of )(\d+(?:\.\d+)?)([KMGT]?)")
 
 
 def too_large(said: str) -> Reading:

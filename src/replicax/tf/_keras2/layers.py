@@ -102,8 +102,10 @@ def _set_weight(name: str, layer: Any, value: Any) -> None:
 
 def _in_place_of_a_weight(method: Callable[..., Any], self: Any, /, name: str, value: Any) -> None:
     """`layer.kernel = tf.Variable(…)` of a layer that is built, which Keras 3 has locked."""
-    own = vars(self)
-    before = own.get(name, own.get(f"_{name}")) if isinstance(value, keras.Variable) else None
+    if not isinstance(value, keras.Variable) or not _compat.is_locked(self):
+        return method(self, name, value)
+    has_property = isinstance(getattr(type(self), name, None), property)
+    before = vars(self).get(f"_{name}" if has_property else name)
     if before is value or not isinstance(before, keras.Variable):
         return method(self, name, value)
     with _compat.replacing(self, before):

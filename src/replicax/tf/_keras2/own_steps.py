@@ -161,7 +161,7 @@ def _made(kind: str, original: Callable[..., Any], self: Any, /, force: bool = F
     owner = _compat.strategy_of(self)
     by_closures = owner is not None and owner.extended.distribution.engine.closures is not None
     if by_closures or not _keeps_variables(self, kind):
-        return original(self, force)
+        return original(self, force or isinstance(getattr(self, attribute), BatchSteps))
     if force or not isinstance(getattr(self, attribute), BatchSteps):
         setattr(self, attribute, BatchSteps(self, kind))
     return getattr(self, attribute)

@@ -7,7 +7,7 @@ import pytest
 from replicax._core.machine.memory import GIB, size
 from replicax._tools.plan.hlo import Collective, wire_bytes, wire_bytes_by_kind
 from replicax._tools.plan.planning import Largest, largest
-from replicax._tools.plan.step import too_large
+from replicax._tools.plan.step import compile_and_read, too_large
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,11 @@ def test_what_the_compiler_says_of_a_program_that_is_too_large(said, needed, ava
 
 
 def test_a_batch_of_more_rows_than_jax_counts_is_too_large():
-    def needs(rows):
-        if rows >= 2**31:
-            raise OverflowError
-        return rows
+    def lower():
+        raise OverflowError("Python integer 2147483648 out of bounds for int32")
 
-    found = largest(needs, 8, capacity=2**33, multiple=8, tries=12)
+    assert compile_and_read(lower, 1).needs(2**40) is None
+    found = largest(
+        lambda rows: rows if rows < 2**31 else None, 8, capacity=2**33, multiple=8, tries=12
+    )
     assert 2**30 < found.fits < 2**31 <= found.too_large
