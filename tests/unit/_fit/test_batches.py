@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from unittest.mock import Mock
 
+import jax
 import numpy as np
 import pytest
 
@@ -62,8 +63,10 @@ def two(request):
     return MATRIX[request.param]()
 
 
+@pytest.mark.parametrize("name", ["one_device", "mirrored_2", "central_storage_2"])
 @pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_batches_are_placed_in_order_and_copied(two, ahead):
+def test_batches_are_placed_in_order_and_copied(name, ahead):
+    distribution = MATRIX[name]().extended.distribution
     buffer, taken = np.zeros((4, 1), "float32"), []
 
     def batches():
@@ -72,11 +75,22 @@ def test_batches_are_placed_in_order_and_copied(two, ahead):
             buffer[:] = number
             yield buffer, None
 
-    found = placed(batches(), two.extended.distribution, ahead=ahead)
+    found = placed(batches(), distribution, ahead=ahead)
     first = next(found)
     assert taken == list(range(ahead + 1))
     seen = [np.asarray(batch).ravel().tolist() for batch, none in [first, *found] if none is None]
     assert seen == [[float(number)] * 4 for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "kind"),
+    [(4, "float32", np.ndarray), (4, "float64", jax.Array), (1 << 17, "float32", jax.Array)],
+)
+def test_one_cpu_gets_small_arrays_by_the_call(rows, dtype, kind):
+    distribution = MATRIX["one_device"]().extended.distribution
+    given = np.ones((rows, 1), dtype)
+    (found,) = placed([given], distribution, ahead=0)
+    assert isinstance(found, kind) and not np.shares_memory(found, given)
 
 
 def test_each_batch_is_placed_by_its_own_shape(two):
