@@ -334,15 +334,11 @@ class _Kind(NamedTuple):
     holds: Callable[[Any], bool]
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, float) and value.is_integer()
-
-
 # By what an annotation says. NumPy's scalars and arrays without dimensions count as numbers.
-# TensorFlow's programs pass 0 and None for False, and 1e6 for an integer.
+# TensorFlow's programs pass 0 and None for False.
 _KINDS = {
     "bool": _Kind("True or False", lambda v: v is None or (hasattr(v, "__bool__") and v in (0, 1))),
-    "int": _Kind("an integer", lambda v: hasattr(v, "__index__") or _is_whole(v)),
+    "int": _Kind("an integer", lambda v: hasattr(v, "__index__")),
     "float": _Kind("a number", lambda v: hasattr(v, "__float__")),
     "str": _Kind("a text", lambda v: isinstance(v, str)),
     "Callable": _Kind("a function, not its result", callable),

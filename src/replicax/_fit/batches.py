@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from replicax._control.agreement import Agreement, agree
@@ -20,6 +21,7 @@ from replicax._core import events
 from replicax._core.digests import checksum, glance
 from replicax._core.events import COPY, INPUT
 from replicax._core.placement import gather_rows, own_copy, place_batch, place_rows
+from replicax._core.topology import default_device
 from replicax._core.values import WorkerRows, refuse_text
 from replicax._fit.data import HostAdapter, no_batches
 from replicax._keras import _compat
@@ -127,7 +129,8 @@ def _each(
     layout_of = functools.cache(distribution.get_data_layout)
 
     devices = distribution.topology.devices
-    on_one_cpu = len(devices) == 1 and devices[0].platform == "cpu"
+    # Where the program itself says nowhere, it must not run elsewhere.
+    on_one_cpu = tuple(devices) == (default_device(),) and devices[0].platform == "cpu"
 
     def put(batch: Any) -> Any:
         leaves, tree = jax.tree.flatten(batch)
@@ -169,8 +172,14 @@ def _is_small(leaf: Any) -> bool:
 
     The call copies it, in 1 µs and what the bytes need; to place it takes 25 µs.
     """
-    is_host = isinstance(leaf, np.ndarray) and leaf.nbytes <= _SMALL
-    return is_host and jax.dtypes.canonicalize_dtype(leaf.dtype) == leaf.dtype
+    return type(leaf) is np.ndarray and leaf.nbytes <= _SMALL and _is_taken(leaf.dtype)
+
+
+@functools.cache
+def _is_taken(dtype: np.dtype[Any]) -> bool:
+    """Whether the devices have a type as it is; the others are converted, or refused in words."""
+    is_number = any(jnp.issubdtype(dtype, kind) for kind in (np.number, np.bool_))
+    return is_number and dtype.isnative and jax.dtypes.canonicalize_dtype(dtype) == dtype
 
 
 def _put_rows(batch: WorkerRows, distribution: StoreDistribution) -> Any:

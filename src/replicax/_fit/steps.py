@@ -172,7 +172,8 @@ class Steps(OwnSteps):
     def _program(self, batches: list[Any]) -> Program:
         """The program for such batches, compiled: its call is not to be interrupted."""
         leaves, tree = jax.tree.flatten(batches)
-        key = tree, *((leaf.shape, leaf.dtype) for leaf in leaves)
+        # JAX compiles once more for arrays of NumPy.
+        key = tree, *((type(leaf), leaf.shape, leaf.dtype) for leaf in leaves)
         if key not in self._programs:
             self._programs[key] = self._made(batches)
         return self._programs[key]

@@ -597,22 +597,28 @@ def _unlocked(layer: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def replacing(layer: Any, variable: KerasVariable) -> Iterator[None]:
-    """Let another variable take the place of this one in a layer that is built.
+    """Let another variable take the place of this one in a layer, also if the layer is built.
 
     It stays a weight where another attribute, or a list of one, still holds it.
     """
     with _unlocked(layer) as tracker:
         yield
-        lists = [id(store) for _, store in tracker.config.values()]  # of all that it tracks
-        held = [value for value in vars(layer).values() if id(value) not in lists]
-        if all(one is not variable for one in keras.tree.flatten(held)):
+        lists = {id(store) for _, store in tracker.config.values()}  # of all that it tracks
+        if not _holds(vars(layer), variable, lists):
             tracker.untrack(variable)
 
 
-def is_locked(layer: Any) -> bool:
-    """Whether a layer is built, so that it takes no more variables."""
-    tracker = vars(layer).get("_tracker")  # none before the `__init__` of Keras
-    return tracker is not None and tracker.locked
+def _holds(value: Any, variable: KerasVariable, seen: set[int]) -> bool:
+    if id(value) in seen or not isinstance(value, dict | list | tuple):
+        return value is variable
+    seen.add(id(value))
+    parts = value.values() if isinstance(value, dict) else value
+    return any(_holds(part, variable, seen) for part in parts)
+
+
+def is_tracking(layer: Any) -> bool:
+    """Whether a layer keeps a list of its weights: it does from the `__init__` of Keras on."""
+    return "_tracker" in vars(layer)
 
 
 def drop_loop_state(model: Any) -> None:

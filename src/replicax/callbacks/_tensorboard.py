@@ -18,7 +18,7 @@ import keras
 import numpy as np
 
 from replicax._core import event_files
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, checks_types
 from replicax._core.event_files import part
 from replicax._core.placement import to_host
 from replicax._keras import _compat, workers
@@ -78,6 +78,7 @@ def _add(graph: Any, name: str, kind: str, inputs: list[str], outputs: list[Any]
             sizes.dim.add(size=-1 if size is None else size)
 
 
+@checks_types
 class TensorBoard(keras.callbacks.Callback):
     """Write losses, metrics, weights and profiles where `tensorboard --logdir` finds them.
 
@@ -87,7 +88,8 @@ class TensorBoard(keras.callbacks.Callback):
 
     Args:
         log_dir: The folder to write to; use a new folder for each run.
-        histogram_freq: The number of epochs between two histograms of the weights; 0 for none.
+        histogram_freq: The number of epochs between two histograms of the weights; 0 or None for
+            none.
         write_graph: Whether to write the layers of a sequential or functional model as a graph.
         write_images: Ignored with a warning: no images of weights are written.
         write_steps_per_second: Whether to write the number of steps per second.
@@ -111,7 +113,7 @@ class TensorBoard(keras.callbacks.Callback):
     def __init__(
         self,
         log_dir: str | Path = "logs",
-        histogram_freq: int = 0,
+        histogram_freq: int | None = 0,
         write_graph: bool = True,
         write_images: bool = False,
         write_steps_per_second: bool = False,

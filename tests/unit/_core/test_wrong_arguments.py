@@ -34,6 +34,7 @@ WRONG = {
     "every": lambda: rx.callbacks.AssertFinite("2"),
     "every_batches": lambda: rx.callbacks.BackupAndRestore("x", "2"),
     "log_dir": lambda: rx.callbacks.Profiler(None),
+    "write_graph": lambda: rx.callbacks.TensorBoard(write_graph="no"),
     "private_threadpool_size": lambda: rx.data.ThreadingOptions("2"),
     "sequence_stride": lambda: rx.data.timeseries_dataset_from_array([1, 2, 3], None, 2, 0),
 }

@@ -5,9 +5,11 @@ from __future__ import annotations
 from unittest.mock import Mock
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import replicax as rx
 from replicax._core.errors import UsageError, WorkersDiffer
 from replicax._fit.batches import agreed, agreement_on, placed
 from replicax.testing import MATRIX
@@ -63,10 +65,16 @@ def two(request):
     return MATRIX[request.param]()
 
 
-@pytest.mark.parametrize("name", ["one_device", "mirrored_2", "central_storage_2"])
+@pytest.fixture(params=["first", "one_device", "mirrored_2", "central_storage_2"])
+def any_of_them(request):
+    if request.param == "first":
+        return rx.OneDeviceStrategy("CPU:0")
+    return MATRIX[request.param]()
+
+
 @pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_batches_are_placed_in_order_and_copied(name, ahead):
-    distribution = MATRIX[name]().extended.distribution
+def test_batches_are_placed_in_order_and_copied(any_of_them, ahead):
+    distribution = any_of_them.extended.distribution
     buffer, taken = np.zeros((4, 1), "float32"), []
 
     def batches():
@@ -84,10 +92,15 @@ def test_batches_are_placed_in_order_and_copied(name, ahead):
 
 @pytest.mark.parametrize(
     ("rows", "dtype", "kind"),
-    [(4, "float32", np.ndarray), (4, "float64", jax.Array), (1 << 17, "float32", jax.Array)],
+    [
+        (4, "float32", np.ndarray),
+        (4, jnp.bfloat16, np.ndarray),
+        (4, "float64", jax.Array),  # becomes float32
+        (1 << 17, "float32", jax.Array),
+    ],
 )
-def test_one_cpu_gets_small_arrays_by_the_call(rows, dtype, kind):
-    distribution = MATRIX["one_device"]().extended.distribution
+def test_the_first_cpu_gets_small_arrays_by_the_call(rows, dtype, kind):
+    distribution = rx.OneDeviceStrategy("CPU:0").extended.distribution
     given = np.ones((rows, 1), dtype)
     (found,) = placed([given], distribution, ahead=0)
     assert isinstance(found, kind) and not np.shares_memory(found, given)
@@ -104,7 +117,7 @@ def test_no_batches_are_no_batches(two):
 
 
 @pytest.mark.parametrize("kind", ["U1", "S1", "O"])
-def test_text_does_not_go_to_devices(two, kind):
+def test_text_does_not_go_to_devices(any_of_them, kind):
     batches = [(np.ones((4, 1)), np.full((4, 1), "a").astype(kind))]
     with pytest.raises(UsageError, match="with text"):
-        next(placed(batches, two.extended.distribution, ahead=0))
+        next(placed(batches, any_of_them.extended.distribution, ahead=0))

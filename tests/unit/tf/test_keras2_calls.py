@@ -235,9 +235,16 @@ def test_a_variable_stays_a_weight_while_an_attribute_holds_it():
             self.part = self.parts[1]
             self.scale, self._scale = self._scale, self.scale
 
+        def build(self, shape):
+            self.size = shape[-1]
+
     layer = Layer()
     names = {"private", "public", "first", "second"}
     assert {weight.name for weight in layer.weights} == names
+    layer.another = tf.Variable([6.0], name="fifth")
+    layer.another = tf.Variable([7.0], name="another")
+    names.add("another")
+    layer.places = {1: 2, "a": 3}
     layer.build((None, 1))
     layer.scale, layer._scale = layer._scale, layer.scale
     layer.part = tf.Variable([5.0], name="third")

@@ -101,8 +101,11 @@ def _set_weight(name: str, layer: Any, value: Any) -> None:
 
 
 def _in_place_of_a_weight(method: Callable[..., Any], self: Any, /, name: str, value: Any) -> None:
-    """`layer.kernel = tf.Variable(…)` of a layer that is built, which Keras 3 has locked."""
-    if not isinstance(value, keras.Variable) or not _compat.is_locked(self):
+    """`layer.kernel = tf.Variable(…)`: as in TensorFlow, the old one is no weight any more.
+
+    Keras 3 has locked a layer that is built.
+    """
+    if not isinstance(value, keras.Variable) or not _compat.is_tracking(self):
         return method(self, name, value)
     has_property = isinstance(getattr(type(self), name, None), property)
     before = vars(self).get(f"_{name}" if has_property else name)
