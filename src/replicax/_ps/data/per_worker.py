@@ -15,7 +15,7 @@ import cloudpickle
 import jax
 import numpy as np
 
-from replicax._core.errors import OutOfRangeError, UsageError, checks_types
+from replicax._core.errors import OutOfRangeError, UsageError
 from replicax._core.tracing import around, with_around
 from replicax._input.context import InputContext
 from replicax._input.dataset import DistributedDataset
@@ -375,7 +375,6 @@ def experimental_get_current_worker_index() -> Any:
 
 
 @final
-@checks_types
 class DatasetCreator:
     """A function that makes a data set, for `fit`, `evaluate` and `predict`.
 
