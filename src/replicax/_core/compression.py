@@ -85,14 +85,13 @@ _NAMES: dict[str, Compression] = {"bf16": BFloat16(), "int8": Int8()}
 
 
 def compression_of(chosen: Compression | str | None) -> Compression | None:
-    if isinstance(chosen, str) and chosen in _NAMES:
-        return _NAMES[chosen]
-    if isinstance(chosen, str) or not (chosen is None or hasattr(chosen, "left_over")):
+    found: Any = _NAMES.get(chosen, chosen) if isinstance(chosen, str) else chosen
+    if found is not None and not hasattr(found, "left_over"):
         names = ", ".join(map(repr, _NAMES))
         raise UsageError.of(
             "compression", f"{names}, or an object of `rx.experimental.compression`", chosen
         )
-    return chosen
+    return found
 
 
 def _chunk(size: int, replicas: int) -> int:
