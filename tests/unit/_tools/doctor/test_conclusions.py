@@ -123,7 +123,7 @@ def test_the_page_and_its_numbers(made):
     words = text.split()
     table = words[words.index("workers") :]
     assert "0 400 100 compute 100 ms 1 400 400 input wait 300 ms" in " ".join(table)
-    assert "2 virtual devices share the CPU's 2 cores" in text.replace("\n", " ")
+    assert "2 virtual devices share the CPU's 2 cores" in " ".join(words)
     assert text.partition("first of all\n")[2].startswith("huge logging: Callbacks, printing")
     assert "virtual" not in doctor_text.examination_to_text(found, cores=2, platform="gpu")
     data = json.loads(doctor_text.to_json([], found))["examination"]

@@ -111,7 +111,7 @@ def test_a_profile_is_written_and_read_again(of_fit):
     for name in (*PARTS.values(), "all-reduce", "temporaries", "CPU:1", "tensorboard --logdir"):
         assert name in text
         assert name in page
-    assert "32 rows" in text.replace("\n", " ")
+    assert "32 rows" in " ".join(text.split())
     assert "| input wait | " in page
 
 
