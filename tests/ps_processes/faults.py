@@ -44,7 +44,7 @@ class Program:
 
     def __init__(self, folder):
         self.strategy = rx.ParameterServerStrategy(
-            replicas=1, snapshot_dir=f"{folder}/snapshots", snapshot_seconds=0.5
+            replicas=1, snapshot_dir=Path(folder) / "snapshots", snapshot_seconds=0.5
         )
         with self.strategy.scope():
             self.weights = keras.Variable(np.zeros(len(TRUTH), "float32"), name="weights")

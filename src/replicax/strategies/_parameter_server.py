@@ -5,6 +5,7 @@ from __future__ import annotations
 import copyreg
 import functools
 import logging
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
@@ -91,7 +92,7 @@ class ParameterServerStrategy(Strategy):
         max_staleness: int | None = None,
         closures_in_flight: int = 1,
         staleness_scaling: Any = None,
-        snapshot_dir: str | None = None,
+        snapshot_dir: str | os.PathLike[str] | None = None,
         snapshot_seconds: float | None = 30.0,
         replicas: int = 0,
     ) -> None:
