@@ -13,7 +13,7 @@ import numpy as np
 from replicax._net import RemoteError
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.hosts.cluster import server_device
-from replicax._ps.store.partition import plan_index, rows_by_shard
+from replicax._ps.store.partition import rows_by_shard, rows_of_index
 
 if TYPE_CHECKING:
     from replicax._ps.store.servers import SteadyClient
@@ -148,9 +148,8 @@ class ServerHome:
         return found
 
     def select(self, index: Any) -> np.ndarray:
-        self._before()
-        plan = plan_index(self.shape, self._offsets, index)
-        return plan.assemble([self._part(shard, rows) for shard, rows in plan.parts])
+        rows, rest = rows_of_index(self.shape, index)
+        return self.read_rows(rows)[rest]
 
     def scatter(self, how: str, rows: np.ndarray, values: Any) -> None:
         self._before()
@@ -205,12 +204,6 @@ class ServerHome:
     def _shape_of(self, place: Placed) -> tuple[int, ...]:
         whole = len(self.places) == 1
         return self.shape if whole else (place.stop - place.start, *self.shape[1:])
-
-    def _part(self, shard: int, rows: Any) -> np.ndarray:
-        place = self.places[shard]
-        if isinstance(rows, slice):
-            rows = np.arange(place.stop - place.start)[rows]
-        return self._rows(place, np.asarray(rows, np.int64))
 
     def _rows(self, place: Placed, rows: np.ndarray) -> np.ndarray:
         reply = self._client.call(place.server, "rows", {"cell": place.cell}, [raw(rows)])
