@@ -28,7 +28,7 @@ from replicax._ps.queue.closures import Closure, ClosureQueue, RemoteValue
 from replicax._ps.queue.lanes import Lane, Lanes, StalenessGate
 from replicax._ps.queue.tasks import Tracer
 from replicax._ps.queue.worker_lane import WorkerLane
-from replicax._ps.store.servers import Early
+from replicax._ps.store.servers import Early, closed
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -77,7 +77,7 @@ class Engine:
 
     def ready(self) -> None:
         """Wait until there are servers that have all variables."""
-        self.steady.ready()
+        self.steady.early.settle()
 
 
 class Dispatcher(ABC):
@@ -317,7 +317,7 @@ class Coordination(Dispatcher):
     def close(self) -> None:
         """End everything that was started: closures, links, members."""
         try:
-            self.engine.steady.close()
+            self.engine.steady.early.end(closed(0))
             self._lanes.stop()
             self._heartbeat.close()
             self.engine.client.close()

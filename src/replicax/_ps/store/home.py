@@ -95,7 +95,7 @@ class ServerHome:
         self._before()
         if not self.places:
             return None
-        kept = self._client.kept(self)
+        kept = self._client.early.value(self)
         if kept is not None:
             return kept
         found = [self._shard(place) for place in self.places]
@@ -121,7 +121,7 @@ class ServerHome:
         if is_new and self._make is not None:
             places, self._create = self._make()
             self.places = tuple(places)
-        if not self._client.keep(self, new, is_new=is_new):
+        if not self._client.early.keep(self, new, is_new=is_new):
             if is_new:
                 self.create(new)
             else:

@@ -16,6 +16,7 @@ import numpy as np
 
 from replicax._core.errors import IndexOutOfBounds, UnsupportedIndex, UsageError, checks_types
 
+
 def shard_rows(rows: int, shards: int) -> tuple[int, ...]:
     """Rows of each shard; the first `rows mod shards` of them have one more.
 
