@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from replicax._core.errors import ClusterError
-from replicax._ps.buffers import array_of
 from replicax._ps.variables.shard_optimizer import (
     RowwiseOptimizer,
     ShardOptimizer,
@@ -263,6 +262,27 @@ class Hosted:
 
         return compiled, False
 
+    def step(self, cells: Sequence[Cell], grads: Sequence[Any], scale: float) -> None:
+        """Update whole cells; it does not count as a step yet."""
+        if not cells:
+            return
+        values, slots = self.updates.update(
+            [cell.part for cell in cells],
+            [cell.value for cell in cells],
+            grads,
+            [cell.slots for cell in cells],
+            self.iterations,
+            self.learning_rate,
+            scale,
+        )
+        for cell, value, held in zip(cells, values, slots, strict=True):
+            cell.step(value, held)
+
+    def prepare(self, cells: Sequence[Cell]) -> None:
+        """Compile what `step` needs for these cells."""
+        with suppress(Exception):  # the first step will raise the same error
+            self.updates.prepare([cell.part for cell in cells], self.learning_rate)
+
 
 def _rowwise(recipe: Recipe, part: Part) -> RowwiseOptimizer | None:
     # A user's subclass may have the name of one of Keras' own.
@@ -280,35 +300,6 @@ def _bound(rowwise: RowwiseOptimizer, rate: float, scale: float) -> Apply:
         return values, slots
 
     return apply
-
-
-def step(hosted: Hosted, cells: list[Cell], grads: list[Any], scale: float) -> None:
-    if not cells:
-        return
-    values, slots = hosted.updates.update(
-        [cell.part for cell in cells],
-        [cell.value for cell in cells],
-        grads,
-        [cell.slots for cell in cells],
-        hosted.iterations,
-        hosted.learning_rate,
-        scale,
-    )
-    for cell, value, held in zip(cells, values, slots, strict=True):
-        cell.step(value, held)
-
-
-def prepare(hosted: Hosted, cells: list[Cell]) -> None:
-    """Compile what `step` needs for these cells."""
-    with suppress(Exception):  # the first step will raise the same error
-        hosted.updates.prepare([cell.part for cell in cells], hosted.learning_rate)
-
-
-def step_rows(hosted: Hosted, cell: Cell, rows: Any, buffer: Any, scale: float) -> None:
-    if not len(rows):
-        return
-    grads = array_of(buffer, cell.part.dtype, (len(rows), *cell.part.shape[1:]))
-    cell.step_rows(rows, grads, hosted, scale)
 
 
 @final
