@@ -121,7 +121,7 @@ def _outputs(
             wanted.append(grad)
         pushes.append(described)
     writes = []
-    for variable, kind, output in recorded.writes:
+    for (variable, kind), output in recorded.writes:
         writes.append([len(wanted), kind, where(variable)])
         wanted.append(output)
     checks = []
