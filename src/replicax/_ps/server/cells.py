@@ -100,10 +100,8 @@ class Cell:
 
     def capture(self) -> RowCapture:
         """Keep all rows as they are now for a later copy."""
-        wanted = np.ones(self.part.shape[0], bool)
-        capture = RowCapture([self.value, *self.slots], wanted)
-        self.captures.append(capture)
-        return capture
+        self.captures.append(RowCapture([self.value, *self.slots]))
+        return self.captures[-1]
 
     def rows(self, rows: np.ndarray, *, training: bool = False) -> np.ndarray:
         """Some rows of the value, by number."""
@@ -304,14 +302,11 @@ def _bound(rowwise: RowwiseOptimizer, rate: float, scale: float) -> Apply:
 
 @final
 class RowCapture:
-    """Some rows of the arrays of a table, as they are at its creation.
+    """The rows of a table's values and slots, as they are at its creation."""
 
-    The arrays are the values and the slots. `wanted` is a mask, which is taken over.
-    """
-
-    def __init__(self, arrays: Sequence[Any], wanted: np.ndarray) -> None:
+    def __init__(self, arrays: Sequence[Any]) -> None:
         self.arrays = [np.asarray(array) for array in arrays]
-        self._wanted = wanted
+        self._wanted = np.ones(len(self.arrays[0]), bool)
         self._saved: list[Chunk] = []
 
     def save(self, rows: np.ndarray) -> None:

@@ -190,7 +190,7 @@ class Snapshots:
                     assert last.place is not None
                     keep_cell(new.path, last.place, one.number)
                     entries.append(last.entries[one.number])
-            state.plans = {}  # workers know them
+            state.about["plans"] = []  # workers know them
             body = {
                 "run": self._run,
                 "journal": self._number,
