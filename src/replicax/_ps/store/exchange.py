@@ -39,7 +39,7 @@ class Traffic:
         self._pushes, self._writes = meta["pushes"], meta["writes"]
         self._plans = [self._plan(server) for server in range(client.num_servers)]
         self._used = [server for server, plan in enumerate(self._plans) if _is_used(plan)]
-        self._pushed = [
+        self.pushed = [  # the servers that each closure pushes to
             server
             for server in self._used
             if self._plans[server]["pushes"] or self._plans[server]["writes"]
@@ -49,11 +49,6 @@ class Traffic:
             for shard, part in enumerate(table["parts"]):
                 self._shards[part[0]].append((index, shard))
         self._known: set[int] = set()
-
-    @property
-    def pushed(self) -> list[int]:
-        """The servers that each closure pushes to."""
-        return self._pushed
 
     def forget(self, server: int) -> None:
         """Note that a server was restarted and needs the plan again."""
@@ -80,7 +75,7 @@ class Traffic:
             "push": outputs is not None,
             "pull": pull,
         }
-        servers = self._used if pull else self._pushed
+        servers = self._used if pull else self.pushed
         messages = {}
         for server in servers:
             buffers = self._pushing(server, outputs, rows) if outputs is not None else []

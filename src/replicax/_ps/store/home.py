@@ -141,6 +141,7 @@ class ServerHome:
         self._changed()
 
     def read_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Some rows of the value, by number."""
         self._before()
         found = np.empty((len(rows), *self.shape[1:]), np.dtype(self.dtype))
         for shard, local, positions in rows_by_shard(self._offsets, rows):
@@ -148,6 +149,7 @@ class ServerHome:
         return found
 
     def select(self, index: Any) -> np.ndarray:
+        """`value[index]`, for which only the rows that it names are sent."""
         rows, rest = rows_of_index(self.shape, index)
         return self.read_rows(rows)[rest]
 

@@ -17,8 +17,13 @@ from replicax._ps.buffers import raw
 from replicax._ps.hosts.cluster import server_device
 from replicax._ps.store.home import CopiedHome, Placed, ServerHome, Shard
 from replicax._ps.store.partition import num_shards, shard_rows
-from replicax._ps.tables.table_home import LocalTable, ServedTable, SlotHome, serve_table
-from replicax._ps.variables.server_variable import home_of, move_out
+from replicax._ps.tables.table_home import EmptyHome, LocalTable, ServedTable, serve_table
+from replicax._ps.variables.server_variable import (
+    ServerVariable,
+    ShardedVariable,
+    home_of,
+    move_out,
+)
 from replicax._ps.variables.shard_optimizer import Part, Recipe, ShardOptimizer, Slot, is_rowwise
 
 if TYPE_CHECKING:
@@ -82,7 +87,7 @@ class ServerStore:
             before=self.wait,
         )
         _compat.adopt(variable, self, None)
-        move_out(variable, home, sharded=shards > 1)
+        move_out(variable, home, ShardedVariable if shards > 1 else ServerVariable)
 
     def wait(self) -> None:
         """Wait for closures under way before a read or write."""
@@ -139,7 +144,7 @@ class ServerStore:
             if isinstance(variable, _compat.KerasVariable):
                 variable.__dict__.pop("_value", None)  # already sent
                 home: Any = Tuned(self, number, name, variable.dtype)
-                move_out(variable, home, sharded=False)
+                move_out(variable, home)
                 _compat.adopt(variable, self, None)
 
     def _add(
@@ -204,7 +209,7 @@ class ServerStore:
             self._client.tell(place.server, "optimizer", head, [b"", *payload])
         for index, (slot, shared) in enumerate(slots):
             if is_table:
-                home: Any = SlotHome(tuple(slot.shape)[1:], slot.dtype)
+                home: Any = EmptyHome(tuple(slot.shape)[1:], slot.dtype)
             elif shared:
                 known = home_of(slot)
                 home = known if isinstance(known, CopiedHome) else CopiedHome()
@@ -212,7 +217,7 @@ class ServerStore:
             else:
                 home = self._slot_home(slot, places, index)
             slot.__dict__.pop("_value", None)
-            move_out(slot, home, sharded=False)
+            move_out(slot, home)
             _compat.adopt(slot, self, None)
         self._hosted[id(variable)] = number, variable
 

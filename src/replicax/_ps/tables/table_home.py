@@ -33,8 +33,8 @@ _ONCE = ("step", "slot_initials")
 _OLDER = ("version", "whole", "removed")  # in checkpoints of older versions; not used
 
 
-class _Empty:
-    """The table as a Keras variable: empty."""
+class EmptyHome:
+    """A table, or an optimizer's slot beside its rows, as a Keras variable: empty."""
 
     def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
         self._nothing = np.zeros((0, *shape), np.dtype(dtype))
@@ -50,12 +50,7 @@ class _Empty:
 
 
 @final
-class SlotHome(_Empty):
-    """The home of an optimizer's slot for a table, which lives beside the rows."""
-
-
-@final
-class LocalTable(_Empty):
+class LocalTable(EmptyHome):
     """A table in this process; `padding` among ids means no id."""
 
     places: tuple[Placed, ...] = ()
@@ -89,7 +84,7 @@ class LocalTable(_Empty):
 
 
 @final
-class ServedTable(_Empty):
+class ServedTable(EmptyHome):
     """A table whose rows are in cells on all servers.
 
     `changed` is called after each write, `before` before each read and write.
