@@ -64,16 +64,12 @@ class Engine:
     meanwhile: bool
     platform: str | None
     unused: Unused = field(default_factory=Unused)
-    _barrier: int = 0
+    barriers: int = 0  # before each, all closures had ended
 
     @property
     def epoch(self) -> str:
         """A text that changes whenever later closures have to see something new."""
-        return f"{self._barrier}.{self.store.epoch}"
-
-    def barrier(self) -> None:
-        """Let later closures see the updates of all that have ended."""
-        self._barrier += 1
+        return f"{self.barriers}.{self.store.epoch}"
 
     def ready(self) -> None:
         """Wait until there are servers that have all variables."""
@@ -115,8 +111,8 @@ class Dispatcher(ABC):
         """Wait until a server is back with its contents; else UnavailableError."""
 
     @abstractmethod
-    def new_epoch(self) -> None:
-        """Let later closures see all earlier updates."""
+    def barrier(self) -> None:
+        """Let later tasks see all updates of those that have ended."""
 
     def __len__(self) -> int:
         """How many tasks have not ended."""
@@ -155,11 +151,6 @@ class Dispatcher(ABC):
             self._queue.mark_failed(None, CancelledError("it was given up"))
             with contextlib.suppress(Exception):
                 self._queue.wait()
-
-    def barrier(self) -> None:
-        """Let later tasks see all updates of those that have ended."""
-        if self._started:
-            self.with_servers(self.new_epoch)
 
     def with_servers(self, call: Callable[[], Any]) -> Any:
         """`call()`, repeated after each server that it finds dead has been restored.
@@ -229,8 +220,7 @@ class Coordination(Dispatcher):
         self.engine = engine
         self.closures_in_flight = closures_in_flight
         near = engine.platform is not None
-        self.tracer = Tracer(engine.store, adopt, scope, self._platforms, near=near)
-        self._found: tuple[str, ...] | None = None
+        self.tracer = Tracer(engine.store, adopt, scope, lambda: self._platforms, near=near)
         there = weakref.ref(self)
         engine.steady.outlive = lambda call: _outlive(there(), call)
         if engine.meanwhile:
@@ -263,9 +253,8 @@ class Coordination(Dispatcher):
         """Start one more worker."""
         return self.engine.cluster.add_worker()
 
-    def new_epoch(self) -> None:
-        """Let later closures see the updates of all that have ended."""
-        self.engine.barrier()
+    def barrier(self) -> None:
+        self.engine.barriers += 1
 
     def restore_server(self, server: int) -> None:
         """Wait until a server is back."""
@@ -325,11 +314,11 @@ class Coordination(Dispatcher):
         finally:
             super().close()
 
+    @functools.cached_property
     def _platforms(self) -> tuple[str, ...]:
         """The platforms of the workers, asked of the first one."""
-        if self._found is None:
-            self._found = (_export_name(self.engine.platform or self._asked()),)
-        return self._found
+        platform = self.engine.platform or self._asked()
+        return ({"gpu": "cuda"}.get(platform, platform),)  # as `jax.export` names it
 
     def _asked(self) -> str:
         engine = self.engine
@@ -378,8 +367,3 @@ def _close_if_there(lanes: weakref.ref[Lanes]) -> None:
 def _close_when_told(end: SimpleQueue[None], lanes: Lanes) -> None:
     end.get()
     lanes.close()
-
-
-def _export_name(platform: str) -> str:
-    """The name of a backend for `jax.export`."""
-    return {"gpu": "cuda"}.get(platform, platform)
