@@ -112,7 +112,7 @@ class ClosureSteps:
         self._coordination, self._flushes = coordination, flushes
         self._waiting: deque[tuple[RemoteValue, int]] = deque()
         self._pace = paced(model, kind, _compat.strategy_of(model).extended.distribution)
-        self._newest = Newest()
+        self._newest: list[Any] = []  # the logs of the last step that has ended
         step = own_step(model, kind)
         self._step, self._step_of_own = step, lambda iterator: step(next(iterator))
         # New keys for each function, because `compile` may have changed everything.
@@ -123,9 +123,9 @@ class ClosureSteps:
     def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
         batches = self._pace.take(iterator, self._model.steps_per_execution)
         results = [self._scheduled(batch) for batch in batches]
-        if not self._newest.logs:
+        if not self._newest:
             self._take_one()
-        logs = self._newest.logs[0]
+        logs = self._newest[0]
         if self._kind == "predict":
             later = [LaterArray(results, index) for index in range(len(jax.tree.leaves(logs)))]
         else:
@@ -149,7 +149,7 @@ class ClosureSteps:
 
     def _take_one(self) -> None:
         result, rows = self._waiting.popleft()
-        self._newest.logs[:] = [result.fetch()]
+        self._newest[:] = [result.fetch()]
         self._pace.did(1, rows)
 
     def flush(self) -> None:
@@ -169,26 +169,18 @@ class ClosureSteps:
     def forget(self) -> None:
         """The end of a call."""
         self.flush()
-        self._newest = Newest()
-
-
-@final
-class Newest:
-    """The logs of the last step that has ended; none before the first."""
-
-    def __init__(self) -> None:
-        self.logs: list[Any] = []
+        self._newest = []
 
 
 @final
 class LaterLog:
     """A number in the logs: that of the last ended step at the time of reading."""
 
-    def __init__(self, newest: Newest, index: int) -> None:
+    def __init__(self, newest: Sequence[Any], index: int) -> None:
         self._newest, self._index = newest, index
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.asarray(jax.tree.leaves(self._newest.logs[0])[self._index], dtype=dtype)
+        return np.asarray(jax.tree.leaves(self._newest[0])[self._index], dtype=dtype)
 
     def __float__(self) -> float:
         return float(self.__array__())

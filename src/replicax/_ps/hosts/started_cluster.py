@@ -144,6 +144,9 @@ class StartedCluster:
         self._growing = threading.Lock()
         # Not a bound method, so that a cluster that is not closed is closed when it is freed.
         self._end = weakref.finalize(self, process.close)
+        threading.Thread(
+            target=_listen, args=(process, self._roster), name="replicax-members", daemon=True
+        ).start()
 
     @classmethod
     def start(
@@ -170,7 +173,7 @@ class StartedCluster:
         }
         process = HostProcess.start(environment, show_output=show_output)
         cluster = cls(process, secret, servers=servers.count, workers=workers.count)
-        cluster.begin(
+        cluster._tell(
             {
                 "starter": starter,
                 "forks": forks,
@@ -180,13 +183,6 @@ class StartedCluster:
             }
         )
         return cluster
-
-    def begin(self, plan: Mapping[str, Any]) -> None:
-        """Send the plan, and listen from now on to what becomes of it."""
-        threading.Thread(
-            target=_listen, args=(self._process, self._roster), name="replicax-members", daemon=True
-        ).start()
-        self._tell(plan)
 
     def member(
         self, role: str, index: int, *, after: int = -1, timeout: float | None = None
