@@ -143,7 +143,7 @@ class Dispatcher(ABC):
 
     def done(self) -> bool:
         """Whether all tasks have ended."""
-        return self._queue.done()
+        return self._queue.wait(0.0)
 
     def abandon(self) -> None:
         """Cancel all tasks and wait for running ones; no error stays pending."""
@@ -323,10 +323,8 @@ class Coordination(Dispatcher):
     def _asked(self) -> str:
         engine = self.engine
         member = engine.cluster.member("worker", 0, timeout=engine.patience)
-        link = engine.dial(member.addresses)
-        platform = link.call("ping").head["platform"]
-        link.close()
-        return platform
+        with contextlib.closing(engine.dial(member.addresses)) as link:
+            return link.call("ping").head["platform"]
 
 
 def check_in_flight(closures: int) -> int:

@@ -17,17 +17,16 @@ import numpy as np
 
 from replicax._core import folder
 from replicax._core.errors import ClusterError, UsageError
-from replicax._net import Message
 from replicax._ps.buffers import array_of, numbers_of, raw
 from replicax._ps.server.cells import Cell, Hosted, OtherOptimizer
-from replicax._ps.server.code import Code, without_code
+from replicax._ps.server.code import Code
 from replicax._ps.tables.dynamic_table import DynamicCell
 from replicax._ps.variables.shard_optimizer import Part
 
 Reply = tuple[dict[str, Any], Sequence[Any]]
 
 MOST_AHEAD = 64 << 20  # bytes: compiling larger updates ahead would take too much memory
-_CHANGES = {"create", "write", "scatter", "optimizer", "attach", "table", "table_load"}
+_CHANGES = {"create", "write", "scatter", "attach", "table", "table_load"}
 
 # Ids remembered: a closure is repeated soon after its worker died, and so many others may come
 # in between.
@@ -80,7 +79,7 @@ class ParameterServer:
             "write": self._write,
             "rows": self._rows,
             "scatter": self._scatter,
-            "optimizer": self._optimizer,
+            "code": self._learn,
             "attach": self._attach,
             "tune": self._tune,
             "table": self._table,
@@ -256,15 +255,12 @@ class ParameterServer:
         cell.scatter(rows, values, message.head["how"])
         return {}, ()
 
-    def _optimizer(self, caller: Any, message: Any) -> Reply:
-        """Take code, and do what `attach` says."""
-        recipe, *rest = message.buffers
-        if len(recipe):
-            self.code.add(recipe)
-        if message.head["constrained"]:
-            self.code.add(rest[-1])
-        head, slots = without_code(message.head, message.buffers)
-        return self._attach(caller, Message("attach", head, list(slots)))
+    def _learn(self, caller: Any, message: Any) -> Reply:
+        """Take code; it is no change, because a restarted server gets all code first."""
+        with self.lock:
+            self.code.add(message.buffers[0])
+            self._tell(message.op, message.head, message.buffers)
+        return {}, ()
 
     def _attach(self, caller: Any, message: Any) -> Reply:
         """Take an optimizer, or further cells for one, by the digests of code that is here."""

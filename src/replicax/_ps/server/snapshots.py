@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from replicax._ps.server import server_state
-from replicax._ps.server.code import without_code
 from replicax._ps.server.server import ParameterServer, is_change
 from replicax._ps.server.snapshot_files import (
     Damaged,
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("replicax")
 
-# The messages that are repeated; not `optimizer`, which brings code.
-_IN_JOURNALS = {"create", "write", "scatter", "attach", "tune", "table", "table_load"}
 _SHARE = 10  # A tenth of the time at most is spent on writing: of large tables it is rarer.
 
 
@@ -152,8 +149,6 @@ class Snapshots:
         """Note a change of the server, under its lock."""
         if self._journal is None or not is_change(op, head):
             return
-        if op == "optimizer":  # its code is not written to files
-            op, (head, buffers) = "attach", without_code(head, buffers)
         try:
             self._journal.append(op, head, buffers)
         except OSError:
@@ -248,7 +243,8 @@ def _is_first(path: Path, run: str) -> bool:
 def _replay(server: ParameterServer, journals: Sequence[Path]) -> None:
     for path in journals:
         for record in records(path):
-            if record.op not in _IN_JOURNALS | {"begin"}:
+            if record.op == "begin":
+                continue
+            if not is_change(record.op, record.head):
                 raise OtherFormat(path, record.op)
-            if record.op != "begin":
-                server.handle(None, record)
+            server.handle(None, record)

@@ -223,10 +223,6 @@ class SteadyClient:
         if not self.early.tell(call):
             call()
 
-    def each(self, op: str, head: dict[str, Any]) -> list[dict[str, Any]]:
-        """Send all servers the same request; return the heads of their answers."""
-        return [self.call(server, op, head).head for server in range(self.num_servers)]
-
 
 @final
 class Early:

@@ -151,18 +151,17 @@ class ServedTable(EmptyHome):
 
 def part_of_spec(spec: DynamicTableSpec, server: int, servers: int) -> DynamicTableSpec:
     """The specification of one server's part of a table: its bounds are divided."""
-    if spec.max_rows is not None and spec.max_rows < servers:
+    if spec.max_rows is None:
+        return spec
+    if spec.max_rows < servers:
         raise UsageError.of(
             "max_rows",
             f"at least {servers}, one row for each server",
             spec.max_rows,
             "Increase it, or use fewer servers.",
         )
-
-    def share(total: int | None) -> int | None:
-        return None if total is None else total // servers + (server < total % servers)
-
-    return replace(spec, max_rows=share(spec.max_rows))
+    each, more = divmod(spec.max_rows, servers)
+    return replace(spec, max_rows=each + (server < more))
 
 
 def serve_table(
