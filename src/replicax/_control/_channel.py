@@ -133,7 +133,6 @@ def current() -> Channel:
 
 
 def set_current(channel: Channel) -> None:
-    """Make this the channel of this process."""
     _current[:] = [channel]
 
 
@@ -186,7 +185,6 @@ class Calls:
                 self._box(key).put(answer)
 
     def is_answered(self, key: Key) -> bool:
-        """Whether the answer to a call has arrived."""
         with self._lock:
             return key in self._boxes and not self._boxes[key].empty()
 

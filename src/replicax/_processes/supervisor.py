@@ -111,7 +111,6 @@ class _Supervision:
         self._asked = False
 
     def add(self, plan: ProcessPlan) -> None:
-        """Start one more worker."""
         self._logs.open(plan.task, again=plan.env.get(RX_RESTART, "0") != "0")
         metrics = self._rules.metrics
         worker = self._start(metrics.starting(plan) if metrics else plan)

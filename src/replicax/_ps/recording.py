@@ -131,14 +131,12 @@ class Recorder:
         return jax.ShapeDtypeStruct(shape, _compat.stored_dtype(variable))
 
     def next_batch(self, source: Any) -> Any:
-        """The next batch of a worker's own data."""
         try:
             return next(self._batches)
         except StopIteration:
             raise NeedsBatch(source) from None
 
     def lookup(self, variable: Any, ids: Any) -> Any:
-        """Rows of a variable."""
         at = self._places(variable, ids)
         if at is None:
             return jnp.take(_compat.read(variable), ids, axis=0, mode="fill")

@@ -41,7 +41,6 @@ class PassOfWorkers:
         self.is_begun = False
 
     def take(self) -> Any:
-        """The iterator, for a closure that takes its next batch."""
         self.is_begun = True
         return self.iterator
 
@@ -97,7 +96,6 @@ class WorkerDataAdapter(DatasetAdapter):
 
 
 def steps_maker(coordination: Coordination, store: ServerStore) -> Callable[[Any, str], Any]:
-    """The maker of a model's step functions."""
     flushes = Flushes(store)
     return lambda model, kind: ClosureSteps(model, kind, coordination, flushes)
 
@@ -167,7 +165,6 @@ class ClosureSteps:
         self._coordination.abandon()
 
     def forget(self) -> None:
-        """The end of a call."""
         self.flush()
         self._newest = []
 

@@ -107,7 +107,6 @@ class Worker:
         }
 
     def handle(self, caller: Any, message: Message) -> Reply:
-        """Answer one message."""
         return self._handlers[message.op](caller, message)
 
     def _servers(self, caller: Any, message: Message) -> Reply:

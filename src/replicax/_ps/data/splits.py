@@ -260,7 +260,6 @@ class Division:
         return cls(by, parts, known, tuple(drawn_seeds(node)), outline(dataset.node))
 
     def splits(self, num_splits: int | None, workers: int) -> Splits:
-        """The splits of a new epoch."""
         if self.by == "files":
             return Splits((part, 0, None) for part in range(self.parts))
         if self.by == "turn" or self.count is None:

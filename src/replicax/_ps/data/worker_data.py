@@ -162,7 +162,6 @@ class Copy:
         self._made = made(make)
 
     def begin(self, epoch: int) -> Take:
-        """Begin a pass."""
         if epoch and isinstance(self._made, Iterator):
             self._made = made(self._make)  # a data set made by the function is read once
         node = in_own_order(whole(self._made).prepared(), self._worker)
@@ -223,7 +222,6 @@ class SplitReader:
         self._kept: dict[tuple[int, int], Any] = {}
 
     def batch(self, place: Place) -> Any:
-        """The batch at a place."""
         wanted = place.part, place.number
         if wanted in self._kept:
             return self._kept.pop(wanted)

@@ -242,11 +242,9 @@ class Heartbeat:
         self._pings: dict[tuple[str, int], _Pings] = {}
 
     def start(self) -> None:
-        """Start the thread."""
         threading.Thread(target=self._run, name="replicax-heartbeat", daemon=True).start()
 
     def close(self) -> None:
-        """Stop asking."""
         self._over.set()
 
     def staleness(self) -> Counter[int]:

@@ -180,7 +180,6 @@ class Post:
         self._is_missed = False
 
     def handle(self, caller: Any, message: Any) -> Any:
-        """Answer one message."""
         about = self._presence.answer(message.op)
         if about is not None:
             return about, ()
@@ -208,7 +207,6 @@ class Post:
         return {}, ()
 
     def came(self) -> None:
-        """A coordinator has connected."""
         with self._lock:
             self._chiefs += 1
             self._wait_no_more()
@@ -337,12 +335,10 @@ class ThreadCluster:
 
     @property
     def num_servers(self) -> int:
-        """How many servers there are."""
         return self._count("server")
 
     @property
     def num_workers(self) -> int:
-        """How many workers there are."""
         return self._count("worker")
 
     def member(
@@ -361,13 +357,11 @@ class ThreadCluster:
         self._running[role, index][1].close()
 
     def add_worker(self) -> int:
-        """Start one more worker and return its number."""
         index = self.num_workers
         self._start("worker", index, 0)
         return index
 
     def close(self) -> None:
-        """End all members."""
         for _, endpoint in self._running.values():
             endpoint.close()
 

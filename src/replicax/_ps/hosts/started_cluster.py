@@ -82,7 +82,6 @@ class HostProcess:
 
     @property
     def session(self) -> int:
-        """The number of its session."""
         return self._process.pid
 
     def write(self, line: bytes) -> None:
@@ -187,16 +186,13 @@ class StartedCluster:
     def member(
         self, role: str, index: int, *, after: int = -1, timeout: float | None = None
     ) -> Member:
-        """See `Cluster.member`."""
         seconds = _SECONDS_TO_START if timeout is None else timeout
         return self._roster.wait(role, index, after=after, timeout=seconds)
 
     def kill(self, role: str, index: int) -> None:
-        """See `Cluster.kill`."""
         self._tell({"do": "kill", "role": role, "index": index})
 
     def add_worker(self) -> int:
-        """See `Cluster.add_worker`."""
         with self._growing:
             index, self.num_workers = self.num_workers, self.num_workers + 1
         self._tell({"do": "add", "index": index})

@@ -142,7 +142,6 @@ class Dispatcher(ABC):
         return self._queue.wait(timeout)
 
     def done(self) -> bool:
-        """Whether all tasks have ended."""
         return self._queue.wait(0.0)
 
     def abandon(self) -> None:
@@ -238,26 +237,21 @@ class Coordination(Dispatcher):
 
     @property
     def num_workers(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """How many workers there are."""
         return self.engine.cluster.num_workers
 
     def task(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The task of a call of `fn`."""
         return self.tracer.task(fn, args, dict(kwargs))
 
     def lanes_of(self, worker: int) -> list[Lane]:
-        """The lanes to a worker."""
         return [WorkerLane(self.engine, worker) for _ in range(self.closures_in_flight)]
 
     def new_worker(self) -> int:
-        """Start one more worker."""
         return self.engine.cluster.add_worker()
 
     def barrier(self) -> None:
         self.engine.barriers += 1
 
     def restore_server(self, server: int) -> None:
-        """Wait until a server is back."""
         self.engine.recoveries.restore(server)
 
     @property

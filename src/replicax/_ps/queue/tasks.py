@@ -78,7 +78,6 @@ class PerWorkerTask:
     make: Callable[[int], Task]
 
     def of(self, worker: int) -> Task:
-        """The call that a worker runs."""
         return self.make(worker)
 
 
@@ -105,7 +104,6 @@ class Tracer:
         self._lock = threading.RLock()
 
     def task(self, fn: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Task | PerWorkerTask:
-        """The task of `fn(*args, **kwargs)`."""
         plain = fn.func if isinstance(fn, functools.partial | BoundFunction) else fn
         if not isinstance(plain, StatefulFunction | ConcreteFunction):
             raise TypeError(

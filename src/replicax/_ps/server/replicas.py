@@ -83,7 +83,6 @@ class Mirror:
             self._begin()
 
     def close(self) -> None:
-        """End the connection."""
         link, self._link = self._link, None
         if link is not None:
             with suppress(OSError):

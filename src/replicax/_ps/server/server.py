@@ -89,7 +89,6 @@ class ParameterServer:
         }
 
     def handle(self, caller: Any, message: Any) -> Reply:
-        """Answer one message."""
         if is_change(message.op, message.head):
             return self._change(message)
         return self._handlers[message.op](caller, message)
@@ -326,13 +325,11 @@ class Applied:
         return closure in self._ids
 
     def add(self, closure: int) -> None:
-        """Note a closure."""
         self._ids[closure] = None
         if len(self._ids) > REMEMBERED:
             del self._ids[next(iter(self._ids))]
 
     def ids(self) -> list[int]:
-        """The ids for a snapshot."""
         return list(self._ids)
 
 

@@ -82,7 +82,6 @@ def capture(
 
 
 def whole_cell(number: int, cell: Any) -> CellState:
-    """All of a cell."""
     state = bare_cell(number, cell)
     if isinstance(cell, DynamicCell):
         export = cell.export()
@@ -96,7 +95,6 @@ def whole_cell(number: int, cell: Any) -> CellState:
 
 
 def bare_cell(number: int, cell: Any) -> CellState:
-    """A cell without its contents."""
     return CellState(
         number, cell, cell.part, (cell.version, cell.replaced), cell.optimizer, arrays=[]
     )

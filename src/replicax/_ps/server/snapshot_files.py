@@ -240,7 +240,6 @@ class Journal:
         self._file: Any = open(path, "xb", buffering=0)  # noqa: SIM115 (`close` does)
 
     def append(self, op: str, head: dict[str, Any], buffers: Sequence[Any] = ()) -> None:
-        """Write a message."""
         message = encode(op, head, buffers)
         first, *pieces = message.pieces
         checksum = zlib.crc32(first)
@@ -253,7 +252,6 @@ class Journal:
                 _write(self._file, part)
 
     def close(self) -> None:
-        """Write no more."""
         with self._lock:
             file, self._file = self._file, None
         if file is not None:

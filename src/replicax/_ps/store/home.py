@@ -49,7 +49,6 @@ class Shard:
     save: Callable[[str], dict[str, int] | None] = lambda path: None
 
     def assign(self, value: Any) -> None:
-        """Replace the value."""
         self.write(np.ascontiguousarray(value, np.dtype(self.dtype)).reshape(self.shape))
 
     @property

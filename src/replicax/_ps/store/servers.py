@@ -55,12 +55,10 @@ class Client:
 
     @property
     def num_servers(self) -> int:
-        """How many servers there are."""
         return len(self._addresses)
 
     @property
     def addresses(self) -> list[tuple[str, ...]]:
-        """Where the servers listen."""
         return list(self._addresses)
 
     def move(self, server: int, addresses: Sequence[str]) -> None:
@@ -134,7 +132,6 @@ class Client:
             self._drop(server)
 
     def close(self) -> None:
-        """End all links for good."""
         self._closed = True
         with self._lock:
             for server in range(len(self._links)):
@@ -188,7 +185,6 @@ class SteadyClient:
 
     @property
     def num_servers(self) -> int:
-        """How many servers there are."""
         return self._client.num_servers
 
     def changes(self, server: int) -> int:

@@ -61,7 +61,6 @@ class ServerStore:
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """The devices of the servers, where variables live."""
         return tuple(map(server_device, range(self._client.num_servers)))
 
     def layout(self, spec: VariableSpec) -> Sharding | None:
@@ -270,7 +269,6 @@ class Tuned:
         return [Shard("/job:ps", (), self._dtype, self.read, self.write)]
 
     def described(self) -> dict[str, Any]:
-        """The places, for workers."""
         what = [self._number, self._name, self._dtype]
         return {"shape": (), "dtype": self._dtype, "slot": None, "parts": [[0, what, 0, 0]]}
 

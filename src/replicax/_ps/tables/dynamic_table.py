@@ -278,7 +278,6 @@ class Usage:
         self.last_use = np.zeros(0, np.int64)
 
     def grow(self, rows: int) -> None:
-        """Make room for this many rows."""
         self.counts, self.last_use = grown(self.counts, rows), grown(self.last_use, rows)
 
     def begin(self, rows: np.ndarray, now: int) -> None:

@@ -104,7 +104,6 @@ class ServedTable(EmptyHome):
         self._client, self._changed, self._before = client, changed, before
 
     def described(self) -> dict[str, Any]:
-        """The places, for workers."""
         return {
             "shape": (0, *self.spec.shape),
             "dtype": self.spec.dtype,
