@@ -15,7 +15,6 @@ from typing import Any, final
 from replicax._core.errors import ClusterError, ClusterSpecError
 from replicax.cluster_resolver._base import number_of, text_of
 from replicax.cluster_resolver._cloud import Fetch, Request
-from replicax.cluster_resolver._spec import JaxProcess
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 PROCESS_ADDRESSES = "TPU_PROCESS_ADDRESSES"
@@ -74,10 +73,6 @@ class TpuSlice:
         first = self.slice_id * len(self.hosts)
         known = {first + number: host for number, host in enumerate(self.hosts)}
         return {0: self.coordinator, **known} if self.coordinator else known
-
-    def process(self, coordinator: str, number: int) -> JaxProcess:
-        """The process of a JAX cluster that this host trains as."""
-        return JaxProcess(coordinator, self.num_hosts, number)
 
 
 def slice_of(variables: Mapping[str, str], chips: int) -> TpuSlice:
@@ -153,7 +148,10 @@ def ask_metadata(variables: Mapping[str, str], fetch: Fetch) -> tuple[dict[str, 
 
 def chips_on_bus(devices: Path = PCI_DEVICES) -> int:
     """How many TPU chips this machine has, counted as JAX counts them."""
-    return sum(_read(device / "vendor") == _GOOGLE and _is_chip(device) for device in _all(devices))
+    return sum(
+        _read(device / "vendor") == _GOOGLE and _read(device / "device") in _CHIPS
+        for device in devices.glob("*")
+    )
 
 
 def _check_number(worker: int, hosts: int, listed_in: str, slice_id: int, slices: int) -> None:
@@ -162,17 +160,6 @@ def _check_number(worker: int, hosts: int, listed_in: str, slice_id: int, slices
             f"Worker {worker} of slice {slice_id} is not among the {hosts} hosts in {listed_in} "
             f"and the {slices} slices. Leave the variables as Google Cloud sets them."
         )
-
-
-def _is_chip(device: Path) -> bool:
-    return _read(device / "device") in _CHIPS
-
-
-def _all(devices: Path) -> list[Path]:
-    try:
-        return sorted(devices.iterdir())
-    except OSError:
-        return []
 
 
 def _read(path: Path) -> str:

@@ -44,10 +44,12 @@ def test_every_row_comes_once_also_of_several_arrays():
 def by(update, *, rowwise=False):
     """What updates rows: `update(values, gradients, slots)`."""
 
-    def apply(values, gradients, slots, step):
-        return update(values, gradients, slots)
-
-    return SimpleNamespace(of_rows=lambda part, scale: (apply, rowwise), iterations=0)
+    return SimpleNamespace(
+        rowwise=lambda part: (lambda *given: update(*given[:3])) if rowwise else None,
+        updated=lambda part, values, gradients, slots, scale: update(values, gradients, slots),
+        iterations=0,
+        learning_rate=1.0,
+    )
 
 
 def update(held, rows, grads, update, **options):
@@ -81,7 +83,7 @@ def test_a_rowwise_optimizer_goes_by_blocks():
 
     def sgd(values, gradients, slots):
         counts.append(len(values))
-        return values - gradients, slots
+        values -= gradients
 
     update([wide], np.arange(10), np.ones((10, 1 << 14), np.float32), sgd, rowwise=True)
     assert counts == [4, 4, 2]

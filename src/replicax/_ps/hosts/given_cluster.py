@@ -42,7 +42,7 @@ from replicax.cluster_resolver._spec import ROLES as ALL_JOBS
 from replicax.cluster_resolver._spec import check_alone
 
 if TYPE_CHECKING:
-    from replicax._ps.hosts.member import Endpoint
+    from replicax._ps.hosts.member import Post
 
 _log = logging.getLogger("replicax")
 _PATIENCE = 3600.0  # as in TensorFlow: somebody may have to repair a machine first
@@ -273,7 +273,7 @@ class Server:
         start: bool = True,
     ) -> None:
         self.server_def = _server_def(server_or_cluster_def, job_name, task_index, protocol)
-        self._endpoint: Endpoint | None = None
+        self._endpoint: Post | None = None
         self._closing = threading.Lock()
         self._ended = threading.Event()
         if start:
@@ -340,7 +340,7 @@ class Server:
         self._endpoint.wait()
         self._close(self._endpoint)
 
-    def _close(self, endpoint: Endpoint) -> None:
+    def _close(self, endpoint: Post) -> None:
         with self._closing:
             if not self._ended.is_set():
                 endpoint.close()

@@ -169,7 +169,7 @@ class Tracer:
                 self._adopt(recorded.captured.variables)
                 return build(
                     recorded,
-                    where=self.where,
+                    where=_where,
                     number=self._store.optimizer,
                     platforms=self._platforms(),
                     near=self._near,
@@ -177,10 +177,10 @@ class Tracer:
 
         return Family(trace)
 
-    def where(self, variable: Any) -> dict[str, Any]:
-        """The home of a variable, for workers."""
-        described = home_of(variable).described()
-        return {"path": variable.path, **described}
+
+def _where(variable: Any) -> dict[str, Any]:
+    """The home of a variable, for workers."""
+    return {"path": variable.path, **home_of(variable).described()}
 
 
 def _examples(batches: dict[int, Any]) -> Callable[[Any], Any]:

@@ -68,7 +68,6 @@ class Snapshots:
         self._journal: Journal | None = None
         self._number = 0
         self._kept: list[Taken] = []
-        self._is_known = True  # whether equal stamps of the last one mean equal contents
         self._last: tuple[int, int] | None = None
 
     def begin(self) -> None:
@@ -85,7 +84,8 @@ class Snapshots:
     def forget(self) -> None:
         """Note that the server has got another state: the next snapshot is a full one."""
         with self._taking:
-            self._is_known, self._last = False, None
+            self._kept[-1] = self._kept[-1]._replace(entries={})  # equal stamps mean nothing
+            self._last = None
 
     def take(self) -> bool:
         """Take a snapshot now; False if nothing has changed since the last.
@@ -108,7 +108,7 @@ class Snapshots:
                 server_state.release(self._server, state)
             if taken is None:
                 return False
-            self._kept, self._is_known, self._last = [self._kept[-1], taken], True, mark
+            self._kept, self._last = [self._kept[-1], taken], mark
             places = {one.place for one in self._kept if one.place is not None}
             self._folder.tidy(places, self._kept[0].journal)
             return True
@@ -168,7 +168,7 @@ class Snapshots:
         return journal
 
     def _captured(self, number: int, cell: Any) -> CellState:
-        before = self._kept[-1].entries.get(number) if self._is_known else None
+        before = self._kept[-1].entries.get(number)
         bare = server_state.bare_cell(number, cell)
         unchanged = before is not None and tuple(before["stamp"]) == bare.stamp
         return bare if unchanged else server_state.whole_cell(number, cell)
