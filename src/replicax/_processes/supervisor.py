@@ -150,7 +150,7 @@ class _Supervision:
         owners = {
             descriptor: worker
             for worker in self._workers
-            for descriptor in worker.descriptors(output=output)
+            for descriptor in (worker.descriptors if output else ())
         }
         readable = wait(list(owners), self._sink.blocked_on(), _BETWEEN_LOOKS)
         for descriptor in readable:

@@ -130,18 +130,14 @@ def from_metadata(ask: Callable[[str], Any]) -> dict[str, str]:
     return known
 
 
-def metadata_asker(variables: Mapping[str, str], fetch: Fetch) -> tuple[str, Callable[[str], Any]]:
-    """The address of the metadata server, and a function that asks it for an attribute."""
-    host = variables.get("GCE_METADATA_HOST") or variables.get("GCE_METADATA_IP")
-    place = f"http://{host or 'metadata.google.internal'}/computeMetadata/v1/instance/attributes"
-    return place, lambda key: fetch(Request(f"{place}/{key}", {"Metadata-Flavor": "Google"}))
-
-
 def ask_metadata(variables: Mapping[str, str], fetch: Fetch) -> tuple[dict[str, str], str]:
     """The metadata server's answer, or nothing; and a sentence on how it came or failed."""
-    place, ask = metadata_asker(variables, fetch)
+    host = variables.get("GCE_METADATA_HOST") or variables.get("GCE_METADATA_IP")
+    place = f"http://{host or 'metadata.google.internal'}/computeMetadata/v1/instance/attributes"
+    flavor = {"Metadata-Flavor": "Google"}
     try:
-        return from_metadata(ask), f"{place}: answered"
+        known = from_metadata(lambda key: fetch(Request(f"{place}/{key}", flavor)))
+        return known, f"{place}: answered"
     except ClusterError as error:
         return {}, str(error).partition(". ")[0]
 

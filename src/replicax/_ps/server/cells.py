@@ -159,7 +159,7 @@ def update_rows(
     """
     if len(rows) != len(grads):
         raise ValueError(f"{len(rows)} rows with {len(grads)} gradients")
-    rowwise, iterations = hosted.rowwise(part), hosted.iterations
+    rowwise, rate = hosted.rowwise(part), hosted.learning_rate
     size = BLOCK_ELEMENTS // max(1, prod(part.shape[1:])) if rowwise else len(rows)
     # State that an optimizer has once, and not for each row, is passed whole.
     by_row = [array.shape[:1] == held[0].shape[:1] for array in held]
@@ -171,10 +171,10 @@ def update_rows(
             take_rows(array, some, room) if has_rows else array
             for array, has_rows in zip(held, by_row, strict=True)
         ]
-        if rowwise is not None:
+        if rowwise is not None and rate is not None:
             if scale != 1.0:
                 gradients = gradients * np.asarray(scale, gradients.dtype)
-            rowwise(value, gradients, slots, iterations, hosted.learning_rate)
+            rowwise(value, gradients, slots, hosted.iterations, rate)
         else:
             value, slots = hosted.updated(part, value, grown(gradients, room), slots, scale)
         for array, changed, has_rows in zip(held, [value, *slots], by_row, strict=True):

@@ -201,7 +201,7 @@ class ParameterServer:
                     cell.step_rows(rows, grads, hosted, scale)
             hosted.iterations += 1
         for written in plan["writes"]:
-            self._put(*written, next(given))
+            self._put(written, next(given))
 
     def _stats(self, caller: Any, message: Any) -> Reply:
         with self.lock:
@@ -233,10 +233,11 @@ class ParameterServer:
 
     def _write(self, caller: Any, message: Any) -> Reply:
         for written, buffer in zip(message.head["items"], message.buffers, strict=True):
-            self._put(*written, buffer)
+            self._put(written, buffer)
         return {}, ()
 
-    def _put(self, number: int, slot: int | None, kind: str, buffer: Any) -> None:
+    def _put(self, written: Sequence[Any], buffer: Any) -> None:
+        number, slot, kind = written
         cell = self.cells[number]
         now = cell.get(slot)
         cell.put(array_of(buffer, now.dtype, now.shape), kind, slot)
