@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+Reply = tuple[dict[str, Any], Sequence[Any]]
+"""The JSON and the buffers of an answer."""
+
 
 def raw(value: Any) -> np.ndarray:
     """The bytes of an array, even of types such as bfloat16 that have no buffer protocol."""

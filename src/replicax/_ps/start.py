@@ -8,7 +8,6 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -99,7 +98,11 @@ def _engine(
 ) -> Engine:
     """The connections to a cluster, which may still start `meanwhile`."""
     code: list[bytes] = []
-    told = partial(_told, settings, code)
+
+    def told() -> bytes:
+        """What a member is told on a new connection: the settings, and the code so far."""
+        return cloudpickle.dumps({**settings, "code": code})
+
     dial = Dialer(cluster.secret, settings["run"], {"role": "chief"}, told)
     client = Client(dial, [()] * cluster.num_servers)
     steady = SteadyClient(client)
@@ -111,11 +114,6 @@ def _engine(
     return Engine(
         cluster, dial, client, steady, store, recoveries, resolver, patience, meanwhile, platform
     )
-
-
-def _told(settings: dict[str, Any], code: list[bytes]) -> bytes:
-    """What a member is told on a new connection: the settings, and the code so far."""
-    return cloudpickle.dumps({**settings, "code": code})
 
 
 def _has_servers(resolver: Any) -> bool:

@@ -14,7 +14,7 @@ import secrets
 import shutil
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
@@ -25,7 +25,7 @@ import numpy as np
 from replicax._core.errors import ClusterError
 from replicax._core.machine.startup import begin
 from replicax._net import RequestServer
-from replicax._ps.buffers import raw
+from replicax._ps.buffers import Reply, raw
 from replicax._ps.hosts.cluster import Member, place_of
 from replicax._ps.hosts.contact import Presence, server_context
 from replicax._ps.server.replicas import Mirror, Shadows
@@ -33,8 +33,6 @@ from replicax._ps.server.server import ParameterServer, is_change
 from replicax._ps.server.snapshot_files import SnapshotFolder
 from replicax._ps.server.snapshots import Snapshots
 from replicax._ps.worker import Worker
-
-Reply = tuple[dict[str, Any], Sequence[Any]]
 
 logger = logging.getLogger("replicax")
 

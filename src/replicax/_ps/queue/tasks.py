@@ -206,10 +206,8 @@ def _owned(leaf: Any) -> Any:
 
 def assembled(program: Program, arrays: Sequence[Any]) -> Any:
     """The function's result, from the arrays that a worker sent."""
-    result = program.recorded.result
-    leaves = [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, Position)]
-    order = sorted({leaf.output for leaf in leaves})
-    given = dict(zip(order, arrays, strict=True))
+    recorded = program.recorded
+    given = dict(zip(recorded.result_outputs, arrays, strict=True))
     return jax.tree.map(
-        lambda leaf: given[leaf.output] if isinstance(leaf, Position) else leaf, result
+        lambda leaf: given[leaf.output] if isinstance(leaf, Position) else leaf, recorded.result
     )

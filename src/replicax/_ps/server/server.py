@@ -17,13 +17,11 @@ import numpy as np
 
 from replicax._core import folder
 from replicax._core.errors import ClusterError, UsageError
-from replicax._ps.buffers import array_of, numbers_of, raw
+from replicax._ps.buffers import Reply, array_of, numbers_of, raw
 from replicax._ps.server.cells import Cell, Hosted, OtherOptimizer
 from replicax._ps.server.code import Code
 from replicax._ps.tables.dynamic_table import DynamicCell
 from replicax._ps.variables.shard_optimizer import Part
-
-Reply = tuple[dict[str, Any], Sequence[Any]]
 
 MOST_AHEAD = 64 << 20  # bytes: compiling larger updates ahead would take too much memory
 _CHANGES = {"create", "write", "scatter", "attach", "table", "table_load"}

@@ -38,7 +38,11 @@ class Traffic:
         self._reads, self._tables = meta["reads"], meta["tables"]
         self._pushes, self._writes = meta["pushes"], meta["writes"]
         self._plans = [self._plan(server) for server in range(client.num_servers)]
-        self._used = [server for server, plan in enumerate(self._plans) if _is_used(plan)]
+        self._used = [
+            server
+            for server, plan in enumerate(self._plans)
+            if any(plan[name] for name in ("reads", "tables", "pushes", "writes"))
+        ]
         self.pushed = [  # the servers that each closure pushes to
             server
             for server in self._used
@@ -197,10 +201,6 @@ class Traffic:
             whole[len(rows) :] = 0
             found.append(whole)
         return found
-
-
-def _is_used(plan: dict[str, Any]) -> bool:
-    return any(plan[name] for name in ("reads", "tables", "pushes", "writes"))
 
 
 def _shape(home: dict[str, Any], part: Sequence[Any]) -> tuple[int, ...]:
