@@ -10,6 +10,7 @@ import numpy as np
 
 from replicax._net import Message
 from replicax._ps.buffers import array_of, raw
+from replicax._ps.server.code import digest_of
 from replicax._ps.variables.shard_optimizer import Recipe
 
 _requests = itertools.count()
@@ -44,11 +45,17 @@ class Asked:
 
     def host(self, optimizer, cells, number=0):
         """Let an optimizer train cells."""
-        recipe = cloudpickle.dumps(Recipe.of(optimizer))
+        recipe = self.learn(Recipe.of(optimizer))
         head = {"id": number, "iterations": 0, "learning_rate": float(optimizer.learning_rate)}
-        self.change("optimizer", {**head, "cells": [], "constrained": False}, [recipe])
-        head = {"id": number, "cells": [[c, 0, True] for c in cells], "constrained": False}
-        self.change("optimizer", head, [b""])
+        self.change("attach", {**head, "recipe": recipe, "cells": [], "constraint": None})
+        head = {"id": number, "cells": [[c, 0, True] for c in cells], "constraint": None}
+        self.change("attach", head)
+
+    def learn(self, code):
+        """Send code, and return its name."""
+        pickled = cloudpickle.dumps(code)
+        self.ask("code", {}, [pickled])
+        return digest_of(pickled)
 
     def plan(self, name="p", *, cells=(), tables=(), writes=()):
         """Agree on pushes: gradients of cells, and of rows of tables; additions to cells."""

@@ -58,14 +58,13 @@ def plant_in_manifest(manifest: Path, planted: Planted) -> None:
 
 
 def plant_in_journal(manifest: Path, planted: Planted) -> None:
-    """Add a message that brings an optimizer, as the coordinator sends it."""
+    """Add a message that brings code, as the coordinator sends it."""
     from replicax._ps.server.snapshot_files import Journal  # as Replicax itself would write it
 
     run = json.loads(manifest.read_bytes())[2]["run"]
     journal = Journal(manifest.parents[1] / "journal-99999999-ff")
     journal.append("begin", {"run": run, "is_first": False})
-    head = {"id": 7, "iterations": 0, "learning_rate": 0.1, "cells": [], "constrained": False}
-    journal.append("optimizer", head, [pickle.dumps(planted)])
+    journal.append("code", {}, [pickle.dumps(planted)])
     journal.close()
 
 

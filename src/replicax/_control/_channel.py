@@ -82,12 +82,10 @@ class Channel:
         `ClusterError` if this worker has left; `WorkerLost` if a worker is lost, and `on_failure`
         has not ended this process.
         """
-        del name
         return [value]
 
     def offer(self, name: str, value: Any) -> Offer:
         """Begin an exchange of JSON values without waiting."""
-        del name
         return Offer(lambda: [value])
 
     def any(self, name: str, holds: bool) -> bool:
@@ -103,7 +101,6 @@ class Channel:
 
         None stands for `RX_WAIT_LIMIT_SECONDS`.
         """
-        del timeout
 
     def explain(self, error: BaseException, seconds: float = 5.0) -> None:
         """Wait whether an error has its cause in another worker; if so, this process ends.
@@ -111,11 +108,9 @@ class Channel:
         It is what a collective of the devices raised: often no more than a broken connection. If
         there is no cause within these seconds, this returns.
         """
-        del error, seconds
 
     def from_chief(self, name: str, payload: bytes) -> bytes:
         """Send the chief's bytes to all workers; the payloads of the others are ignored."""
-        del name
         return payload
 
 
@@ -133,7 +128,6 @@ def current() -> Channel:
 
 
 def set_current(channel: Channel) -> None:
-    """Make this the channel of this process."""
     _current[:] = [channel]
 
 
@@ -186,7 +180,6 @@ class Calls:
                 self._box(key).put(answer)
 
     def is_answered(self, key: Key) -> bool:
-        """Whether the answer to a call has arrived."""
         with self._lock:
             return key in self._boxes and not self._boxes[key].empty()
 
@@ -346,7 +339,6 @@ class ClusterChannel(Channel):
         self._judged.wait(_HEARING_SECONDS + self._limits.ending)
 
     def explain(self, error: BaseException, seconds: float = 5.0) -> None:
-        del error
         if self._judged.wait(seconds):
             self._acted.wait()
 

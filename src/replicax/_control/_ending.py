@@ -54,7 +54,6 @@ def note_exit(code: object) -> None:
 
 
 def install_exit_hooks(channel: ClusterChannel, of_others: Callable[[BaseException], bool]) -> None:
-    """See `ClusterChannel.install_exit_hooks`."""
     before, codes, process = sys.excepthook, list[int](), os.getpid()
 
     def on_exception(

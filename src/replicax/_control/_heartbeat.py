@@ -184,12 +184,10 @@ class Heartbeat:
         self._stop = threading.Event()
 
     def start(self) -> None:
-        """Start the heartbeat in a thread of its own."""
         self.beat(0.0)
         threading.Thread(target=self._run, name="replicax-heartbeat", daemon=True).start()
 
     def stop(self) -> None:
-        """Stop the heartbeat."""
         self._stop.set()
 
     def beat(self, passed: float = 0.0) -> None:

@@ -176,7 +176,6 @@ class Hub:
         return True
 
     def lateness(self) -> list[float]:
-        """The seconds that the others have waited for each worker."""
         return self._workers.lateness()
 
     def take(self, index: int, message: Message) -> None:
@@ -382,7 +381,6 @@ class Inbox:
         self._closed = False
 
     def open(self) -> None:
-        """Start to read."""
         self._bell, heard = (own(end) for end in socket.socketpair())
         self._selector.register(heard, selectors.EVENT_READ)
         threading.Thread(

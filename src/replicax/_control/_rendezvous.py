@@ -127,7 +127,6 @@ class _LocalLink:
             self._hub.take(0, decode(message))
 
     def hang_up(self) -> None:
-        """Close the hub."""
         self._hub.close()
 
 

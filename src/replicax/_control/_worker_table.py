@@ -53,7 +53,6 @@ class WorkerState:
 
     @property
     def is_here(self) -> bool:
-        """Whether the worker takes part."""
         return self.phase == "here"
 
     def aged(self, seconds: float) -> WorkerState:
@@ -99,7 +98,6 @@ def to_json(states: list[WorkerState], stacks_of: set[int]) -> list[dict[str, An
 
 
 def from_json(table: list[dict[str, Any]]) -> list[WorkerState]:
-    """Read a serialized table."""
     return [WorkerState(**{**row, "waits": tuple(map(_wait, row["waits"]))}) for row in table]
 
 
@@ -163,7 +161,6 @@ class WorkerTable:
             member.history = tuple((int(n), int(crc)) for n, crc in report["history"])
 
     def set_position(self, index: int, step: int, doing: str) -> None:
-        """Note where a worker has come to."""
         self._members[index].step, self._members[index].doing = int(step), str(doing)
 
     def end(self, index: int, phase: Phase, error: str = "", *, preempted: bool = False) -> None:
@@ -242,7 +239,6 @@ class WorkerTable:
             self._asked.pop(key, None)
 
     def states(self) -> list[WorkerState]:
-        """The present states of all workers."""
         with self._lock:
             now = self._ticks.now
             return [
@@ -258,7 +254,6 @@ class WorkerTable:
             ]
 
     def all_left(self) -> bool:
-        """Whether every worker has ended regularly."""
         return all(member.phase == "left" for member in self._members)
 
     def _waits(self) -> list[list[Wait]]:

@@ -38,7 +38,6 @@ class Agreement:
         _compare(self._what, self._offer.answers(), self._fix)
 
     def withdraw(self) -> None:
-        """Drop the comparison."""
         self._offer.withdraw()
 
 

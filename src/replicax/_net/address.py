@@ -33,7 +33,6 @@ class Address(NamedTuple):
 
 
 def parse(text: str) -> Address:
-    """Read an address."""
     scheme, _, rest = text.partition("://")
     rest, _, place = rest.partition("#")
     shown = at_place(f"{scheme}://{rest}", place.partition("#")[0])
@@ -77,7 +76,6 @@ def of_tcp(sock: socket.socket, host: str) -> str:
 
 
 def of_unix(path: str) -> str:
-    """The address of a Unix socket of this host."""
     return f"unix://{host_id()}{path}"
 
 

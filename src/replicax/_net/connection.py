@@ -97,9 +97,9 @@ class Connection:
         if deadline is None:
             self._sock.settimeout(None)
 
-    def accept(self, largest: int = LARGEST, largest_head: int = LARGEST_HEAD) -> None:
-        """Take messages with so many bytes of buffers and of JSON from now on."""
-        self._limits = largest, largest_head
+    def accept(self) -> None:
+        """Take messages of the usual limits from now on."""
+        self._limits = LARGEST, LARGEST_HEAD
 
     def prepare(
         self, kind: int, op: str, head: dict[str, Any], buffers: Sequence[Buffer]
@@ -323,15 +323,8 @@ class Outbox(Connection):
     Any thread may send. The messages of one thread arrive in order.
     """
 
-    def __init__(
-        self,
-        sock: socket.socket,
-        session: Session,
-        *,
-        largest: int = LARGEST,
-        largest_head: int = LARGEST_HEAD,
-    ) -> None:
-        super().__init__(sock, session=session, largest=largest, largest_head=largest_head)
+    def __init__(self, sock: socket.socket, session: Session, **limits: Any) -> None:
+        super().__init__(sock, session=session, **limits)
         self._changed = threading.Condition()
         self._waiting: deque[memoryview] = deque()
         self._closed = False

@@ -53,7 +53,6 @@ class UnixSocket:
         self.sock.listen(_QUEUE)
 
     def remove(self) -> None:
-        """Remove it with its folder."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -154,7 +153,6 @@ class Listener:
         return sock
 
     def open(self) -> None:
-        """Start to accept connections."""
         self._bell, heard = (own(end) for end in socket.socketpair())
         self._accepting = threading.Thread(
             target=self._wait, args=(heard,), name="replicax-listener", daemon=True

@@ -131,7 +131,6 @@ class Worker:
             if pipe is not None:
                 self._streams[pipe.fileno()] = (number, Lines())
         self._reports = Reports()
-        self._pidfd = _open_pidfd(self._process.pid) if self._is_here else None
         self._next_beat = 0.0
         self._untold = b""  # what the pipe to another machine had no room for
         # Before that the far end has refused the order, or the `ssh` has not reached it.
@@ -155,15 +154,13 @@ class Worker:
         """Whether it has ended and all its output has been read."""
         return self.returncode is not None and not self._streams
 
-    def descriptors(self, *, output: bool) -> list[int]:
-        """The descriptors that become readable when it ends and, if wanted, when it prints."""
-        ends = [self._pidfd] if self._pidfd is not None else []
-        return [*(self._streams if output else ()), *ends]
+    @property
+    def descriptors(self) -> list[int]:
+        """The descriptors that become readable when it prints or ends."""
+        return list(self._streams)
 
     def read(self, descriptor: int) -> tuple[int, list[bytes]]:
         """Read once from a readable descriptor; return OUT or ERR and the complete lines."""
-        if descriptor not in self._streams:
-            return OUT, []
         stream, lines = self._streams[descriptor]
         data = os.read(descriptor, _READ)
         ends = not data
@@ -203,7 +200,6 @@ class Worker:
         ended = self.returncode is None and self._process.poll() is not None
         if ended:
             self.returncode = _as_here(self._process.returncode, self.plan)
-            self._close_pidfd()
             self.end(signal.SIGTERM, now, grace=grace)  # for processes that it has left behind
         if self._untold:
             self._tell(b"")
@@ -270,7 +266,6 @@ class Worker:
         self._is_closed = True
         if self._is_here:
             self._watcher.forget(self._process.pid)
-        self._close_pidfd()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None:
@@ -288,11 +283,6 @@ class Worker:
     def _remember(self, lines: list[bytes]) -> None:
         told = [line for line in lines if not is_noise(line)]
         self._tail.extend(line[:_TAIL_WIDTH] for line in told[-_TAIL_LINES:])
-
-    def _close_pidfd(self) -> None:
-        if self._pidfd is not None:
-            os.close(self._pidfd)
-            self._pidfd = None
 
 
 def as_of_shell(returncode: int) -> int:
@@ -330,13 +320,3 @@ def _start(plan: ProcessPlan, watcher: Watcher, *, captures: bool) -> subprocess
         os.close(gate)
         os.close(opener)
     return process
-
-
-def _open_pidfd(pid: int) -> int | None:
-    """A descriptor that becomes readable when a process ends, where the system has one."""
-    if not hasattr(os, "pidfd_open"):
-        return None
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return None

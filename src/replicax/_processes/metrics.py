@@ -100,7 +100,6 @@ class Metrics:
         return replace(plan, env={**plan.env, RX_METRICS_FILE: str(self._file(plan.task))})
 
     def started(self, plan: ProcessPlan, pid: int | None) -> None:
-        """Note that a worker was started."""
         with self._lock:
             self._starts[plan.task] += 1
             own: Samples = {series(UP): 1, series(RESTARTS): self._starts[plan.task] - 1}
@@ -110,7 +109,6 @@ class Metrics:
             self._own[plan.task] = {**own, **_only(before, EXIT_CODE)}
 
     def ended(self, plan: ProcessPlan, returncode: int | None) -> None:
-        """Note that a worker has ended."""
         with self._lock:
             self._own[plan.task] |= {series(UP): 0, series(EXIT_CODE): returncode or 0}
 
@@ -194,7 +192,6 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*connection)
 
     def do_GET(self) -> None:
-        """Answer with the metrics."""
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404, "Metrics are at /metrics")
             return

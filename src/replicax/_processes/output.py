@@ -277,6 +277,5 @@ class Logs:
                 self._files.pop(task).close()
 
     def close(self) -> None:
-        """Close all files."""
         for file in self._files.values():
             file.close()

@@ -63,7 +63,6 @@ _UNESCAPED = {escaped: plain for plain, escaped in _ESCAPED.items()}
 
 
 def series(name: str, **labels: Any) -> Series:
-    """The series with this name and these labels."""
     return name, tuple((label, str(value)) for label, value in labels.items())
 
 

@@ -111,7 +111,6 @@ class _Supervision:
         self._asked = False
 
     def add(self, plan: ProcessPlan) -> None:
-        """Start one more worker."""
         self._logs.open(plan.task, again=plan.env.get(RX_RESTART, "0") != "0")
         metrics = self._rules.metrics
         worker = self._start(metrics.starting(plan) if metrics else plan)
@@ -151,7 +150,7 @@ class _Supervision:
         owners = {
             descriptor: worker
             for worker in self._workers
-            for descriptor in worker.descriptors(output=output)
+            for descriptor in (worker.descriptors if output else ())
         }
         readable = wait(list(owners), self._sink.blocked_on(), _BETWEEN_LOOKS)
         for descriptor in readable:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
 
-_ALIGNMENT = 64
+Reply = tuple[dict[str, Any], Sequence[Any]]
+"""The JSON and the buffers of an answer."""
 
 
 def raw(value: Any) -> np.ndarray:
@@ -24,11 +24,3 @@ def array_of(buffer: Any, dtype: Any, shape: Sequence[int]) -> np.ndarray:
 def numbers_of(buffer: Any) -> np.ndarray:
     """Row numbers."""
     return np.frombuffer(buffer, dtype=np.int64)
-
-
-def aligned(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """Memory for an array that JAX can use in place on a CPU."""
-    size = prod(shape) * np.dtype(dtype).itemsize
-    block = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -block.__array_interface__["data"][0] % _ALIGNMENT
-    return array_of(block[start : start + size], dtype, shape)

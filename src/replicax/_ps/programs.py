@@ -28,7 +28,7 @@ from replicax._program.jaxpr import called
 from replicax._ps.variables.shard_optimizer import check_by_rows
 
 if TYPE_CHECKING:
-    from replicax._ps.recording import Recorded, Table
+    from replicax._ps.recording import Recorded
 
 Source = list[Any]
 """`[leaf, steps]`: the number of an array of the data, and what is done to it."""
@@ -107,37 +107,29 @@ def _outputs(
     number: Callable[[Any, Sequence[Any]], int],
 ) -> tuple[list[int], dict[str, Any]]:
     """The outputs that are computed, in order, and their use."""
-    from_result = sorted({leaf.output for leaf in _positions(recorded.result)})
-    wanted = list(from_result)
-    tables = {id(table.variable) for table in recorded.tables}
+    wanted = recorded.result_outputs
+    results = len(wanted)
+    tables = {id(table.variable): index for index, table in enumerate(recorded.tables)}
     pushes = []
     for push, grads in recorded.pushes:
         described = {"optimizer": number(push.optimizer, push.variables), "grads": []}
         check_by_rows(push.optimizer, [v for v in push.variables if id(v) in tables])
         for variable, grad in zip(push.variables, grads, strict=True):
             is_rows = id(variable) in tables
-            home = _table_index(recorded.tables, variable) if is_rows else where(variable)
+            home = tables[id(variable)] if is_rows else where(variable)
             described["grads"].append([len(wanted), "rows" if is_rows else "value", home])
             wanted.append(grad)
         pushes.append(described)
     writes = []
-    for variable, kind, output in recorded.writes:
+    for (variable, kind), output in recorded.writes:
         writes.append([len(wanted), kind, where(variable)])
         wanted.append(output)
     checks = []
     for check, found in recorded.checks:
         checks.append([list(check), list(range(len(wanted), len(wanted) + len(found)))])
         wanted += found
-    layout = {"results": len(from_result), "pushes": pushes, "writes": writes, "checks": checks}
+    layout = {"results": results, "pushes": pushes, "writes": writes, "checks": checks}
     return wanted, layout
-
-
-def _positions(result: Any) -> list[Any]:
-    return [leaf for leaf in jax.tree.leaves(result) if hasattr(leaf, "output")]
-
-
-def _table_index(tables: Sequence[Table], variable: Any) -> int:
-    return next(i for i, table in enumerate(tables) if table.variable is variable)
 
 
 def _exported(

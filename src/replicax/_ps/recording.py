@@ -120,7 +120,7 @@ class Recorder:
         self._trace = trace_around_tapes()
         self.found: dict[int, tuple[Any, int]] = {}
         self.asked: list[tuple[int, tuple[int, ...]]] = []
-        self.changed: list[tuple[Any, str]] = []
+        self.changed: list[tuple[tuple[Any, str], Any]] = []
         self._added: dict[int, Added] = {}
         self._batches, self._positions = iter(batches), list(positions)
 
@@ -131,14 +131,12 @@ class Recorder:
         return jax.ShapeDtypeStruct(shape, _compat.stored_dtype(variable))
 
     def next_batch(self, source: Any) -> Any:
-        """The next batch of a worker's own data."""
         try:
             return next(self._batches)
         except StopIteration:
             raise NeedsBatch(source) from None
 
     def lookup(self, variable: Any, ids: Any) -> Any:
-        """Rows of a variable."""
         at = self._places(variable, ids)
         if at is None:
             return jnp.take(_compat.read(variable), ids, axis=0, mode="fill")
@@ -215,7 +213,7 @@ class Recorder:
             exact = jnp.asarray(value, _compat.stored_dtype(variable))
             self._added[id(variable)] = Added(known.total + exact, after, is_sum)
 
-    def changes(self, scope: Any) -> list[tuple[Any, str, Any]]:
+    def changes(self, scope: Any) -> list[tuple[tuple[Any, str], Any]]:
         """The variables that the function has written, and how."""
         found = []
         pushed = {id(variable) for push, _ in self.pushes for variable in push.variables}
@@ -226,13 +224,13 @@ class Recorder:
                 continue  # traced again later, or a table, whose rows optimizers change
             added = self._added.get(id(variable))
             if added and added.is_sum and added.total is not None and new is added.value:
-                found.append((variable, "add", jnp.broadcast_to(added.total, shape)))
+                found.append(((variable, "add"), jnp.broadcast_to(added.total, shape)))
             elif (added and added.is_sum and added.total is None) or _accumulates(variable):
-                found.append((variable, "add", change(new, old)))
+                found.append(((variable, "add"), change(new, old)))
             elif id(variable) in pushed:
                 raise _both(variable)
             else:
-                found.append((variable, "set", new))
+                found.append(((variable, "set"), new))
         return found
 
 
@@ -332,12 +330,18 @@ class Recorded:
 
     captured: Captured
     result: Any
-    pushes: tuple[tuple[Push, tuple[int, ...]], ...]  # optimizer and variables; gradients
-    writes: tuple[tuple[Any, str, int], ...]  # variable, "set" or "add", value
+    pushes: tuple[tuple[Push, Sequence[int]], ...]  # optimizer and variables; gradients
+    writes: tuple[tuple[tuple[Any, str], int], ...]  # variable and "set" or "add"; value
     batches: tuple[tuple[Any, Any], ...]  # iterator, what the batch looks like
     tables: tuple[Table, ...]  # variables that arrive as rows
     lookups: tuple[tuple[Any, int], ...]  # table, ids
-    checks: tuple[tuple[Check, tuple[int, ...]], ...]  # condition; whether it holds, message
+    checks: tuple[tuple[Check, Sequence[int]], ...]  # condition; whether it holds, message
+
+    @property
+    def result_outputs(self) -> list[int]:
+        """The outputs that are in the result, in order."""
+        leaves = jax.tree.leaves(self.result)
+        return sorted({leaf.output for leaf in leaves if isinstance(leaf, Position)})
 
 
 def record(
@@ -399,13 +403,12 @@ def _captured(
         taken, rest = leaves[: len(arrays)], leaves[len(arrays) :]
         recorder.begin(tree.unflatten(rest[: len(batches)]), rest[len(batches) :])
         result = fn(taken)
-        changes = recorder.changes(_compat.get_stateless_scope())
-        recorder.changed = [(variable, kind) for variable, kind, _ in changes]
+        recorder.changed = recorder.changes(_compat.get_stateless_scope())
         # Static values keep their place in the tree; variables are not part of it.
         return {
             "result": result,
             "grads": [grads for _, grads in recorder.pushes],
-            "changes": [value for *_, value in changes],
+            "changes": [value for _, value in recorder.changed],
             "ids": [ids for _, ids in recorder.lookups],
             "checks": [found for _, found in recorder.checks],
         }
@@ -420,25 +423,17 @@ def _recorded(captured: Captured, recorder: Recorder) -> Recorded:
         lambda leaf: leaf.output if isinstance(leaf, Position) else leaf,
         {key: found[key] for key in ("grads", "changes", "ids", "checks")},
     )
+
+    def numbered(noted: Sequence[Any], key: str) -> tuple[Any, ...]:
+        return tuple(zip([what for what, _ in noted], numbers[key], strict=True))
+
     return Recorded(
         captured,
         found["result"],
-        tuple(
-            (push, tuple(grads))
-            for (push, _), grads in zip(recorder.pushes, numbers["grads"], strict=True)
-        ),
-        tuple(
-            (variable, kind, value)
-            for (variable, kind), value in zip(recorder.changed, numbers["changes"], strict=True)
-        ),
+        numbered(recorder.pushes, "grads"),
+        numbered(recorder.changed, "changes"),
         tuple(recorder.inputs.batches),
         tuple(recorder.inputs.tables.values()),
-        tuple(
-            (variable, ids)
-            for (variable, _), ids in zip(recorder.lookups, numbers["ids"], strict=True)
-        ),
-        tuple(
-            (check, tuple(found))
-            for (check, _), found in zip(recorder.checks, numbers["checks"], strict=True)
-        ),
+        numbered(recorder.lookups, "ids"),
+        numbered(recorder.checks, "checks"),
     )

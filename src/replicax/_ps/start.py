@@ -8,7 +8,6 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -79,9 +78,8 @@ def start(
         cluster = _on_ray(size, address, resources or {})
     else:
         cluster = _started(size)
-    if is_given:
-        name_folder(settings)
-    elif (folder := own_folder(settings, getattr(cluster, "folder", None))) is not None:
+    folder = name_folder(settings, getattr(cluster, "folder", None))
+    if folder is not None and not is_given:  # its servers are killed with it
         weakref.finalize(cluster, shutil.rmtree, folder, ignore_errors=True)
     # If somebody else starts processes or machines, the cluster knows how long that may take.
     patience = None if is_given or address else PATIENCE
@@ -100,7 +98,11 @@ def _engine(
 ) -> Engine:
     """The connections to a cluster, which may still start `meanwhile`."""
     code: list[bytes] = []
-    told = partial(_told, settings, code)
+
+    def told() -> bytes:
+        """What a member is told on a new connection: the settings, and the code so far."""
+        return cloudpickle.dumps({**settings, "code": code})
+
     dial = Dialer(cluster.secret, settings["run"], {"role": "chief"}, told)
     client = Client(dial, [()] * cluster.num_servers)
     steady = SteadyClient(client)
@@ -112,11 +114,6 @@ def _engine(
     return Engine(
         cluster, dial, client, steady, store, recoveries, resolver, patience, meanwhile, platform
     )
-
-
-def _told(settings: dict[str, Any], code: list[bytes]) -> bytes:
-    """What a member is told on a new connection: the settings, and the code so far."""
-    return cloudpickle.dumps({**settings, "code": code})
 
 
 def _has_servers(resolver: Any) -> bool:
@@ -215,7 +212,7 @@ def keeping(
 ) -> dict[str, Any]:
     """The settings of snapshots, and of how many replicas each server has on others.
 
-    `snapshot_dir` is None for a folder that `own_folder` makes; `snapshot_seconds` None or 0 for no
+    `snapshot_dir` is None for the folder of `name_folder`; `snapshot_seconds` None or 0 for no
     snapshots.
     """
     if snapshot_seconds is not None and snapshot_seconds < 0:
@@ -238,23 +235,13 @@ def keeping(
     }
 
 
-def own_folder(settings: dict[str, Any], within: str | None = None) -> str | None:
-    """Make a private folder for snapshots if none was given, to be removed at the end.
+def name_folder(settings: dict[str, Any], within: str | None = None) -> str | None:
+    """Name a folder for snapshots if none was given: each server makes it on its machine.
 
-    It is entered into the settings.
+    The name is entered into the settings. A server that hears of the end removes the folder.
     """
     if settings["snapshot_dir"] is not None or not settings["snapshot_seconds"]:
         return None
-    settings["snapshot_dir"] = tempfile.mkdtemp(prefix=_PREFIX, dir=within)
-    return settings["snapshot_dir"]
-
-
-def name_folder(settings: dict[str, Any]) -> None:
-    """Name a folder that each server makes on its machine, and removes after the run.
-
-    This program may end before its servers, which others have started. The name is entered into the
-    settings.
-    """
-    if settings["snapshot_dir"] is None and settings["snapshot_seconds"]:
-        name = f"{_PREFIX}{settings['run']}"
-        settings["snapshot_dir"] = os.path.join(tempfile.gettempdir(), name)
+    folder = os.path.join(within or tempfile.gettempdir(), f"{_PREFIX}{settings['run']}")
+    settings["snapshot_dir"] = folder
+    return folder

@@ -41,7 +41,6 @@ class PassOfWorkers:
         self.is_begun = False
 
     def take(self) -> Any:
-        """The iterator, for a closure that takes its next batch."""
         self.is_begun = True
         return self.iterator
 
@@ -97,34 +96,34 @@ class WorkerDataAdapter(DatasetAdapter):
 
 
 def steps_maker(coordination: Coordination, store: ServerStore) -> Callable[[Any, str], Any]:
-    """The maker of a model's step functions."""
-    scheduler = StepScheduler(coordination, store)
-    return lambda model, kind: ClosureSteps(model, kind, scheduler)
+    flushes = Flushes(store)
+    return lambda model, kind: ClosureSteps(model, kind, coordination, flushes)
 
 
 @final
 class ClosureSteps:
     """A model's train, test or predict function: `(state, iterator) -> (logs, state)`."""
 
-    def __init__(self, model: Any, kind: str, scheduler: StepScheduler) -> None:
+    def __init__(self, model: Any, kind: str, coordination: Coordination, flushes: Flushes) -> None:
         _refuse_python(model)
-        self._model, self._kind, self._scheduler = model, kind, scheduler
+        self._model, self._kind = model, kind
+        self._coordination, self._flushes = coordination, flushes
         self._waiting: deque[tuple[RemoteValue, int]] = deque()
         self._pace = paced(model, kind, _compat.strategy_of(model).extended.distribution)
-        self._newest = Newest()
+        self._newest: list[Any] = []  # the logs of the last step that has ended
         step = own_step(model, kind)
         self._step, self._step_of_own = step, lambda iterator: step(next(iterator))
         # New keys for each function, because `compile` may have changed everything.
         self._key, self._key_of_own = object(), object()
         if kind == "train" and model.optimizer.built:
-            scheduler.host(model.optimizer, model.trainable_variables)
+            coordination.engine.store.optimizer(model.optimizer, model.trainable_variables)
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
         batches = self._pace.take(iterator, self._model.steps_per_execution)
         results = [self._scheduled(batch) for batch in batches]
-        if not self._newest.logs:
+        if not self._newest:
             self._take_one()
-        logs = self._newest.logs[0]
+        logs = self._newest[0]
         if self._kind == "predict":
             later = [LaterArray(results, index) for index in range(len(jax.tree.leaves(logs)))]
         else:
@@ -134,58 +133,51 @@ class ClosureSteps:
     def _scheduled(self, batch: Any) -> RemoteValue:
         source = promised(batch)
         if source is None:
-            result = self._scheduler.schedule(self._key, self._step, (batch,))
+            call = self._step, self._key, (batch,)
         else:
-            result = self._scheduler.schedule(self._key_of_own, self._step_of_own, (source.take(),))
+            call = self._step_of_own, self._key_of_own, (source.take(),)
+        result = self._coordination.submit(self._coordination.tracer.traced(*call, {}))
         # From here on, because tracing reads variables and waits for earlier closures.
-        self._scheduler.before_access(self.flush)
+        self._flushes.add(self.flush)
         self._waiting.append((result, rows_of(batch) if source is None else 0))
-        while len(self._waiting) > self._scheduler.under_way():
+        lanes = self._coordination.num_workers * self._coordination.closures_in_flight
+        while len(self._waiting) > lanes * AHEAD:
             self._take_one()
         return result
 
     def _take_one(self) -> None:
         result, rows = self._waiting.popleft()
-        self._newest.logs[:] = [result.fetch()]
+        self._newest[:] = [result.fetch()]
         self._pace.did(1, rows)
 
     def flush(self) -> None:
         """Wait for everything that was scheduled."""
         # Reads during the wait come from the tracing of a closure.
-        self._scheduler.access(self.flush)
+        self._flushes.remove(self.flush)
         while self._waiting:
             self._take_one()
-        self._scheduler.settle()
+        self._coordination.barrier()
 
     def abandon(self) -> None:
         """After a failure, stop what is under way and drop pending errors."""
         self._waiting.clear()
-        self._scheduler.access(self.flush)
-        self._scheduler.abandon()
+        self._flushes.remove(self.flush)
+        self._coordination.abandon()
 
     def forget(self) -> None:
-        """The end of a call."""
         self.flush()
-        self._newest = Newest()
-
-
-@final
-class Newest:
-    """The logs of the last step that has ended; none before the first."""
-
-    def __init__(self) -> None:
-        self.logs: list[Any] = []
+        self._newest = []
 
 
 @final
 class LaterLog:
     """A number in the logs: that of the last ended step at the time of reading."""
 
-    def __init__(self, newest: Newest, index: int) -> None:
+    def __init__(self, newest: Sequence[Any], index: int) -> None:
         self._newest, self._index = newest, index
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.asarray(jax.tree.leaves(self._newest.logs[0])[self._index], dtype=dtype)
+        return np.asarray(jax.tree.leaves(self._newest[0])[self._index], dtype=dtype)
 
     def __float__(self) -> float:
         return float(self.__array__())
@@ -218,53 +210,31 @@ def _refuse_python(model: Any) -> None:
 
 
 @final
-class StepScheduler:
-    """Schedules the steps of Keras' loops, and waits for them before variables are read.
+class Flushes:
+    """The waits for steps under way that a read or write of a variable begins with.
 
     Only the thread that has scheduled steps waits for them: a lane that traces a further program
     reads variables, too, and must not wait for itself.
     """
 
-    def __init__(self, coordination: Coordination, store: ServerStore) -> None:
-        self._coordination, self._store = coordination, store
-        flushes: list[tuple[int, Callable[[], None]]] = []
-        self._flushes = flushes
+    def __init__(self, store: ServerStore) -> None:
+        known: list[tuple[int, Callable[[], None]]] = []
+        self._known = known
 
         def flush_all() -> None:  # the store must not refer to the strategy
             here = threading.get_ident()
-            for thread, flush in flushes[:]:  # a flush takes itself out
+            for thread, flush in known[:]:  # a flush takes itself out
                 if thread == here:
                     flush()
 
         store.before_access = flush_all
 
-    def schedule(self, key: Any, fn: Callable[..., Any], args: Sequence[Any]) -> RemoteValue:
-        """Run `fn(*args)` on a worker."""
-        task = self._coordination.tracer.traced(fn, key, args, {})
-        return self._coordination.submit(task)
-
-    def under_way(self) -> int:
-        """The good number of closures under way."""
-        return self._coordination.num_workers * self._coordination.closures_in_flight * AHEAD
-
-    def before_access(self, flush: Callable[[], None]) -> None:
+    def add(self, flush: Callable[[], None]) -> None:
         """Call `flush` before this thread reads or writes a variable."""
-        known = threading.get_ident(), flush
-        if known not in self._flushes:
-            self._flushes.append(known)
+        here = threading.get_ident(), flush
+        if here not in self._known:
+            self._known.append(here)
 
-    def access(self, flush: Callable[[], None]) -> None:
-        """Stop the calls before accesses."""
-        self._flushes[:] = [known for known in self._flushes if known[1] != flush]
-
-    def host(self, optimizer: Any, variables: Sequence[Any]) -> None:
-        """Let the servers run an optimizer."""
-        self._store.optimizer(optimizer, variables)
-
-    def abandon(self) -> None:
-        """Cancel what is scheduled, and wait for what runs."""
-        self._coordination.abandon()
-
-    def settle(self) -> None:
-        """After all closures have ended, make their updates visible."""
-        self._coordination.barrier()
+    def remove(self, flush: Callable[[], None]) -> None:
+        """Call it no more."""
+        self._known[:] = [known for known in self._known if known[1] != flush]

@@ -17,7 +17,7 @@ import numpy as np
 from replicax._core.host_calls import Check
 from replicax._cpu import kernels
 from replicax._program.compiling import compile_for, compiled
-from replicax._ps.buffers import array_of, raw
+from replicax._ps.buffers import Reply, array_of, raw
 from replicax._ps.data.worker_data import Ended, NeedsProgram, Readers
 from replicax._ps.hosts.contact import Dialer
 from replicax._ps.programs import check_narrow, taken
@@ -27,9 +27,6 @@ from replicax._ps.store.servers import Client
 
 if TYPE_CHECKING:
     from replicax._net import Message
-
-Reply = tuple[dict[str, Any], Sequence[Any]]
-
 
 _of_this_process: weakref.WeakValueDictionary[str, Compiled] = weakref.WeakValueDictionary()
 _one_at_a_time = threading.Lock()
@@ -107,7 +104,6 @@ class Worker:
         }
 
     def handle(self, caller: Any, message: Message) -> Reply:
-        """Answer one message."""
         return self._handlers[message.op](caller, message)
 
     def _servers(self, caller: Any, message: Message) -> Reply:
@@ -180,7 +176,8 @@ class Worker:
             values, found = ahead[2], []
         else:
             values, found, clocks = traffic.trip(closure, outputs=None, wanted=rows, pull=True)
-        inputs = _inputs(program.meta["inputs"], values, leaves, found, positions)
+        given = {"value": values, "leaf": leaves, "rows": found, "positions": positions}
+        inputs = [given[kind][index] for kind, index in program.meta["inputs"]]
         with self._computing:
             outputs = [np.asarray(output) for output in program.main(*inputs)]
         for texts, found in program.meta["checks"]:  # before any server is changed
@@ -205,17 +202,6 @@ def _compiled_now(code: bytes) -> Any:
     program = compiled(exported.call)
     compile_for(program, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in exported.in_avals))
     return program
-
-
-def _inputs(
-    wanted: Sequence[Sequence[Any]],
-    values: Sequence[Any],
-    leaves: Sequence[Any],
-    rows: Sequence[Any],
-    positions: Sequence[Any],
-) -> list[Any]:
-    given = {"value": values, "leaf": leaves, "rows": rows, "positions": positions}
-    return [given[kind][index] for kind, index in wanted]
 
 
 def _pickled(error: Exception) -> bytes:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from replicax.cluster_resolver._cloud import (
     COMPLETION_INDEX,
@@ -62,17 +62,25 @@ def detect(environ: Mapping[str, str] | None = None) -> ClusterResolver | None:
         >>> detect({})
     """
     variables = os.environ if environ is None else environ
-    kinds: list[tuple[Callable[[_Environ], bool], Callable[[], ClusterResolver]]] = [
-        (_is_tf_config, lambda: TFConfigClusterResolver(environ=environ)),
-        (_is_slurm_step, lambda: SlurmClusterResolver(environ=environ)),
-        (_is_mpi, lambda: MPIClusterResolver(environ=environ)),
-        (_is_sagemaker, lambda: SageMakerClusterResolver(environ=environ)),
-        # Before Kubernetes, because each of several slices is a Job of its own.
-        (_is_tpu_pod, lambda: TPUClusterResolver(environ=environ)),
-        (_is_kubernetes_job, lambda: KubernetesClusterResolver(environ=environ)),
-        (lambda _: environ is None and chips_on_bus() > 0, TPUClusterResolver),
-    ]
-    return next((make() for fits, make in kinds if fits(variables)), None)
+    kind: Any
+    if _is_tf_config(variables):
+        kind = TFConfigClusterResolver
+    elif _is_slurm_step(variables):
+        kind = SlurmClusterResolver
+    elif mpi_rank(variables) is not None:
+        kind = MPIClusterResolver
+    elif {HOSTS, CURRENT_HOST} <= variables.keys():
+        kind = SageMakerClusterResolver
+    # Before Kubernetes, because each of several slices is a Job of its own.
+    elif _is_tpu_pod(variables):
+        kind = TPUClusterResolver
+    elif {SERVICE_HOST, COMPLETION_INDEX} <= variables.keys():
+        kind = KubernetesClusterResolver
+    elif environ is None and chips_on_bus() > 0:
+        kind = TPUClusterResolver
+    else:
+        return None
+    return kind(environ=environ)
 
 
 def _is_tf_config(environ: _Environ) -> bool:
@@ -85,7 +93,7 @@ def _is_tf_config(environ: _Environ) -> bool:
 
 
 def _is_slurm_step(environ: _Environ) -> bool:
-    if not all(name in environ for name in (PROCID, STEP_NODELIST, STEP_NUM_TASKS)):
+    if not {PROCID, STEP_NODELIST, STEP_NUM_TASKS} <= environ.keys():
         return False
     # `mpirun` in an allocation starts one helper per node with `srun`, and the ranks inherit the
     # helper's variables. They are of the step itself only if both count the same ranks.
@@ -94,18 +102,6 @@ def _is_slurm_step(environ: _Environ) -> bool:
     return mpi is None or ours == (str(mpi.rank), str(mpi.size))
 
 
-def _is_mpi(environ: _Environ) -> bool:
-    return mpi_rank(environ) is not None
-
-
-def _is_sagemaker(environ: _Environ) -> bool:
-    return HOSTS in environ and CURRENT_HOST in environ
-
-
 def _is_tpu_pod(environ: _Environ) -> bool:
     hosts = environ.get(PROCESS_ADDRESSES) or environ.get(WORKER_HOSTNAMES, "")
     return "," in hosts or (bool(hosts) and environ.get(NUM_SLICES, "1") != "1")
-
-
-def _is_kubernetes_job(environ: _Environ) -> bool:
-    return SERVICE_HOST in environ and COMPLETION_INDEX in environ

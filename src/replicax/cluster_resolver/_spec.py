@@ -192,8 +192,10 @@ def _list_or_dict(tasks: _Tasks) -> list[str] | dict[int, str]:
 
 
 def _read_jobs(cluster: object) -> tuple[tuple[str, _Tasks], ...]:
+    if not isinstance(cluster, Mapping):
+        raise ClusterSpecError.of("cluster", f"a mapping such as {_EXAMPLE}", cluster)
     jobs: dict[str, _Tasks] = {}
-    for job, tasks in _entries(cluster):
+    for job, tasks in cast("Mapping[str, object]", cluster).items():
         if not _is_name(job):
             raise ClusterSpecError(
                 "The name of a job must be a text such as 'worker', 'chief', 'ps' or 'evaluator', "
@@ -202,12 +204,6 @@ def _read_jobs(cluster: object) -> tuple[tuple[str, _Tasks], ...]:
         jobs[job] = tuple(sorted(_read_tasks(job, tasks)))
     _check_addresses_differ(jobs)
     return tuple(sorted(jobs.items()))
-
-
-def _entries(cluster: object) -> Iterator[tuple[str, object]]:
-    if not isinstance(cluster, Mapping):
-        raise ClusterSpecError.of("cluster", f"a mapping such as {_EXAMPLE}", cluster)
-    yield from cast("Mapping[str, object]", cluster).items()
 
 
 def _read_tasks(job: str, tasks: object) -> Iterator[tuple[int, str]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 from replicax._core.errors import ClusterSpecError
 from replicax.cluster_resolver._base import ClusterResolver
 from replicax.cluster_resolver._cloud import Fetch, fetch_json
-from replicax.cluster_resolver._spec import ClusterSpec, cluster_name
+from replicax.cluster_resolver._spec import ClusterSpec, JaxProcess, cluster_name
 from replicax.cluster_resolver._tpu_slice import (
     PCI_DEVICES,
     PROCESS_ADDRESSES,
@@ -24,8 +24,6 @@ from replicax.cluster_resolver._tpu_slice import (
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from replicax.cluster_resolver._spec import JaxProcess
 
 # The fallback for programs that are not to be changed; an argument wins.
 _FALLBACK = "RX_TPU_FALLBACK"
@@ -177,7 +175,8 @@ class TPUClusterResolver(ClusterResolver):
         spec = self.cluster_spec()
         if self._slice is None or not spec:
             return None
-        return self._slice.process(spec.task_address(self._job, 0), self.task_id or 0)
+        first = spec.task_address(self._job, 0)
+        return JaxProcess(first, self._slice.num_hosts, self.task_id or 0)
 
     def cluster_name(self) -> str:
         """The name of the cluster; of several slices, whose hosts know only some, of the first."""

@@ -15,7 +15,6 @@ from typing import Any, final
 from replicax._core.errors import ClusterError, ClusterSpecError
 from replicax.cluster_resolver._base import number_of, text_of
 from replicax.cluster_resolver._cloud import Fetch, Request
-from replicax.cluster_resolver._spec import JaxProcess
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 PROCESS_ADDRESSES = "TPU_PROCESS_ADDRESSES"
@@ -75,10 +74,6 @@ class TpuSlice:
         known = {first + number: host for number, host in enumerate(self.hosts)}
         return {0: self.coordinator, **known} if self.coordinator else known
 
-    def process(self, coordinator: str, number: int) -> JaxProcess:
-        """The process of a JAX cluster that this host trains as."""
-        return JaxProcess(coordinator, self.num_hosts, number)
-
 
 def slice_of(variables: Mapping[str, str], chips: int) -> TpuSlice:
     """The TPU that environment variables describe; they may leave out the `chips` of this host."""
@@ -135,25 +130,24 @@ def from_metadata(ask: Callable[[str], Any]) -> dict[str, str]:
     return known
 
 
-def metadata_asker(variables: Mapping[str, str], fetch: Fetch) -> tuple[str, Callable[[str], Any]]:
-    """The address of the metadata server, and a function that asks it for an attribute."""
-    host = variables.get("GCE_METADATA_HOST") or variables.get("GCE_METADATA_IP")
-    place = f"http://{host or 'metadata.google.internal'}/computeMetadata/v1/instance/attributes"
-    return place, lambda key: fetch(Request(f"{place}/{key}", {"Metadata-Flavor": "Google"}))
-
-
 def ask_metadata(variables: Mapping[str, str], fetch: Fetch) -> tuple[dict[str, str], str]:
     """The metadata server's answer, or nothing; and a sentence on how it came or failed."""
-    place, ask = metadata_asker(variables, fetch)
+    host = variables.get("GCE_METADATA_HOST") or variables.get("GCE_METADATA_IP")
+    place = f"http://{host or 'metadata.google.internal'}/computeMetadata/v1/instance/attributes"
+    flavor = {"Metadata-Flavor": "Google"}
     try:
-        return from_metadata(ask), f"{place}: answered"
+        known = from_metadata(lambda key: fetch(Request(f"{place}/{key}", flavor)))
+        return known, f"{place}: answered"
     except ClusterError as error:
         return {}, str(error).partition(". ")[0]
 
 
 def chips_on_bus(devices: Path = PCI_DEVICES) -> int:
     """How many TPU chips this machine has, counted as JAX counts them."""
-    return sum(_read(device / "vendor") == _GOOGLE and _is_chip(device) for device in _all(devices))
+    return sum(
+        _read(device / "vendor") == _GOOGLE and _read(device / "device") in _CHIPS
+        for device in devices.glob("*")
+    )
 
 
 def _check_number(worker: int, hosts: int, listed_in: str, slice_id: int, slices: int) -> None:
@@ -162,17 +156,6 @@ def _check_number(worker: int, hosts: int, listed_in: str, slice_id: int, slices
             f"Worker {worker} of slice {slice_id} is not among the {hosts} hosts in {listed_in} "
             f"and the {slices} slices. Leave the variables as Google Cloud sets them."
         )
-
-
-def _is_chip(device: Path) -> bool:
-    return _read(device / "device") in _CHIPS
-
-
-def _all(devices: Path) -> list[Path]:
-    try:
-        return sorted(devices.iterdir())
-    except OSError:
-        return []
 
 
 def _read(path: Path) -> str:

@@ -60,7 +60,6 @@ class Batch:
 
     @property
     def text(self) -> str:
-        """The batch script."""
         asked = {
             "job-name": self.name or _plain(name_of(self.script)),
             "nodes": self.nodes,
@@ -176,7 +175,6 @@ class Manifests:
 
     @property
     def text(self) -> str:
-        """All manifests, as YAML."""
         made = [self._ray_job()] if self.ps else [self._secret(), self._job_set()]
         return "---\n".join(to_yaml(one) for one in made)
 

@@ -137,7 +137,6 @@ class FarProcess:
         Thread(target=self._speak, args=(started, orders), daemon=True).start()
 
     def poll(self) -> int | None:
-        """Its exit code, if it has ended."""
         return self.returncode
 
     wait = poll  # none of it is here

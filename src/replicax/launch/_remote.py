@@ -176,8 +176,7 @@ def _run(planned: ProcessPlan, launcher: _Launcher, signals: Signals) -> int:
         worker = Worker.start(planned, watcher, captures=False)
         with closing(worker):
             while not worker.is_done:
-                sources = [*launcher.descriptors, *worker.descriptors(output=False)]
-                readable = wait(sources, None, _BETWEEN_LOOKS)
+                readable = wait(launcher.descriptors, None, _BETWEEN_LOOKS)
                 now = time.monotonic()
                 asked = launcher.asks(readable, now)
                 # This machine may be shut down.

@@ -67,13 +67,13 @@ def test_results_are_fetched(queue, put):
 
 
 def test_done_when_nothing_waits_or_runs(queue, put):
-    assert queue.done()
+    assert queue.wait(0)
     put()
-    assert not queue.done()
+    assert not queue.wait(0)
     closure = queue.get(0)
-    assert not queue.done()
+    assert not queue.wait(0)
     queue.mark_finished(closure, None)
-    assert queue.done()
+    assert queue.wait(0)
 
 
 def test_wait_with_nothing_scheduled_and_again(queue):
@@ -119,7 +119,7 @@ def test_an_error_ends_the_wait_for_room(put):
     queue.mark_failed(failing, ValueError("bad"))
     with pytest.raises(ValueError, match="bad"):
         third.result()
-    assert queue.done()
+    assert queue.wait(0)
 
 
 def test_what_is_put_back_is_the_next(queue, put):
@@ -143,10 +143,10 @@ def test_what_has_to_come_later_is_put_back_behind_all_others(queue, put):
 def test_an_error_is_raised_once(queue, put, ask):
     failing = put()
     queue.mark_failed(queue.get(0), ValueError("bad"))
-    ask = {"put": put, "wait": queue.wait, "done": queue.done}[ask]
+    ask = {"put": put, "wait": queue.wait, "done": lambda: queue.wait(0)}[ask]
     with pytest.raises(ValueError, match="bad"):
         ask()
-    assert queue.done()
+    assert queue.wait(0)
     assert queue.wait()
     assert status(failing) is RemoteValueStatus.ABORTED
     good = put()
@@ -250,7 +250,7 @@ def test_an_error_of_no_closure_cancels_all(queue, put):
     closure = put()
     queue.mark_failed(None, UnavailableError("a server is gone", "/job:ps/task:0"))
     with pytest.raises(UnavailableError, match="a server is gone"):
-        queue.done()
+        queue.wait(0)
     with pytest.raises(CancelledError, match="UnavailableError: a server is gone"):
         closure.value.fetch()
 

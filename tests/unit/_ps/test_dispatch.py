@@ -26,8 +26,7 @@ def coordination():
 def test_nothing_is_started_before_the_first_task(coordination):
     assert coordination.done()
     assert coordination.wait()
-    coordination.barrier()
-    assert (coordination.opened, coordination.barriers) == ([], 0)
+    assert coordination.opened == []
     assert coordination.submit(lambda lane: 3).fetch() == 3
     assert len(coordination.opened) == 2
 
@@ -67,20 +66,6 @@ def test_a_worker_joins(coordination):
     values = [coordination.submit(lambda lane: (all_three.wait(), lane.worker)) for _ in range(3)]
     assert {value.fetch()[1] for value in values} == {0, 1, 2}
     assert len(lane_threads()) == 3
-
-
-def test_a_barrier_restores_a_server_that_is_gone(coordination):
-    gone = [1]
-
-    def barrier():
-        if gone:
-            raise ServerGone(gone.pop())
-        coordination.barriers += 1
-
-    coordination.new_epoch = barrier
-    coordination.submit(lambda lane: 1)
-    coordination.barrier()
-    assert (coordination.restored, coordination.barriers) == ([1], 1)
 
 
 def test_a_server_that_will_not_come_back_is_raised_by_all_three(coordination):

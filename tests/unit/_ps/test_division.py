@@ -7,7 +7,7 @@ import pytest
 
 import replicax as rx
 from replicax._core.errors import ClosureInputError, UsageError
-from replicax._ps.data.splits import Division, divisible
+from replicax._ps.data.splits import Division, Place, divisible
 
 Dataset = rx.data.Dataset
 
@@ -35,7 +35,7 @@ def test_data_whose_elements_can_be_gone_to_is_divided_into_runs():
     assert (division.by, division.parts, division.count) == ("runs", 1, 10)
     whole = [batch.tolist() for batch in dataset]  # epoch 0
     node = division.agreed(dataset, 0)
-    start, stop, batches = division.batches(node, 0, part=0, start=4, stop=7)
+    start, stop, batches = division.batches(node, 0, Place(0, 4, 7))
     assert (start, stop) == (4, 7)
     assert [batch.tolist() for batch in batches] == whole[4:7]
 
@@ -47,7 +47,7 @@ def test_only_the_elements_of_a_run_are_made():
     dataset = noted.skip(1).take(9).batch(2).prefetch(1)
     division = division_of(dataset)
     assert division.by == "runs"
-    _, _, batches = division.batches(division.agreed(dataset, 0), 0, part=0, start=1, stop=3)
+    _, _, batches = division.batches(division.agreed(dataset, 0), 0, Place(0, 1, 3))
     assert [[part.tolist() for part in batch] for batch in batches] == [
         [[3, 4], [8, 9]],
         [[5, 6], [10, 11]],
@@ -66,9 +66,8 @@ def test_only_the_elements_of_a_run_are_made():
 def test_data_that_has_to_be_read_in_order_is_read_by_all(dataset, count):
     division = division_of(dataset)
     assert (division.by, division.count) == ("turn", count)
-    start, stop, batches = division.batches(
-        division.agreed(divisible(dataset), 0), 0, part=0, start=1, stop=2
-    )
+    node = division.agreed(divisible(dataset), 0)
+    start, stop, batches = division.batches(node, 0, Place(0, 1, 2))
     assert (start, stop) == (0, None)
     assert len(list(batches)) == len(list(divisible(dataset)))
 
@@ -87,7 +86,7 @@ def test_files_are_parts_if_there_are_enough(tmp_path):
     lines = [
         line
         for part in range(3)
-        for batch in division.batches(node, 0, part=part, start=0, stop=None)[2]
+        for batch in division.batches(node, 0, Place(part, 0, None))[2]
         for line in batch
     ]
     assert sorted(lines) == sorted(f"{f}.{n}" for f, k in enumerate([3, 0, 5]) for n in range(k))
@@ -103,7 +102,7 @@ def test_a_hint_leaves_all_batches_to_be_given_out():
     dataset = with_policy(Dataset.range(6).shard(hint, hint).batch(2), "HINT")
     division = division_of(dataset, num_splits=4)
     assert division.by != "files" and division.parts == 1
-    _, _, batches = division.batches(division.agreed(dataset, 0), 0, part=0, start=0, stop=3)
+    _, _, batches = division.batches(division.agreed(dataset, 0), 0, Place(0, 0, 3))
     assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5]]
 
 
@@ -116,7 +115,7 @@ def test_seeds_that_nobody_gave_are_those_of_the_coordinator():
     node, other = division.agreed(mine, 0), division.agreed(theirs, 1)
     for epoch in (0, 1):
         first, second = (
-            [b.tolist() for b in division.batches(n, epoch, part=0, start=0, stop=6)[2]]
+            [b.tolist() for b in division.batches(n, epoch, Place(0, 0, 6))[2]]
             for n in (node, other)
         )
         assert first == second

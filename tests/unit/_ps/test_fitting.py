@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from replicax._ps.steps import StepScheduler
+from replicax._ps.steps import Flushes
 
 from lane_fakes import in_thread
 
 
 def test_what_several_models_have_under_way_is_waited_for_by_who_scheduled_it():
     store, called = SimpleNamespace(), []
-    scheduler = StepScheduler(SimpleNamespace(), store)
+    flushes = Flushes(store)
     first, second = (lambda: called.append("first")), (lambda: called.append("second"))
     for flush in (first, second, first):
-        scheduler.before_access(flush)
+        flushes.add(flush)
     store.before_access()
     assert called == ["first", "second"]
     in_thread(store.before_access).result()  # a lane: it would wait for itself
     assert called == ["first", "second"]
-    scheduler.access(first)
+    flushes.remove(first)
     store.before_access()
     assert called == ["first", "second", "second"]

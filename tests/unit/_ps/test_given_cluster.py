@@ -169,7 +169,7 @@ def test_a_worker_cannot_be_added(cluster):
         ({"ps": ["a:1"], "master": ["b:1"]}, "Disallowed task type found in the cluster"),
         (
             {"ps": ["a:1"], "worker": ["b:1"], "chief": ["c:1", "d:1"]},
-            "2 tasks of 'chief'",
+            "at most one 'chief'",
         ),
         ({"ps": ["a:1"], "worker": {1: "b:1"}}, "address of 'worker'"),
     ],

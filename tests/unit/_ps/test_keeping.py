@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import tempfile
 
@@ -11,7 +10,7 @@ import pytest
 
 from replicax._core.errors import UsageError
 from replicax._ps.hosts.member import ServerNode
-from replicax._ps.start import keeping, name_folder, own_folder
+from replicax._ps.start import keeping, name_folder
 
 USUAL = {
     "snapshot_dir": None,
@@ -34,20 +33,12 @@ def test_what_contradicts_itself_is_refused(arguments, message):
         keeping(**{**USUAL, **arguments})
 
 
-def test_each_run_has_a_name_and_a_folder_that_others_cannot_read():
+def test_each_run_has_a_name_and_a_folder_that_servers_make():
     settings, other = keeping(**USUAL), keeping(**USUAL)
     assert settings["run"] != other["run"]
-    folder = own_folder(settings)
-    assert folder is not None and settings["snapshot_dir"] == folder
-    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
-    shutil.rmtree(folder)
-
-
-def test_servers_of_others_get_a_name_and_make_the_folder_themselves():
-    settings = keeping(**USUAL)
-    name_folder(settings)
-    assert settings["run"] in settings["snapshot_dir"]
-    assert not os.path.exists(settings["snapshot_dir"])
+    folder = name_folder(settings, "/somewhere")
+    assert folder == settings["snapshot_dir"]
+    assert os.path.dirname(folder) == "/somewhere" and settings["run"] in folder
 
 
 def test_the_folder_that_servers_make_is_closed_to_others(monkeypatch, tmp_path):
@@ -68,13 +59,11 @@ def test_a_folder_of_the_user_is_his(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     settings = keeping(**{**USUAL, "snapshot_dir": "kept"})
     assert settings["snapshot_dir"] == str(tmp_path / "kept")  # servers may run elsewhere
-    assert own_folder(settings) is None
-    name_folder(settings)
+    assert name_folder(settings) is None
     assert settings["snapshot_dir"] == str(tmp_path / "kept") and settings["is_kept"]
 
 
 def test_without_snapshots_there_is_no_folder():
     settings = keeping(**{**USUAL, "snapshot_seconds": None})
-    assert own_folder(settings) is None
-    name_folder(settings)
+    assert name_folder(settings) is None
     assert settings["snapshot_dir"] is None

@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 
-import cloudpickle
 import keras
 import numpy as np
 import pytest
@@ -416,13 +415,13 @@ def constrained(asked):
     """Cells that both an optimizer and a constraint of the program are for; one has momenta."""
     asked.create(1, ones(2), "kernel")
     asked.create(2, [1.0, 5.0], "other")
-    recipe = cloudpickle.dumps(Recipe.of(Own(0.5, momentum=0.5)))
-    about = {"id": 0, "iterations": 3, "learning_rate": 0.5, "cells": [], "constrained": False}
-    asked.change("optimizer", about, [recipe])
-    head = {"id": 0, "cells": [[1, 1, True]], "constrained": True}
+    recipe = asked.learn(Recipe.of(Own(0.5, momentum=0.5)))
+    about = {"id": 0, "iterations": 3, "learning_rate": 0.5, "cells": [], "constraint": None}
+    asked.change("attach", {**about, "recipe": recipe})
+    head = {"id": 0, "cells": [[1, 1, True]], "constraint": asked.learn(doubled)}
     momenta = np.array([0.25, 0.5], "float32")
-    asked.change("optimizer", head, [b"", raw(momenta), cloudpickle.dumps(doubled)])
-    asked.change("optimizer", {**head, "cells": [[2, 0, True]], "constrained": False}, [b""])
+    asked.change("attach", head, [raw(momenta)])
+    asked.change("attach", {**head, "cells": [[2, 0, True]], "constraint": None})
     return asked
 
 

@@ -55,7 +55,7 @@ def test_what_changes_nothing_has_no_number(steady):
     steady.call(1, "read", {"cells": []})
     steady.call(1, "tune", {"id": 0, "set": {}})
     assert ["request" in head for _, _, head in steady.client.calls] == [False, False]
-    heads = steady.each("tune", {"set": {"iterations": 1}})
+    heads = [steady.call(server, "tune", {"set": {"iterations": 1}}).head for server in (0, 1)]
     assert [head["request"] for head in heads] == [0, 1]
     assert steady.changes(0) == steady.changes(1) == 1
 

@@ -6,24 +6,24 @@ import types
 
 import pytest
 
-from replicax._ps.steps import StepScheduler
+from replicax._ps.steps import Flushes
 
 
 @pytest.mark.parametrize("loops", [1, 2, 3])
 def test_a_read_waits_for_every_loop_of_its_thread(loops):
     store = types.SimpleNamespace()
-    scheduler = StepScheduler(None, store)
+    flushes = Flushes(store)
     waited = []
 
     def loop(number):
         def flush():  # as `ClosureSteps` does: it takes itself out before it waits
-            scheduler.access(flush)
+            flushes.remove(flush)
             waited.append(number)
 
         return flush
 
     for number in range(loops):
-        scheduler.before_access(loop(number))
+        flushes.add(loop(number))
     store.before_access()
     assert sorted(waited) == list(range(loops))
     store.before_access()

@@ -233,7 +233,6 @@ class PerWorkerIterator(_ForClosures):
 
     @property
     def shapes(self) -> Any:
-        """The shapes and types of a batch."""
         return self.dataset.shapes
 
     def place(self, closure: Closure, number: int, worker: int) -> Place | None:

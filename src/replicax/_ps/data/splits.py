@@ -260,7 +260,6 @@ class Division:
         return cls(by, parts, known, tuple(drawn_seeds(node)), outline(dataset.node))
 
     def splits(self, num_splits: int | None, workers: int) -> Splits:
-        """The splits of a new epoch."""
         if self.by == "files":
             return Splits((part, 0, None) for part in range(self.parts))
         if self.by == "turn" or self.count is None:
@@ -300,17 +299,17 @@ class Division:
         return _in_order(dataset)
 
     def batches(
-        self, node: Node, epoch: int, *, part: int, start: int, stop: int | None
+        self, node: Node, epoch: int, place: Place
     ) -> tuple[int, int | None, Iterator[Any]]:
-        """Batches of a part, from `start` to before `stop`, read ahead by a thread.
+        """Batches of a part from a place to the end of its split, read ahead by a thread.
 
         Returns the number of the first batch, the number after the last, and the batches.
         """
         if self.by == "files":
-            node = with_file_shard(node, self.parts, part)
-        end = stop if self.by == "runs" else None
-        found = run_of(node, start, end)
-        return start if found else 0, end, read(found or node, epoch)
+            node = with_file_shard(node, self.parts, place.part)
+        end = place.stop if self.by == "runs" else None
+        found = run_of(node, place.number, end)
+        return place.number if found else 0, end, read(found or node, epoch)
 
 
 def read(node: Node, epoch: int) -> Iterator[Any]:

@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import cloudpickle
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 _REMEMBERED = 64  # closures that have not ended and may run here again
 
 _OPEN = 3  # runs: one for each lane of a worker, and one just begun
+
+Take = Callable[[Any], Any]
+"""`(place) -> batch`, in one pass."""
+Begin = Callable[[int], Take]
+"""`(epoch) -> take`."""
 
 
 class NeedsProgram(Exception):
@@ -50,8 +56,8 @@ class Readers:
         self._worker = worker
         self._lock = threading.Lock()
         self._payloads: dict[int, bytes] = {}
-        self._data: dict[int, Copy | Shared] = {}
-        self._readers: dict[int, _InOrder | SplitReader] = {}
+        self._data: dict[int, tuple[Begin, Callable[[Any], Any] | None]] = {}
+        self._readers: dict[int, Take] = {}
         # One for each iterator, so that slow data holds up no closure with other data.
         self._reading: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
         self._taken: OrderedDict[int, list[Any]] = OrderedDict()
@@ -106,11 +112,12 @@ class Readers:
 
     def _next(self, source: int, iterator: int, data: int, epoch: int, place: Any) -> list[Any]:
         with with_around(worker=self._worker):
-            reader = self._readers.get(iterator)
-            if reader is None:
-                reader = self._readers[iterator] = self._made(data).begin(epoch)
+            begin, change = self._made(data)
+            take = self._readers.get(iterator)
+            if take is None:
+                take = self._readers[iterator] = begin(epoch)
             try:
-                batch = reader.batch(_place(place))
+                batch = take(_place(place))
             except PartEnded as end:
                 raise Ended(source, end.length) from None
             except StopIteration:
@@ -118,14 +125,19 @@ class Readers:
                     f"The data set of worker {self._worker} has no more batches. Repeat the data "
                     "set, or schedule fewer closures."
                 ) from None
+            if change is not None:
+                batch = change(batch)
         return [np.asarray(leaf) for leaf in jax.tree.leaves(batch)]
 
-    def _made(self, number: int) -> Copy | Shared:
+    def _made(self, number: int) -> tuple[Begin, Callable[[Any], Any] | None]:
         if number not in self._data:
             try:
                 make, change, division = cloudpickle.loads(self._payloads[number])
-                kind: Any = Copy if division is None else Shared
-                self._data[number] = kind(make, change, division, self._worker)
+                if division is None:
+                    begin = Copy(make, self._worker).begin
+                else:
+                    begin = shared(make, division, self._worker)
+                self._data[number] = begin, change
             except Exception as error:
                 raise ClosureInputError(
                     f"Worker {self._worker} cannot make the data set: {error!r}. Fix the function "
@@ -143,49 +155,24 @@ def _fits(leaves: Sequence[np.ndarray], shapes: Sequence[Any]) -> bool:
 
 @final
 class Copy:
-    """A data set of which this worker reads all; each batch is changed, if there is a `change`."""
+    """A data set of which this worker reads all."""
 
-    def __init__(self, make: Any, change: Any, division: None, worker: int) -> None:
-        self._make, self._change = make, change
-        self._made, self._worker = made(make), worker
+    def __init__(self, make: Any, worker: int) -> None:
+        self._make, self._worker = make, worker
+        self._made = made(make)
 
-    def begin(self, epoch: int) -> _InOrder | SplitReader:
-        """Begin a pass."""
+    def begin(self, epoch: int) -> Take:
         if epoch and isinstance(self._made, Iterator):
             self._made = made(self._make)  # a data set made by the function is read once
         node = in_own_order(whole(self._made).prepared(), self._worker)
-        return _InOrder(read(node, epoch), self._change)
+        batches = read(node, epoch)
+        return lambda place: next(batches)
 
 
-@final
-class _InOrder:
-    def __init__(self, batches: Iterator[Any], change: Callable[[Any], Any] | None) -> None:
-        self._batches, self._change = batches, change
-
-    def batch(self, place: Place) -> Any:
-        batch = next(self._batches)
-        return batch if self._change is None else self._change(batch)
-
-
-@final
-class Shared:
-    """A data set that this worker shares; each batch is changed, if there is a `change`."""
-
-    def __init__(self, make: Any, change: Any, division: Division, worker: int) -> None:
-        self._division, self._change = division, change
-        self._node = division.agreed(divisible(made(make)), worker)
-
-    def begin(self, epoch: int) -> _InOrder | SplitReader:
-        """Begin a pass."""
-        node, division, change = self._node, self._division, self._change
-
-        def begin(place: Place) -> Any:
-            start, stop, batches = division.batches(
-                node, epoch, part=place.part, start=place.number, stop=place.stop
-            )
-            return start, stop, batches if change is None else map(change, batches)
-
-        return SplitReader(begin)
+def shared(make: Any, division: Division, worker: int) -> Begin:
+    """A data set that this worker shares."""
+    node = division.agreed(divisible(made(make)), worker)
+    return lambda epoch: SplitReader(partial(division.batches, node, epoch)).batch
 
 
 def _place(told: Any) -> Any:
@@ -235,7 +222,6 @@ class SplitReader:
         self._kept: dict[tuple[int, int], Any] = {}
 
     def batch(self, place: Place) -> Any:
-        """The batch at a place."""
         wanted = place.part, place.number
         if wanted in self._kept:
             return self._kept.pop(wanted)

@@ -126,17 +126,10 @@ class Dialer:
 
     def is_there(self, addresses: Sequence[str]) -> bool:
         """Whether the member that listens there answers."""
-        try:
-            link = self.bare(addresses)
-        except (ConnectionLost, OSError):
-            return False
-        try:
+        with suppress(ConnectionLost, RemoteError, OSError), closing(self.bare(addresses)) as link:
             link.call("ping", timeout=PATIENCE)
             return True
-        except (ConnectionLost, RemoteError):
-            return False
-        finally:
-            link.close()
+        return False
 
 
 class About(NamedTuple):
@@ -249,11 +242,9 @@ class Heartbeat:
         self._pings: dict[tuple[str, int], _Pings] = {}
 
     def start(self) -> None:
-        """Start the thread."""
         threading.Thread(target=self._run, name="replicax-heartbeat", daemon=True).start()
 
     def close(self) -> None:
-        """Stop asking."""
         self._over.set()
 
     def staleness(self) -> Counter[int]:

@@ -34,7 +34,7 @@ from replicax._ps.hosts.cluster import SERVER, WORKER, load_starter
 from replicax._ps.hosts.started_cluster import end_session
 
 if TYPE_CHECKING:
-    from replicax._ps.hosts.member import Endpoint
+    from replicax._ps.hosts.member import Post
 
 _LOOK_AT_PARENT = 1.0
 _PAUSE = 0.5  # seconds before a member that died while starting is started again
@@ -249,7 +249,7 @@ def be_member(
         with os.fdopen(telling, "w") as line:
             try:
                 start, secret = load_starter(plan["starter"]), bytes.fromhex(plan["secret"])
-                endpoint: Endpoint = start(role, index, secret, host=_LOOPBACK)
+                endpoint: Post = start(role, index, secret, host=_LOOPBACK)
                 said: dict[str, Any] = {"addresses": list(endpoint.addresses)}
             except Exception as error:
                 said = {"text": _last_lines(error)}

@@ -38,13 +38,13 @@ from replicax._ps.hosts.cluster import (
 )
 from replicax._ps.hosts.contact import About, ask_about, kill, say_goodbye
 from replicax.cluster_resolver import ClusterResolver, ClusterSpec, detect
+from replicax.cluster_resolver._spec import ROLES as ALL_JOBS
+from replicax.cluster_resolver._spec import check_alone
 
 if TYPE_CHECKING:
-    from replicax._ps.hosts.member import Endpoint
+    from replicax._ps.hosts.member import Post
 
 _log = logging.getLogger("replicax")
-_ALLOWED = ("chief", "worker", "ps", "evaluator")
-_ALONE = ("chief", "evaluator")
 _PATIENCE = 3600.0  # as in TensorFlow: somebody may have to repair a machine first
 _SECONDS_TO_ANSWER = 5.0
 _SECONDS_TO_PART = 2.0
@@ -202,12 +202,13 @@ def check_spec(spec: ClusterSpec) -> None:
     So is one with other jobs than TensorFlow's, no ps or no worker, two chiefs, or a task without
     an address.
     """
-    strange = [job for job in spec.jobs if job not in _ALLOWED]
+    strange = [job for job in spec.jobs if job not in ALL_JOBS]
     if strange:
         raise ClusterSpecError(
             f"Disallowed task type found in the cluster: {strange[0]!r} in {spec}. Use the names "
-            f"{', '.join(_ALLOWED)}."
+            f"{', '.join(ALL_JOBS)}."
         )
+    check_alone(spec)
     for job in JOBS.values():
         if job not in spec.jobs or not spec.num_tasks(job):
             raise ClusterSpecError(
@@ -215,10 +216,6 @@ def check_spec(spec: ClusterSpec) -> None:
                 f'"{job}": ["host:port"].'
             )
     for job in spec.jobs:
-        if job in _ALONE and spec.num_tasks(job) > 1:
-            raise ClusterSpecError(
-                f"The cluster {spec} has {spec.num_tasks(job)} tasks of {job!r}. Keep one address."
-            )
         if None in spec.job_tasks(job):
             raise ClusterSpecError(
                 f"The cluster {spec} lacks an address of {job!r}. List the addresses of all its "
@@ -276,7 +273,7 @@ class Server:
         start: bool = True,
     ) -> None:
         self.server_def = _server_def(server_or_cluster_def, job_name, task_index, protocol)
-        self._endpoint: Endpoint | None = None
+        self._endpoint: Post | None = None
         self._closing = threading.Lock()
         self._ended = threading.Event()
         if start:
@@ -343,7 +340,7 @@ class Server:
         self._endpoint.wait()
         self._close(self._endpoint)
 
-    def _close(self, endpoint: Endpoint) -> None:
+    def _close(self, endpoint: Post) -> None:
         with self._closing:
             if not self._ended.is_set():
                 endpoint.close()

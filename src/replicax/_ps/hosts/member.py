@@ -14,7 +14,7 @@ import secrets
 import shutil
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
@@ -25,7 +25,7 @@ import numpy as np
 from replicax._core.errors import ClusterError
 from replicax._core.machine.startup import begin
 from replicax._net import RequestServer
-from replicax._ps.buffers import raw
+from replicax._ps.buffers import Reply, raw
 from replicax._ps.hosts.cluster import Member, place_of
 from replicax._ps.hosts.contact import Presence, server_context
 from replicax._ps.server.replicas import Mirror, Shadows
@@ -33,8 +33,6 @@ from replicax._ps.server.server import ParameterServer, is_change
 from replicax._ps.server.snapshot_files import SnapshotFolder
 from replicax._ps.server.snapshots import Snapshots
 from replicax._ps.worker import Worker
-
-Reply = tuple[dict[str, Any], Sequence[Any]]
 
 logger = logging.getLogger("replicax")
 
@@ -141,20 +139,15 @@ class WrongRun(ClusterError):
     """Raised for a request of a run that is over or has not begun."""
 
     def __init__(self, theirs: Any, ours: Any) -> None:
-        super().__init__(theirs, ours)
-        self.theirs, self.ours = theirs, ours
-
-    def __str__(self) -> str:
-        return (
-            f"A message of run {self.theirs!r} arrived during run {self.ours!r}: another "
-            "coordinator uses this cluster, or this process was restarted. Give each coordinator "
-            "its own cluster."
+        super().__init__(
+            f"A message of run {theirs!r} arrived during run {ours!r}: another coordinator uses "
+            "this cluster, or this process was restarted. Give each coordinator its own cluster."
         )
 
 
 @final
 class Post:
-    """A place for a server or a worker: empty at first, and again when a new run begins.
+    """A member in this process: its state is made when a run begins, and anew for another run.
 
     `make` makes the state of a run from its settings. The state is kept for `kept` seconds without
     its coordinator, which may be away for `parting` seconds before it is said to be gone.
@@ -174,13 +167,23 @@ class Post:
         # Reentrant: the thread that holds it may collect a caller's state as garbage.
         self._lock = threading.RLock()
         self.run: str | None = None
-        self.state: Any = None
+        self.state: Any = None  # the server or the worker; None before a run begins
         self._chiefs = 0
         self._farewell: threading.Timer | None = None
         self._is_missed = False
+        self._listener: RequestServer | None = None
+        self.addresses: tuple[str, ...] = ()
+
+    def listen(self, listener: RequestServer) -> None:
+        """Answer whoever connects to a listener."""
+        self._listener = listener
+        self.addresses = self._presence.addresses = listener.start()
+
+    def wait(self) -> None:
+        """Wait until it is closed, or the coordinator has said goodbye."""
+        self._presence.wait()
 
     def handle(self, caller: Any, message: Any) -> Any:
-        """Answer one message."""
         about = self._presence.answer(message.op)
         if about is not None:
             return about, ()
@@ -208,7 +211,6 @@ class Post:
         return {}, ()
 
     def came(self) -> None:
-        """A coordinator has connected."""
         with self._lock:
             self._chiefs += 1
             self._wait_no_more()
@@ -259,11 +261,17 @@ class Post:
             end()
 
     def close(self) -> None:
-        """End the state, and remove what it has written if nobody will come for it."""
+        """End it as if its process had ended.
+
+        What the state has written is removed if nobody will come for it.
+        """
+        if self._listener is not None:
+            self._listener.close()
         with self._lock:
             for_good = self._is_missed or self._presence.is_over
             self._wait_no_more()
             self._end(for_good=for_good)
+        self._presence.leave()
 
 
 @final
@@ -275,30 +283,6 @@ class _Visit:
         weakref.finalize(self, post.left).atexit = False
 
 
-@final
-class Endpoint:
-    """A running member."""
-
-    def __init__(self, presence: Presence, post: Post, listener: RequestServer) -> None:
-        self._presence, self._post, self._listener = presence, post, listener
-        self.addresses = presence.addresses = listener.start()
-
-    @property
-    def state(self) -> Any:
-        """The server or the worker; None before a run begins."""
-        return self._post.state
-
-    def close(self) -> None:
-        """End it as if its process had ended."""
-        self._listener.close()
-        self._post.close()
-        self._presence.leave()
-
-    def wait(self) -> None:
-        """Wait until it is closed, or the coordinator has said goodbye."""
-        self._presence.wait()
-
-
 def start_member(
     role: str,
     index: int,
@@ -307,7 +291,7 @@ def start_member(
     host: str = "127.0.0.1",
     port: int = 0,
     at: str = "",
-) -> Endpoint:
+) -> Post:
     """Start a server or a worker in this process.
 
     The system chooses a port if it is 0. `at` is what `at_of` gives, if the cluster has a
@@ -320,8 +304,8 @@ def start_member(
         post = Post(presence, functools.partial(Worker, index, secret))
     place = place_of(role, index, at)
     tls = server_context()
-    listener = RequestServer(secret, post.handle, host=host, port=port, tls=tls, place=place)
-    return Endpoint(presence, post, listener)
+    post.listen(RequestServer(secret, post.handle, host=host, port=port, tls=tls, place=place))
+    return post
 
 
 @final
@@ -330,19 +314,17 @@ class ThreadCluster:
 
     def __init__(self, num_servers: int, num_workers: int) -> None:
         self.secret = secrets.token_bytes(32)
-        self._running: dict[tuple[str, int], tuple[int, Endpoint]] = {}
+        self._running: dict[tuple[str, int], tuple[int, Post]] = {}
         for role, count in [("server", num_servers), ("worker", num_workers)]:
             for index in range(count):
                 self._start(role, index, 0)
 
     @property
     def num_servers(self) -> int:
-        """How many servers there are."""
         return self._count("server")
 
     @property
     def num_workers(self) -> int:
-        """How many workers there are."""
         return self._count("worker")
 
     def member(
@@ -354,20 +336,18 @@ class ThreadCluster:
             endpoint.close()
             self._start(role, index, after + 1)
             incarnation, endpoint = self._running[role, index]
-        return Member(role, index, tuple(endpoint.addresses), incarnation)
+        return Member(role, index, endpoint.addresses, incarnation)
 
     def kill(self, role: str, index: int) -> None:
         """End a member as if its process had died."""
         self._running[role, index][1].close()
 
     def add_worker(self) -> int:
-        """Start one more worker and return its number."""
         index = self.num_workers
         self._start("worker", index, 0)
         return index
 
     def close(self) -> None:
-        """End all members."""
         for _, endpoint in self._running.values():
             endpoint.close()
 

@@ -83,7 +83,6 @@ class RayCluster:
     def member(
         self, role: str, index: int, *, after: int = -1, timeout: float | None = None
     ) -> Member:
-        """See `Cluster.member`."""
         import ray
         from ray.exceptions import ActorDiedError, RayError
 
@@ -127,7 +126,6 @@ class RayCluster:
             ray.kill(self._actors[role, index], no_restart=False)
 
     def add_worker(self) -> int:
-        """See `Cluster.add_worker`."""
         with self._lock:
             index, self.num_workers = self.num_workers, self.num_workers + 1
             self._start(WORKER, index)

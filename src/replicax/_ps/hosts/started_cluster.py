@@ -82,7 +82,6 @@ class HostProcess:
 
     @property
     def session(self) -> int:
-        """The number of its session."""
         return self._process.pid
 
     def write(self, line: bytes) -> None:
@@ -144,6 +143,9 @@ class StartedCluster:
         self._growing = threading.Lock()
         # Not a bound method, so that a cluster that is not closed is closed when it is freed.
         self._end = weakref.finalize(self, process.close)
+        threading.Thread(
+            target=_listen, args=(process, self._roster), name="replicax-members", daemon=True
+        ).start()
 
     @classmethod
     def start(
@@ -170,7 +172,7 @@ class StartedCluster:
         }
         process = HostProcess.start(environment, show_output=show_output)
         cluster = cls(process, secret, servers=servers.count, workers=workers.count)
-        cluster.begin(
+        cluster._tell(
             {
                 "starter": starter,
                 "forks": forks,
@@ -181,26 +183,16 @@ class StartedCluster:
         )
         return cluster
 
-    def begin(self, plan: Mapping[str, Any]) -> None:
-        """Send the plan, and listen from now on to what becomes of it."""
-        threading.Thread(
-            target=_listen, args=(self._process, self._roster), name="replicax-members", daemon=True
-        ).start()
-        self._tell(plan)
-
     def member(
         self, role: str, index: int, *, after: int = -1, timeout: float | None = None
     ) -> Member:
-        """See `Cluster.member`."""
         seconds = _SECONDS_TO_START if timeout is None else timeout
         return self._roster.wait(role, index, after=after, timeout=seconds)
 
     def kill(self, role: str, index: int) -> None:
-        """See `Cluster.kill`."""
         self._tell({"do": "kill", "role": role, "index": index})
 
     def add_worker(self) -> int:
-        """See `Cluster.add_worker`."""
         with self._growing:
             index, self.num_workers = self.num_workers, self.num_workers + 1
         self._tell({"do": "add", "index": index})

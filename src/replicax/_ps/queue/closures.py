@@ -3,8 +3,8 @@
 1. First in, first out; a closure whose worker died is put back in front: each runs at least once.
 2. The first error wins. What waits is cancelled at once, what runs is waited for, and its result
    is cancelled too.
-3. The error is raised once, by the next `put`, `wait` or `done`; then nothing runs any more, and
-   the queue can be used again.
+3. The error is raised once, by the next `put` or `wait`; then nothing runs any more, and the queue
+   can be used again.
 
 `lanes.py` has the threads that take closures.
 """
@@ -185,12 +185,6 @@ class ClosureQueue:
         """
         with self._lock:
             self._calm.wait_for(lambda: self._error is not None or self._is_idle(), timeout)
-            self._raise_error()
-            return self._is_idle()
-
-    def done(self) -> bool:
-        """Whether all closures have ended; raises as `wait` does, but does not wait otherwise."""
-        with self._lock:
             self._raise_error()
             return self._is_idle()
 

@@ -28,7 +28,7 @@ from replicax._ps.queue.closures import Closure, ClosureQueue, RemoteValue
 from replicax._ps.queue.lanes import Lane, Lanes, StalenessGate
 from replicax._ps.queue.tasks import Tracer
 from replicax._ps.queue.worker_lane import WorkerLane
-from replicax._ps.store.servers import Early
+from replicax._ps.store.servers import Early, closed
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -64,20 +64,16 @@ class Engine:
     meanwhile: bool
     platform: str | None
     unused: Unused = field(default_factory=Unused)
-    _barrier: int = 0
+    barriers: int = 0  # before each, all closures had ended
 
     @property
     def epoch(self) -> str:
         """A text that changes whenever later closures have to see something new."""
-        return f"{self._barrier}.{self.store.epoch}"
-
-    def barrier(self) -> None:
-        """Let later closures see the updates of all that have ended."""
-        self._barrier += 1
+        return f"{self.barriers}.{self.store.epoch}"
 
     def ready(self) -> None:
         """Wait until there are servers that have all variables."""
-        self.steady.ready()
+        self.steady.early.settle()
 
 
 class Dispatcher(ABC):
@@ -115,8 +111,8 @@ class Dispatcher(ABC):
         """Wait until a server is back with its contents; else UnavailableError."""
 
     @abstractmethod
-    def new_epoch(self) -> None:
-        """Let later closures see all earlier updates."""
+    def barrier(self) -> None:
+        """Let later tasks see all updates of those that have ended."""
 
     def __len__(self) -> int:
         """How many tasks have not ended."""
@@ -146,8 +142,7 @@ class Dispatcher(ABC):
         return self._queue.wait(timeout)
 
     def done(self) -> bool:
-        """Whether all tasks have ended."""
-        return self._queue.done()
+        return self._queue.wait(0.0)
 
     def abandon(self) -> None:
         """Cancel all tasks and wait for running ones; no error stays pending."""
@@ -155,11 +150,6 @@ class Dispatcher(ABC):
             self._queue.mark_failed(None, CancelledError("it was given up"))
             with contextlib.suppress(Exception):
                 self._queue.wait()
-
-    def barrier(self) -> None:
-        """Let later tasks see all updates of those that have ended."""
-        if self._started:
-            self.with_servers(self.new_epoch)
 
     def with_servers(self, call: Callable[[], Any]) -> Any:
         """`call()`, repeated after each server that it finds dead has been restored.
@@ -229,8 +219,7 @@ class Coordination(Dispatcher):
         self.engine = engine
         self.closures_in_flight = closures_in_flight
         near = engine.platform is not None
-        self.tracer = Tracer(engine.store, adopt, scope, self._platforms, near=near)
-        self._found: tuple[str, ...] | None = None
+        self.tracer = Tracer(engine.store, adopt, scope, lambda: self._platforms, near=near)
         there = weakref.ref(self)
         engine.steady.outlive = lambda call: _outlive(there(), call)
         if engine.meanwhile:
@@ -248,27 +237,21 @@ class Coordination(Dispatcher):
 
     @property
     def num_workers(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """How many workers there are."""
         return self.engine.cluster.num_workers
 
     def task(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The task of a call of `fn`."""
         return self.tracer.task(fn, args, dict(kwargs))
 
     def lanes_of(self, worker: int) -> list[Lane]:
-        """The lanes to a worker."""
         return [WorkerLane(self.engine, worker) for _ in range(self.closures_in_flight)]
 
     def new_worker(self) -> int:
-        """Start one more worker."""
         return self.engine.cluster.add_worker()
 
-    def new_epoch(self) -> None:
-        """Let later closures see the updates of all that have ended."""
-        self.engine.barrier()
+    def barrier(self) -> None:
+        self.engine.barriers += 1
 
     def restore_server(self, server: int) -> None:
-        """Wait until a server is back."""
         self.engine.recoveries.restore(server)
 
     @property
@@ -317,7 +300,7 @@ class Coordination(Dispatcher):
     def close(self) -> None:
         """End everything that was started: closures, links, members."""
         try:
-            self.engine.steady.close()
+            self.engine.steady.early.end(closed(0))
             self._lanes.stop()
             self._heartbeat.close()
             self.engine.client.close()
@@ -325,19 +308,17 @@ class Coordination(Dispatcher):
         finally:
             super().close()
 
+    @functools.cached_property
     def _platforms(self) -> tuple[str, ...]:
         """The platforms of the workers, asked of the first one."""
-        if self._found is None:
-            self._found = (_export_name(self.engine.platform or self._asked()),)
-        return self._found
+        platform = self.engine.platform or self._asked()
+        return ({"gpu": "cuda"}.get(platform, platform),)  # as `jax.export` names it
 
     def _asked(self) -> str:
         engine = self.engine
         member = engine.cluster.member("worker", 0, timeout=engine.patience)
-        link = engine.dial(member.addresses)
-        platform = link.call("ping").head["platform"]
-        link.close()
-        return platform
+        with contextlib.closing(engine.dial(member.addresses)) as link:
+            return link.call("ping").head["platform"]
 
 
 def check_in_flight(closures: int) -> int:
@@ -378,8 +359,3 @@ def _close_if_there(lanes: weakref.ref[Lanes]) -> None:
 def _close_when_told(end: SimpleQueue[None], lanes: Lanes) -> None:
     end.get()
     lanes.close()
-
-
-def _export_name(platform: str) -> str:
-    """The name of a backend for `jax.export`."""
-    return {"gpu": "cuda"}.get(platform, platform)

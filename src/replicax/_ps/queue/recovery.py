@@ -94,7 +94,6 @@ class Recoveries:
             self._clocks[server] = max(self._clocks.get(server, 0), clocks[str(server)])
 
     def restore(self, server: int) -> None:
-        """Wait until a server is back."""
         self._client.check(server)
         began = time.monotonic()
         for _ in tries(math.inf):

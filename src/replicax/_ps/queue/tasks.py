@@ -78,7 +78,6 @@ class PerWorkerTask:
     make: Callable[[int], Task]
 
     def of(self, worker: int) -> Task:
-        """The call that a worker runs."""
         return self.make(worker)
 
 
@@ -105,7 +104,6 @@ class Tracer:
         self._lock = threading.RLock()
 
     def task(self, fn: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Task | PerWorkerTask:
-        """The task of `fn(*args, **kwargs)`."""
         plain = fn.func if isinstance(fn, functools.partial | BoundFunction) else fn
         if not isinstance(plain, StatefulFunction | ConcreteFunction):
             raise TypeError(
@@ -171,7 +169,7 @@ class Tracer:
                 self._adopt(recorded.captured.variables)
                 return build(
                     recorded,
-                    where=self.where,
+                    where=_where,
                     number=self._store.optimizer,
                     platforms=self._platforms(),
                     near=self._near,
@@ -179,10 +177,10 @@ class Tracer:
 
         return Family(trace)
 
-    def where(self, variable: Any) -> dict[str, Any]:
-        """The home of a variable, for workers."""
-        described = home_of(variable).described()
-        return {"path": variable.path, **described}
+
+def _where(variable: Any) -> dict[str, Any]:
+    """The home of a variable, for workers."""
+    return {"path": variable.path, **home_of(variable).described()}
 
 
 def _examples(batches: dict[int, Any]) -> Callable[[Any], Any]:
@@ -208,10 +206,8 @@ def _owned(leaf: Any) -> Any:
 
 def assembled(program: Program, arrays: Sequence[Any]) -> Any:
     """The function's result, from the arrays that a worker sent."""
-    result = program.recorded.result
-    leaves = [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, Position)]
-    order = sorted({leaf.output for leaf in leaves})
-    given = dict(zip(order, arrays, strict=True))
+    recorded = program.recorded
+    given = dict(zip(recorded.result_outputs, arrays, strict=True))
     return jax.tree.map(
-        lambda leaf: given[leaf.output] if isinstance(leaf, Position) else leaf, result
+        lambda leaf: given[leaf.output] if isinstance(leaf, Position) else leaf, recorded.result
     )

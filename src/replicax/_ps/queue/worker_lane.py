@@ -37,7 +37,6 @@ class WorkerLane:
         self._newest, self._turn = -1, 0
 
     def run(self, closure: Closure, *, more: bool) -> Any:
-        """Run a closure there, and wait for its result."""
         self._started = False
         # A closure scheduled after values were pulled ahead may have to see newer ones.
         self._turn += closure.id > self._newest
@@ -68,7 +67,6 @@ class WorkerLane:
             raise WorkerGone(self.worker, str(error), started=False) from error
 
     def close(self) -> None:
-        """End the connection."""
         link, self._link = self._link, None
         if link is not None:
             link.close()

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from replicax._core.errors import ClusterError
-from replicax._ps.buffers import array_of
 from replicax._ps.variables.shard_optimizer import (
     RowwiseOptimizer,
     ShardOptimizer,
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from replicax._ps.variables.shard_optimizer import Part, Recipe
-
-Apply = Callable[[Any, Any, Sequence[Any], int], tuple[Any, Sequence[Any]]]
-"""`(values, gradients, slots, step) -> (values, slots)`, on the rows that have gradients."""
 
 # Elements per block of a row-wise optimizer, so that a block stays in the cache.
 BLOCK_ELEMENTS = 1 << 16
@@ -101,10 +97,8 @@ class Cell:
 
     def capture(self) -> RowCapture:
         """Keep all rows as they are now for a later copy."""
-        wanted = np.ones(self.part.shape[0], bool)
-        capture = RowCapture([self.value, *self.slots], wanted)
-        self.captures.append(capture)
-        return capture
+        self.captures.append(RowCapture([self.value, *self.slots]))
+        return self.captures[-1]
 
     def rows(self, rows: np.ndarray, *, training: bool = False) -> np.ndarray:
         """Some rows of the value, by number."""
@@ -165,7 +159,7 @@ def update_rows(
     """
     if len(rows) != len(grads):
         raise ValueError(f"{len(rows)} rows with {len(grads)} gradients")
-    update, rowwise = hosted.of_rows(part, scale)
+    rowwise, rate = hosted.rowwise(part), hosted.learning_rate
     size = BLOCK_ELEMENTS // max(1, prod(part.shape[1:])) if rowwise else len(rows)
     # State that an optimizer has once, and not for each row, is passed whole.
     by_row = [array.shape[:1] == held[0].shape[:1] for array in held]
@@ -177,7 +171,12 @@ def update_rows(
             take_rows(array, some, room) if has_rows else array
             for array, has_rows in zip(held, by_row, strict=True)
         ]
-        value, slots = update(value, grown(gradients, room), slots, hosted.iterations)
+        if rowwise is not None and rate is not None:
+            if scale != 1.0:
+                gradients = gradients * np.asarray(scale, gradients.dtype)
+            rowwise(value, gradients, slots, hosted.iterations, rate)
+        else:
+            value, slots = hosted.updated(part, value, grown(gradients, room), slots, scale)
         for array, changed, has_rows in zip(held, [value, *slots], by_row, strict=True):
             if has_rows:
                 put_rows(array, some, np.asarray(changed)[: len(some)])
@@ -244,83 +243,54 @@ class Hosted:
         """An optimizer without updates here so far."""
         return cls(recipe, ShardOptimizer(recipe), iterations, rate)
 
-    def of_rows(self, part: Part, scale: float) -> tuple[Apply, bool]:
-        """What updates rows of a cell, and whether it takes any number of them.
+    def rowwise(self, part: Part) -> RowwiseOptimizer | None:
+        """What updates any number of rows of a cell in NumPy; None if these settings have none."""
+        recipe = self.recipe
+        # A user's subclass may have the name of one of Keras' own.
+        is_own = recipe.kind.__module__.startswith("keras.")
+        if self.learning_rate is None or part.constraint is not None or not is_own:
+            return None
+        return rowwise_optimizer(recipe.kind.__name__, recipe.config, part.dtype)
 
-        In NumPy where that is possible, else compiled. Gradients are multiplied by `scale`.
-        """
-        rowwise, rate, updates = _rowwise(self.recipe, part), self.learning_rate, self.updates
-        if rowwise is not None and rate is not None:
-            return _bound(rowwise, rate, scale), True
-
-        def compiled(
-            values: Any, gradients: Any, slots: Sequence[Any], step: int
-        ) -> tuple[Any, Sequence[Any]]:
-            some = part._replace(shape=tuple(values.shape))
-            grads = [gradients]
-            (new,), (news,) = updates.update([some], [values], grads, [slots], step, rate, scale)
-            return new, news
-
-        return compiled, False
-
-
-def _rowwise(recipe: Recipe, part: Part) -> RowwiseOptimizer | None:
-    # A user's subclass may have the name of one of Keras' own.
-    if part.constraint is not None or not recipe.kind.__module__.startswith("keras."):
-        return None
-    return rowwise_optimizer(recipe.kind.__name__, recipe.config, part.dtype)
-
-
-def _bound(rowwise: RowwiseOptimizer, rate: float, scale: float) -> Apply:
-    def apply(
-        values: Any, gradients: Any, slots: Sequence[Any], step: int
+    def updated(
+        self, part: Part, value: Any, gradients: Any, slots: Sequence[Any], scale: float
     ) -> tuple[Any, Sequence[Any]]:
-        scaled = gradients if scale == 1.0 else gradients * np.asarray(scale, gradients.dtype)
-        rowwise(values, scaled, slots, step, rate)
-        return values, slots
+        """The new value of so many rows of a cell, and their new slots, by compiled code."""
+        some, rate = part._replace(shape=tuple(value.shape)), self.learning_rate
+        (new,), (news,) = self.updates.update(
+            [some], [value], [gradients], [slots], self.iterations, rate, scale
+        )
+        return new, news
 
-    return apply
+    def step(self, cells: Sequence[Cell], grads: Sequence[Any], scale: float) -> None:
+        """Update whole cells; it does not count as a step yet."""
+        if not cells:
+            return
+        values, slots = self.updates.update(
+            [cell.part for cell in cells],
+            [cell.value for cell in cells],
+            grads,
+            [cell.slots for cell in cells],
+            self.iterations,
+            self.learning_rate,
+            scale,
+        )
+        for cell, value, held in zip(cells, values, slots, strict=True):
+            cell.step(value, held)
 
-
-def step(hosted: Hosted, cells: list[Cell], grads: list[Any], scale: float) -> None:
-    if not cells:
-        return
-    values, slots = hosted.updates.update(
-        [cell.part for cell in cells],
-        [cell.value for cell in cells],
-        grads,
-        [cell.slots for cell in cells],
-        hosted.iterations,
-        hosted.learning_rate,
-        scale,
-    )
-    for cell, value, held in zip(cells, values, slots, strict=True):
-        cell.step(value, held)
-
-
-def prepare(hosted: Hosted, cells: list[Cell]) -> None:
-    """Compile what `step` needs for these cells."""
-    with suppress(Exception):  # the first step will raise the same error
-        hosted.updates.prepare([cell.part for cell in cells], hosted.learning_rate)
-
-
-def step_rows(hosted: Hosted, cell: Cell, rows: Any, buffer: Any, scale: float) -> None:
-    if not len(rows):
-        return
-    grads = array_of(buffer, cell.part.dtype, (len(rows), *cell.part.shape[1:]))
-    cell.step_rows(rows, grads, hosted, scale)
+    def prepare(self, cells: Sequence[Cell]) -> None:
+        """Compile what `step` needs for these cells."""
+        with suppress(Exception):  # the first step will raise the same error
+            self.updates.prepare([cell.part for cell in cells], self.learning_rate)
 
 
 @final
 class RowCapture:
-    """Some rows of the arrays of a table, as they are at its creation.
+    """The rows of a table's values and slots, as they are at its creation."""
 
-    The arrays are the values and the slots. `wanted` is a mask, which is taken over.
-    """
-
-    def __init__(self, arrays: Sequence[Any], wanted: np.ndarray) -> None:
+    def __init__(self, arrays: Sequence[Any]) -> None:
         self.arrays = [np.asarray(array) for array in arrays]
-        self._wanted = wanted
+        self._wanted = np.ones(len(self.arrays[0]), bool)
         self._saved: list[Chunk] = []
 
     def save(self, rows: np.ndarray) -> None:

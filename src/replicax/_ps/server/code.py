@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NoReturn, final
 
 from replicax._core.errors import ClusterError
 from replicax._ps.variables.shard_optimizer import Recipe
-
-Reply = tuple[dict[str, Any], Sequence[Any]]
 
 
 class MissingCode(ClusterError):
@@ -40,7 +38,7 @@ class Code:
     def add(self, pickled: Any) -> Any:
         """Unpickle bytes from a connection; the same bytes give the same object."""
         data = bytes(pickled)
-        digest = digest_of(data) or ""
+        digest = digest_of(data)
         if digest not in self._held:
             self._held[digest] = data, pickle.loads(data)
         return self._held[digest][1]
@@ -65,16 +63,9 @@ class Code:
         return [data for data, _ in self._held.values()]
 
 
-def digest_of(pickled: Any) -> str | None:
-    """The name of some code; None for no bytes."""
-    return hashlib.sha256(pickled).hexdigest() if len(pickled) else None
-
-
-def without_code(head: dict[str, Any], buffers: Sequence[Any]) -> Reply:
-    """An `optimizer` message as an `attach` message, which only names its code."""
-    recipe, *slots = buffers
-    constraint = slots.pop() if head["constrained"] else b""
-    return {**head, "recipe": digest_of(recipe), "constraint": digest_of(constraint)}, slots
+def digest_of(pickled: bytes) -> str:
+    """The name of some code."""
+    return hashlib.sha256(pickled).hexdigest()
 
 
 @final

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import ClusterError
 from replicax._net import ConnectionLost, Message, Refused, RemoteError, RequestClient
@@ -18,9 +18,10 @@ from replicax._ps.hosts.contact import Dialer
 from replicax._ps.server import server_state
 from replicax._ps.server.server import ParameterServer
 
-logger = logging.getLogger("replicax")
+if TYPE_CHECKING:
+    from replicax._ps.buffers import Reply
 
-Reply = tuple[dict[str, Any], Sequence[Any]]
+logger = logging.getLogger("replicax")
 
 
 class Deposed(ClusterError):
@@ -83,7 +84,6 @@ class Mirror:
             self._begin()
 
     def close(self) -> None:
-        """End the connection."""
         link, self._link = self._link, None
         if link is not None:
             with suppress(OSError):

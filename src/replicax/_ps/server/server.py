@@ -17,17 +17,14 @@ import numpy as np
 
 from replicax._core import folder
 from replicax._core.errors import ClusterError, UsageError
-from replicax._net import Message
-from replicax._ps.buffers import array_of, numbers_of, raw
-from replicax._ps.server.cells import Cell, Hosted, OtherOptimizer, prepare, step, step_rows
-from replicax._ps.server.code import Code, without_code
+from replicax._ps.buffers import Reply, array_of, numbers_of, raw
+from replicax._ps.server.cells import Cell, Hosted, OtherOptimizer
+from replicax._ps.server.code import Code
 from replicax._ps.tables.dynamic_table import DynamicCell
 from replicax._ps.variables.shard_optimizer import Part
 
-Reply = tuple[dict[str, Any], Sequence[Any]]
-
 MOST_AHEAD = 64 << 20  # bytes: compiling larger updates ahead would take too much memory
-_CHANGES = {"create", "write", "scatter", "optimizer", "attach", "table", "table_load"}
+_CHANGES = {"create", "write", "scatter", "attach", "table", "table_load"}
 
 # Ids remembered: a closure is repeated soon after its worker died, and so many others may come
 # in between.
@@ -69,31 +66,40 @@ class ParameterServer:
         # Called under the lock with every change, in order: op, head, buffers.
         self.observers: list[Callable[[str, dict[str, Any], Sequence[Any]], None]] = []
         self._scale = scaling(settings.get("staleness_scaling"))
-        self._about_cells = CellRequests(self)
         self._handlers: dict[str, Callable[[Any, Any], Reply]] = {
             "plan": self._plan,
             "exchange": self._exchange,
             "push": self._pushed,
             "stats": self._stats,
-            **self._about_cells.handlers,
+            "create": self._create,
+            "read": self._read,
+            "save": self._save,
+            "write": self._write,
+            "rows": self._rows,
+            "scatter": self._scatter,
+            "code": self._learn,
+            "attach": self._attach,
+            "tune": self._tune,
+            "table": self._table,
+            "table_state": self._table_state,
+            "table_load": self._table_load,
+            "table_statistics": self._table_statistics,
         }
 
     def handle(self, caller: Any, message: Any) -> Reply:
-        """Answer one message."""
         if is_change(message.op, message.head):
             return self._change(message)
         return self._handlers[message.op](caller, message)
 
     def _change(self, message: Any) -> Reply:
-        """Apply a change of the coordinator once, even if it asks again after a failure."""
+        """Apply a change of the coordinator once, even if it asks again after a failure.
+
+        Its handler runs under the lock.
+        """
         request = message.head.get("request")
         with self.lock:
             if request is not None and request in self.requests:
-                return (
-                    self._about_cells.tuned(message.head["id"])
-                    if message.op == "tune"
-                    else ({}, ())
-                )
+                return self._tuned(message.head["id"]) if message.op == "tune" else ({}, ())
             reply = self._handlers[message.op](None, message)
             self.changes += 1
             if request is not None:
@@ -120,7 +126,7 @@ class ParameterServer:
             hosted = self.optimizers.get(push["optimizer"])
             if hosted is not None and 0 < sum(cell.value.nbytes for cell in cells) <= MOST_AHEAD:
                 # No daemon thread: the interpreter must not end during a compilation.
-                threading.Thread(target=prepare, args=(hosted, cells)).start()
+                threading.Thread(target=hosted.prepare, args=(cells,)).start()
 
     def _exchange(self, caller: Any, message: Any) -> Reply:
         head = message.head
@@ -184,15 +190,16 @@ class ParameterServer:
                 if cell.optimizer != push["optimizer"]:
                     raise OtherOptimizer(cell.part.path)
             grads = [array_of(next(given), cell.part.dtype, cell.part.shape) for cell in cells]
-            step(hosted, cells, grads, scale)
-            for number in push["tables"]:
-                rows = numbers_of(next(given))
-                step_rows(hosted, self.cells[number], rows, next(given), scale)
+            hosted.step(cells, grads, scale)
+            for cell in (self.cells[number] for number in push["tables"]):
+                rows, pushed = numbers_of(next(given)), next(given)
+                if len(rows):
+                    shape = (len(rows), *cell.part.shape[1:])
+                    grads = array_of(pushed, cell.part.dtype, shape)
+                    cell.step_rows(rows, grads, hosted, scale)
             hosted.iterations += 1
-        for number, slot, kind in plan["writes"]:
-            cell = self.cells[number]
-            now = cell.get(slot)
-            cell.put(array_of(next(given), now.dtype, now.shape), kind, slot)
+        for written in plan["writes"]:
+            self._put(written, next(given))
 
     def _stats(self, caller: Any, message: Any) -> Reply:
         with self.lock:
@@ -200,40 +207,15 @@ class ParameterServer:
             late = {str(updates): count for updates, count in self.staleness.items()}
             return {"clock": self.clock, "versions": versions, "staleness": late}, ()
 
-
-@final
-class CellRequests:
-    """Handlers of messages about cells, which may be dynamic tables."""
-
-    def __init__(self, server: ParameterServer) -> None:
-        self._server = server
-        self.handlers: dict[str, Callable[[Any, Any], Reply]] = {
-            "create": self._create,
-            "read": self._read,
-            "save": self._save,
-            "write": self._write,
-            "rows": self._rows,
-            "scatter": self._scatter,
-            "optimizer": self._optimizer,
-            "attach": self._attach,
-            "tune": self._tune,
-            "table": self._table,
-            "table_state": self._table_state,
-            "table_load": self._table_load,
-            "table_statistics": self._table_statistics,
-        }
-
     def _create(self, caller: Any, message: Any) -> Reply:
         head = message.head
         part = Part(head["path"], tuple(head["shape"]), head["dtype"], head["decays"])
-        value = array_of(message.buffers[0], part.dtype, part.shape)
-        with self._server.lock:
-            self._server.cells[head["cell"]] = Cell(part, value)
+        self.cells[head["cell"]] = Cell(part, array_of(message.buffers[0], part.dtype, part.shape))
         return {}, ()
 
     def _read(self, caller: Any, message: Any) -> Reply:
-        with self._server.lock:
-            values = [self._server.cells[cell].get(slot) for cell, slot in message.head["cells"]]
+        with self.lock:
+            values = [self.cells[cell].get(slot) for cell, slot in message.head["cells"]]
         return {}, [raw(value) for value in values]
 
     def _save(self, caller: Any, message: Any) -> Reply:
@@ -242,98 +224,90 @@ class CellRequests:
         path = Path(head["path"])
         if not path.parent.is_dir():
             return {"written": None}, ()
-        with self._server.lock:
-            value = self._server.cells[head["cell"]].get(head["slot"])
+        with self.lock:
+            value = self.cells[head["cell"]].get(head["slot"])
         with folder.created(path) as file:
             return {"written": folder.append(file, [raw(value)])}, ()
 
     def _write(self, caller: Any, message: Any) -> Reply:
-        with self._server.lock:
-            for (number, slot, kind), buffer in zip(
-                message.head["items"], message.buffers, strict=True
-            ):
-                cell = self._server.cells[number]
-                now = cell.get(slot)
-                cell.put(array_of(buffer, now.dtype, now.shape), kind, slot)
+        for written, buffer in zip(message.head["items"], message.buffers, strict=True):
+            self._put(written, buffer)
         return {}, ()
 
+    def _put(self, written: Sequence[Any], buffer: Any) -> None:
+        number, slot, kind = written
+        cell = self.cells[number]
+        now = cell.get(slot)
+        cell.put(array_of(buffer, now.dtype, now.shape), kind, slot)
+
     def _rows(self, caller: Any, message: Any) -> Reply:
-        with self._server.lock:
-            cell = self._server.cells[message.head["cell"]]
+        with self.lock:
+            cell = self.cells[message.head["cell"]]
             return {}, [raw(cell.rows(numbers_of(message.buffers[0])))]
 
     def _scatter(self, caller: Any, message: Any) -> Reply:
         rows = numbers_of(message.buffers[0])
-        with self._server.lock:
-            cell = self._server.cells[message.head["cell"]]
-            shape = (*(() if message.head["one"] else rows.shape), *cell.part.shape[1:])
-            values = array_of(message.buffers[1], cell.part.dtype, shape)
-            cell.scatter(rows, values, message.head["how"])
+        cell = self.cells[message.head["cell"]]
+        shape = (*(() if message.head["one"] else rows.shape), *cell.part.shape[1:])
+        values = array_of(message.buffers[1], cell.part.dtype, shape)
+        cell.scatter(rows, values, message.head["how"])
         return {}, ()
 
-    def _optimizer(self, caller: Any, message: Any) -> Reply:
-        """Take code, and do what `attach` says."""
-        recipe, *rest = message.buffers
-        with self._server.lock:
-            if len(recipe):
-                self._server.code.add(recipe)
-            if message.head["constrained"]:
-                self._server.code.add(rest[-1])
-            head, slots = without_code(message.head, message.buffers)
-            return self._attach(caller, Message("attach", head, list(slots)))
+    def _learn(self, caller: Any, message: Any) -> Reply:
+        """Take code; it is no change, because a restarted server gets all code first."""
+        with self.lock:
+            self.code.add(message.buffers[0])
+            self._tell(message.op, message.head, message.buffers)
+        return {}, ()
 
     def _attach(self, caller: Any, message: Any) -> Reply:
         """Take an optimizer, or further cells for one, by the digests of code that is here."""
-        head, given, code = message.head, iter(message.buffers), self._server.code
-        with self._server.lock:
-            hosted = self._server.optimizers.get(head["id"])
-            if hosted is None:
-                recipe = code.recipe(head["recipe"])
-                hosted = Hosted.of(recipe, head["iterations"], head["learning_rate"])
-                self._server.optimizers[head["id"]] = hosted
-            constraint = code.constraint(head["constraint"])
-            for number, count, decays in head["cells"]:
-                cell = self._server.cells[number]
-                cell.part = cell.part._replace(constraint=constraint)
-                part = cell.part._replace(decays=decays)
-                # Copies: rows change in place, and cells of one kind share their initial values.
-                initial = [slot.copy() for slot in hosted.updates.initial_slots(part)]
-                slots = [array_of(next(given), s.dtype, s.shape) for s in initial[:count]]
-                cell.attach(head["id"], slots + initial[count:], decays=decays)
+        head, given, code = message.head, iter(message.buffers), self.code
+        hosted = self.optimizers.get(head["id"])
+        if hosted is None:
+            recipe = code.recipe(head["recipe"])
+            hosted = Hosted.of(recipe, head["iterations"], head["learning_rate"])
+            self.optimizers[head["id"]] = hosted
+        constraint = code.constraint(head["constraint"])
+        for number, count, decays in head["cells"]:
+            cell = self.cells[number]
+            cell.part = cell.part._replace(constraint=constraint)
+            part = cell.part._replace(decays=decays)
+            # Copies: rows change in place, and cells of one kind share their initial values.
+            initial = [slot.copy() for slot in hosted.updates.initial_slots(part)]
+            slots = [array_of(next(given), s.dtype, s.shape) for s in initial[:count]]
+            cell.attach(head["id"], slots + initial[count:], decays=decays)
         return {}, ()
 
     def _tune(self, caller: Any, message: Any) -> Reply:
         """Read, and on request change, the variables that an optimizer has once for all cells."""
-        with self._server.lock:
-            hosted = self._server.optimizers[message.head["id"]]
+        with self.lock:
+            hosted = self.optimizers[message.head["id"]]
             for name, value in message.head["set"].items():
                 setattr(hosted, name, value)
-            return self.tuned(message.head["id"])
+            return self._tuned(message.head["id"])
 
-    def tuned(self, optimizer: int) -> Reply:
+    def _tuned(self, optimizer: int) -> Reply:
         """The variables that an optimizer has once for all cells."""
-        hosted = self._server.optimizers[optimizer]
+        hosted = self.optimizers[optimizer]
         return {"iterations": hosted.iterations, "learning_rate": hosted.learning_rate}, ()
 
     def _table(self, caller: Any, message: Any) -> Reply:
-        with self._server.lock:
-            cell = DynamicCell.of_description(message.head["described"])
-            self._server.cells[message.head["cell"]] = cell
+        self.cells[message.head["cell"]] = DynamicCell.of_description(message.head["described"])
         return {}, ()
 
     def _table_state(self, caller: Any, message: Any) -> Reply:
-        with self._server.lock:
-            cell = self._server.cells[message.head["cell"]]
+        with self.lock:
+            cell = self.cells[message.head["cell"]]
             return packed(cell.export())
 
     def _table_load(self, caller: Any, message: Any) -> Reply:
-        with self._server.lock:
-            self._server.cells[message.head["cell"]].load(unpacked(message.head, message.buffers))
+        self.cells[message.head["cell"]].load(unpacked(message.head, message.buffers))
         return {}, ()
 
     def _table_statistics(self, caller: Any, message: Any) -> Reply:
-        with self._server.lock:
-            return self._server.cells[message.head["cell"]].statistics(), ()
+        with self.lock:
+            return self.cells[message.head["cell"]].statistics(), ()
 
 
 @final
@@ -350,13 +324,11 @@ class Applied:
         return closure in self._ids
 
     def add(self, closure: int) -> None:
-        """Note a closure."""
         self._ids[closure] = None
         if len(self._ids) > REMEMBERED:
             del self._ids[next(iter(self._ids))]
 
     def ids(self) -> list[int]:
-        """The ids for a snapshot."""
         return list(self._ids)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,17 +52,10 @@ class CellState:
 
 @dataclass
 class ServerState:
-    """A server as it was."""
+    """A server as it was: what JSON can hold, and its cells."""
 
-    clock: int  # the number of pushes that it had applied
-    changes: int  # the number of the coordinator's changes
-    applied: list[int]  # ids of pushes
-    requests: list[int]  # ids of changes
-    staleness: dict[int, int]  # lateness → number of pushes
-    # digest of the recipe, step, learning rate
-    optimizers: dict[int, tuple[str | None, int, float | None]]
-    cells: list[CellState] = field(default_factory=list)
-    plans: dict[str, Any] = field(default_factory=dict)  # what pushes mean
+    about: dict[str, Any]
+    cells: list[CellState]
 
 
 def capture(
@@ -73,23 +66,22 @@ def capture(
     `cells` says how each cell is taken; by default all of it.
     """
     take = cells or whole_cell
-    return ServerState(
-        server.clock,
-        server.changes,
-        server.applied.ids(),
-        server.requests.ids(),
-        dict(server.staleness),
-        {
-            number: (server.code.digest_of(one.recipe), one.iterations, one.learning_rate)
+    about = {
+        "clock": server.clock,
+        "changes": server.changes,
+        "applied": server.applied.ids(),
+        "requests": server.requests.ids(),
+        "staleness": list(server.staleness.items()),
+        "optimizers": [
+            [number, server.code.digest_of(one.recipe), one.iterations, one.learning_rate]
             for number, one in server.optimizers.items()
-        },
-        [take(number, cell) for number, cell in server.cells.items()],
-        dict(server.plans),
-    )
+        ],
+        "plans": list(server.plans.values()),
+    }
+    return ServerState(about, [take(number, cell) for number, cell in server.cells.items()])
 
 
 def whole_cell(number: int, cell: Any) -> CellState:
-    """All of a cell."""
     state = bare_cell(number, cell)
     if isinstance(cell, DynamicCell):
         export = cell.export()
@@ -103,23 +95,15 @@ def whole_cell(number: int, cell: Any) -> CellState:
 
 
 def bare_cell(number: int, cell: Any) -> CellState:
-    """A cell without its contents."""
     return CellState(
         number, cell, cell.part, (cell.version, cell.replaced), cell.optimizer, arrays=[]
     )
 
 
 def described(state: ServerState) -> dict[str, Any]:
-    """The part of a state that JSON can hold: without the contents of cells, and code by name."""
-    return {
-        "clock": state.clock,
-        "changes": state.changes,
-        "applied": as_ranges(state.applied),
-        "requests": as_ranges(state.requests),
-        "staleness": [[late, count] for late, count in state.staleness.items()],
-        "optimizers": [[number, *about] for number, about in state.optimizers.items()],
-        "plans": list(state.plans.values()),
-    }
+    """What JSON can hold, with the ids as ranges, which takes longer than to take the state."""
+    ids = {name: as_ranges(state.about[name]) for name in ("applied", "requests")}
+    return {**state.about, **ids}
 
 
 def described_cell(code: Code, state: CellState, arrays: Sequence[Any]) -> dict[str, Any]:

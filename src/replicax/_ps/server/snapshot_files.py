@@ -52,12 +52,8 @@ class Damaged(CheckpointError):
     """Raised when a snapshot differs from what was written."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.path = path
-
-    def __str__(self) -> str:
-        return (
-            f"The snapshot '{self.path}' is damaged: it is too short or has a wrong checksum. The "
+        super().__init__(
+            f"The snapshot '{path}' is damaged: it is too short or has a wrong checksum. The "
             "server uses an older complete snapshot if there is one."
         )
 
@@ -240,7 +236,6 @@ class Journal:
         self._file: Any = open(path, "xb", buffering=0)  # noqa: SIM115 (`close` does)
 
     def append(self, op: str, head: dict[str, Any], buffers: Sequence[Any] = ()) -> None:
-        """Write a message."""
         message = encode(op, head, buffers)
         first, *pieces = message.pieces
         checksum = zlib.crc32(first)
@@ -253,7 +248,6 @@ class Journal:
                 _write(self._file, part)
 
     def close(self) -> None:
-        """Write no more."""
         with self._lock:
             file, self._file = self._file, None
         if file is not None:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from replicax._ps.server import server_state
-from replicax._ps.server.code import without_code
 from replicax._ps.server.server import ParameterServer, is_change
 from replicax._ps.server.snapshot_files import (
     Damaged,
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("replicax")
 
-# The messages that are repeated; not `optimizer`, which brings code.
-_IN_JOURNALS = {"create", "write", "scatter", "attach", "tune", "table", "table_load"}
 _SHARE = 10  # A tenth of the time at most is spent on writing: of large tables it is rarer.
 
 
@@ -71,7 +68,6 @@ class Snapshots:
         self._journal: Journal | None = None
         self._number = 0
         self._kept: list[Taken] = []
-        self._is_known = True  # whether equal stamps of the last one mean equal contents
         self._last: tuple[int, int] | None = None
 
     def begin(self) -> None:
@@ -88,7 +84,8 @@ class Snapshots:
     def forget(self) -> None:
         """Note that the server has got another state: the next snapshot is a full one."""
         with self._taking:
-            self._is_known, self._last = False, None
+            self._kept[-1] = self._kept[-1]._replace(entries={})  # equal stamps mean nothing
+            self._last = None
 
     def take(self) -> bool:
         """Take a snapshot now; False if nothing has changed since the last.
@@ -111,7 +108,7 @@ class Snapshots:
                 server_state.release(self._server, state)
             if taken is None:
                 return False
-            self._kept, self._is_known, self._last = [self._kept[-1], taken], True, mark
+            self._kept, self._last = [self._kept[-1], taken], mark
             places = {one.place for one in self._kept if one.place is not None}
             self._folder.tidy(places, self._kept[0].journal)
             return True
@@ -152,8 +149,6 @@ class Snapshots:
         """Note a change of the server, under its lock."""
         if self._journal is None or not is_change(op, head):
             return
-        if op == "optimizer":  # its code is not written to files
-            op, (head, buffers) = "attach", without_code(head, buffers)
         try:
             self._journal.append(op, head, buffers)
         except OSError:
@@ -173,7 +168,7 @@ class Snapshots:
         return journal
 
     def _captured(self, number: int, cell: Any) -> CellState:
-        before = self._kept[-1].entries.get(number) if self._is_known else None
+        before = self._kept[-1].entries.get(number)
         bare = server_state.bare_cell(number, cell)
         unchanged = before is not None and tuple(before["stamp"]) == bare.stamp
         return bare if unchanged else server_state.whole_cell(number, cell)
@@ -190,7 +185,7 @@ class Snapshots:
                     assert last.place is not None
                     keep_cell(new.path, last.place, one.number)
                     entries.append(last.entries[one.number])
-            state.plans = {}  # workers know them
+            state.about["plans"] = []  # workers know them
             body = {
                 "run": self._run,
                 "journal": self._number,
@@ -248,7 +243,8 @@ def _is_first(path: Path, run: str) -> bool:
 def _replay(server: ParameterServer, journals: Sequence[Path]) -> None:
     for path in journals:
         for record in records(path):
-            if record.op not in _IN_JOURNALS | {"begin"}:
+            if record.op == "begin":
+                continue
+            if not is_change(record.op, record.head):
                 raise OtherFormat(path, record.op)
-            if record.op != "begin":
-                server.handle(None, record)
+            server.handle(None, record)

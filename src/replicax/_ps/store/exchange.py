@@ -17,7 +17,8 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._core.lookup import NO_ID
-from replicax._ps.buffers import aligned, array_of, raw
+from replicax._core.placement import aligned
+from replicax._ps.buffers import array_of, raw
 from replicax._ps.programs import without
 from replicax._ps.tables.initial_rows import server_of
 
@@ -37,8 +38,12 @@ class Traffic:
         self._reads, self._tables = meta["reads"], meta["tables"]
         self._pushes, self._writes = meta["pushes"], meta["writes"]
         self._plans = [self._plan(server) for server in range(client.num_servers)]
-        self._used = [server for server, plan in enumerate(self._plans) if _is_used(plan)]
-        self._pushed = [
+        self._used = [
+            server
+            for server, plan in enumerate(self._plans)
+            if any(plan[name] for name in ("reads", "tables", "pushes", "writes"))
+        ]
+        self.pushed = [  # the servers that each closure pushes to
             server
             for server in self._used
             if self._plans[server]["pushes"] or self._plans[server]["writes"]
@@ -48,11 +53,6 @@ class Traffic:
             for shard, part in enumerate(table["parts"]):
                 self._shards[part[0]].append((index, shard))
         self._known: set[int] = set()
-
-    @property
-    def pushed(self) -> list[int]:
-        """The servers that each closure pushes to."""
-        return self._pushed
 
     def forget(self, server: int) -> None:
         """Note that a server was restarted and needs the plan again."""
@@ -79,7 +79,7 @@ class Traffic:
             "push": outputs is not None,
             "pull": pull,
         }
-        servers = self._used if pull else self._pushed
+        servers = self._used if pull else self.pushed
         messages = {}
         for server in servers:
             buffers = self._pushing(server, outputs, rows) if outputs is not None else []
@@ -201,10 +201,6 @@ class Traffic:
             whole[len(rows) :] = 0
             found.append(whole)
         return found
-
-
-def _is_used(plan: dict[str, Any]) -> bool:
-    return any(plan[name] for name in ("reads", "tables", "pushes", "writes"))
 
 
 def _shape(home: dict[str, Any], part: Sequence[Any]) -> tuple[int, ...]:

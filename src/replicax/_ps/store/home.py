@@ -13,7 +13,7 @@ import numpy as np
 from replicax._net import RemoteError
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.hosts.cluster import server_device
-from replicax._ps.store.partition import plan_index, rows_by_shard
+from replicax._ps.store.partition import rows_by_shard, rows_of_index
 
 if TYPE_CHECKING:
     from replicax._ps.store.servers import SteadyClient
@@ -49,7 +49,6 @@ class Shard:
     save: Callable[[str], dict[str, int] | None] = lambda path: None
 
     def assign(self, value: Any) -> None:
-        """Replace the value."""
         self.write(np.ascontiguousarray(value, np.dtype(self.dtype)).reshape(self.shape))
 
     @property
@@ -95,7 +94,7 @@ class ServerHome:
         self._before()
         if not self.places:
             return None
-        kept = self._client.kept(self)
+        kept = self._client.early.value(self)
         if kept is not None:
             return kept
         found = [self._shard(place) for place in self.places]
@@ -121,7 +120,7 @@ class ServerHome:
         if is_new and self._make is not None:
             places, self._create = self._make()
             self.places = tuple(places)
-        if not self._client.keep(self, new, is_new=is_new):
+        if not self._client.early.keep(self, new, is_new=is_new):
             if is_new:
                 self.create(new)
             else:
@@ -141,6 +140,7 @@ class ServerHome:
         self._changed()
 
     def read_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Some rows of the value, by number."""
         self._before()
         found = np.empty((len(rows), *self.shape[1:]), np.dtype(self.dtype))
         for shard, local, positions in rows_by_shard(self._offsets, rows):
@@ -148,9 +148,9 @@ class ServerHome:
         return found
 
     def select(self, index: Any) -> np.ndarray:
-        self._before()
-        plan = plan_index(self.shape, self._offsets, index)
-        return plan.assemble([self._part(shard, rows) for shard, rows in plan.parts])
+        """`value[index]`, for which only the rows that it names are sent."""
+        rows, rest = rows_of_index(self.shape, index)
+        return self.read_rows(rows)[rest]
 
     def scatter(self, how: str, rows: np.ndarray, values: Any) -> None:
         self._before()
@@ -205,12 +205,6 @@ class ServerHome:
     def _shape_of(self, place: Placed) -> tuple[int, ...]:
         whole = len(self.places) == 1
         return self.shape if whole else (place.stop - place.start, *self.shape[1:])
-
-    def _part(self, shard: int, rows: Any) -> np.ndarray:
-        place = self.places[shard]
-        if isinstance(rows, slice):
-            rows = np.arange(place.stop - place.start)[rows]
-        return self._rows(place, np.asarray(rows, np.int64))
 
     def _rows(self, place: Placed, rows: np.ndarray) -> np.ndarray:
         reply = self._client.call(place.server, "rows", {"cell": place.cell}, [raw(rows)])

@@ -9,16 +9,12 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any, final
 
 import numpy as np
 
 from replicax._core.errors import IndexOutOfBounds, UnsupportedIndex, UsageError, checks_types
-
-# For an empty result: one empty part, which gives it the right type.
-_NOTHING = ((0, slice(0, 0)),)
 
 
 def shard_rows(rows: int, shards: int) -> tuple[int, ...]:
@@ -220,50 +216,29 @@ def _element_bytes(dtype: Any, bytes_per_string: int) -> int:
     return bytes_per_string if kind.kind in "OSUT" else kind.itemsize
 
 
-@dataclass(frozen=True)
-class IndexPlan:
-    """What to read of each shard for one index, and how to make the result of it.
-
-    Parts are (shard, its local rows) in the order in which `assemble` wants them; never empty.
-    `rest` is the remaining index once the parts are concatenated.
-    """
-
-    parts: tuple[tuple[int, slice | np.ndarray], ...]
-    rest: Any
-
-    def assemble(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """The result of `variable[index]`, from the shards' answers part by part."""
-        whole = np.concatenate(arrays) if len(arrays) > 1 else np.asarray(arrays[0])
-        return whole[self.rest]
-
-
-def plan_index(shape: Sequence[int], offsets: Sequence[int], index: Any) -> IndexPlan:
-    """Plan the reading of `variable[index]`, so that only the rows that it names are read.
+def rows_of_index(shape: Sequence[int], index: Any) -> tuple[np.ndarray, Any]:
+    """The rows that `variable[index]` reads, and the index of the result within these rows.
 
     Integers, slices, `...`, `None`, and masks of Booleans for the first axes count as in NumPy. An
     array or list of integers, or anything else, raises
     UnsupportedIndex; an index outside raises IndexOutOfBounds.
 
     Example:
-        >>> plan = plan_index((8, 2), (0, 3, 6, 8), slice(2, 7, 2))
-        >>> plan.parts
-        ((0, slice(2, 4, 2)), (1, slice(1, 3, 2)), (2, slice(0, 2, 2)))
+        >>> rows, rest = rows_of_index((8, 2), (slice(2, 7, 2), 1))
+        >>> rows.tolist(), rest
+        ([2, 4, 6], (slice(None, None, None), 1))
     """
     if _is_array(index):
-        return _plan_mask(shape, offsets, index)
+        mask = _checked_mask(shape, index)
+        rows = np.flatnonzero(mask.any(axis=tuple(range(1, mask.ndim))))
+        return rows, mask[rows]
     entries = _expanded(index, len(shape))
     axes = [number for number, entry in enumerate(entries) if entry is not None]
     for axis, number in enumerate(axes):
         entries[number] = _checked(entries[number], axis, shape[axis])
     first = entries[axes[0]]
-    if isinstance(first, int):
-        shard = int(np.searchsorted(offsets[1:-1], first, side="right"))
-        local = first - offsets[shard]
-        entries[axes[0]] = 0
-        return IndexPlan(((shard, slice(local, local + 1)),), tuple(entries))
-    entries[axes[0]] = slice(None)
-    rows = range(*first.indices(shape[0]))
-    return IndexPlan(_parts(rows, offsets) or _NOTHING, tuple(entries))
+    entries[axes[0]] = 0 if isinstance(first, int) else slice(None)
+    return np.atleast_1d(np.arange(shape[0])[first]), tuple(entries)
 
 
 def rows_by_shard(
@@ -314,8 +289,7 @@ def _is_array(index: Any) -> bool:
     return isinstance(index, list) or getattr(index, "ndim", 0) > 0
 
 
-def _plan_mask(shape: Sequence[int], offsets: Sequence[int], index: Any) -> IndexPlan:
-    """Plan to read the rows in which a mask chooses anything."""
+def _checked_mask(shape: Sequence[int], index: Any) -> np.ndarray:
     mask = np.asarray(index)
     if mask.dtype != bool:
         raise _not_allowed(index)
@@ -324,9 +298,7 @@ def _plan_mask(shape: Sequence[int], offsets: Sequence[int], index: Any) -> Inde
             f"A mask of shape {mask.shape} does not fit a variable of shape {tuple(shape)}. Give "
             "it the shape of the variable, or of its first axes."
         )
-    rows = np.flatnonzero(mask.any(axis=tuple(range(1, mask.ndim))))
-    parts = tuple((shard, local) for shard, local, _ in rows_by_shard(offsets, rows))
-    return IndexPlan(parts or _NOTHING, mask[rows])
+    return mask
 
 
 def _expanded(index: Any, rank: int) -> list[Any]:
@@ -369,21 +341,3 @@ def _not_allowed(entry: Any) -> UnsupportedIndex:
         "`None` or one Boolean mask. For rows by number use `rx.nn.embedding_lookup(variable, "
         "ids)`."
     )
-
-
-def _parts(rows: range, offsets: Sequence[int]) -> tuple[tuple[int, slice], ...]:
-    """The local slice of each shard that `rows` touch, in the order of `rows`."""
-    upward = rows if rows.step > 0 else rows[::-1]
-    parts = []
-    for shard, (low, high) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
-        within = upward[_steps(upward, low) : _steps(upward, high)]
-        if within:
-            local = within if rows.step > 0 else within[::-1]
-            stop = local.stop - low
-            parts.append((shard, slice(local.start - low, stop if stop >= 0 else None, local.step)))
-    return tuple(parts if rows.step > 0 else parts[::-1])
-
-
-def _steps(upward: range, border: int) -> int:
-    """The number of members of a range below a border."""
-    return max(0, -(-(border - upward.start) // upward.step))

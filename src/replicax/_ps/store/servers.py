@@ -55,12 +55,10 @@ class Client:
 
     @property
     def num_servers(self) -> int:
-        """How many servers there are."""
         return len(self._addresses)
 
     @property
     def addresses(self) -> list[tuple[str, ...]]:
-        """Where the servers listen."""
         return list(self._addresses)
 
     def move(self, server: int, addresses: Sequence[str]) -> None:
@@ -134,7 +132,6 @@ class Client:
             self._drop(server)
 
     def close(self) -> None:
-        """End all links for good."""
         self._closed = True
         with self._lock:
             for server in range(len(self._links)):
@@ -184,12 +181,10 @@ class SteadyClient:
         self._changes: Counter[int] = Counter()
         # `outlive(call)` returns `call()`, repeated after each dead server was restored.
         self.outlive: Outlive = lambda call: call()
-        # while servers start; None if they were there at once
-        self.early: Early | None = None
+        self.early = Early()
 
     @property
     def num_servers(self) -> int:
-        """How many servers there are."""
         return self._client.num_servers
 
     def changes(self, server: int) -> int:
@@ -204,7 +199,7 @@ class SteadyClient:
         `UnavailableError` if the server did not start, or is dead and will not come back with its
         contents.
         """
-        self.ready()
+        self.early.settle()
         head = dict(head or {})
         changes = is_change(op, head)
         if changes:
@@ -221,49 +216,28 @@ class SteadyClient:
         def call() -> None:
             self.call(server, op, head, buffers)
 
-        if self.early is None or not self.early.tell(call):
+        if not self.early.tell(call):
             call()
-
-    def keep(self, home: ServerHome, value: np.ndarray, *, is_new: bool) -> bool:
-        """Keep a variable's value until there are servers; False if they need it now."""
-        return self.early is not None and self.early.keep(home, value, is_new=is_new)
-
-    def kept(self, home: ServerHome) -> np.ndarray | None:
-        """The value of a variable that no server has yet."""
-        return None if self.early is None else self.early.value(home)
-
-    def ready(self) -> None:
-        """Wait until the servers have everything that was kept for them."""
-        if self.early is not None:
-            self.early.settle()
-
-    def close(self) -> None:
-        """Stop all waiting for servers."""
-        if self.early is not None:
-            self.early.end(closed(0))
-
-    def each(self, op: str, head: dict[str, Any]) -> list[dict[str, Any]]:
-        """Send all servers the same request; return the heads of their answers."""
-        return [self.call(server, op, head).head for server in range(self.num_servers)]
 
 
 @final
 class Early:
     """Keeps values of variables, and calls to servers, until there are servers.
 
-    `meet` waits for all of these, in a thread of its own.
+    `meet` waits for all of these, in a thread of its own; None if they are there.
     """
 
-    def __init__(self, meet: Callable[[], None]) -> None:
+    def __init__(self, meet: Callable[[], None] | None = None) -> None:
         self._found: Future[Exception | None] = Future()
         # Reentrant: the calls that are sent at last ask whether everything has been sent.
         self._lock = threading.RLock()
         self._values: dict[ServerHome, np.ndarray] = {}
         self._later: dict[Any, Callable[[], object]] = {}  # in order
-        self._is_sending = self.is_over = False
-        threading.Thread(
-            target=self._meet, args=(meet,), name="replicax-servers", daemon=True
-        ).start()
+        self._is_sending, self.is_over = False, meet is None
+        if meet is not None:
+            threading.Thread(
+                target=self._meet, args=(meet,), name="replicax-servers", daemon=True
+            ).start()
 
     def keep(self, home: ServerHome, value: np.ndarray, *, is_new: bool) -> bool:
         """Keep the value of a variable that no server has; False if servers must be told now."""

@@ -15,10 +15,16 @@ from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._ps.buffers import raw
 from replicax._ps.hosts.cluster import server_device
+from replicax._ps.server.code import digest_of
 from replicax._ps.store.home import CopiedHome, Placed, ServerHome, Shard
 from replicax._ps.store.partition import num_shards, shard_rows
-from replicax._ps.tables.table_home import LocalTable, ServedTable, SlotHome, serve_table
-from replicax._ps.variables.server_variable import home_of, move_out
+from replicax._ps.tables.table_home import EmptyHome, LocalTable, ServedTable, serve_table
+from replicax._ps.variables.server_variable import (
+    ServerVariable,
+    ShardedVariable,
+    home_of,
+    move_out,
+)
 from replicax._ps.variables.shard_optimizer import Part, Recipe, ShardOptimizer, Slot, is_rowwise
 
 if TYPE_CHECKING:
@@ -55,7 +61,6 @@ class ServerStore:
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """The devices of the servers, where variables live."""
         return tuple(map(server_device, range(self._client.num_servers)))
 
     def layout(self, spec: VariableSpec) -> Sharding | None:
@@ -82,7 +87,7 @@ class ServerStore:
             before=self.wait,
         )
         _compat.adopt(variable, self, None)
-        move_out(variable, home, sharded=shards > 1)
+        move_out(variable, home, ShardedVariable if shards > 1 else ServerVariable)
 
     def wait(self) -> None:
         """Wait for closures under way before a read or write."""
@@ -100,10 +105,6 @@ class ServerStore:
             places.append(Placed(server, next(self._cells), start, start + size))
             start += size
         return places
-
-    def places(self, variable: Any) -> tuple[Placed, ...]:
-        """The places of a variable's rows."""
-        return home_of(variable).places
 
     def optimizer(self, optimizer: Any, variables: Sequence[Any]) -> int:
         """The number of an optimizer on the servers, which updates these variables from now on."""
@@ -126,21 +127,33 @@ class ServerStore:
         is_variable = isinstance(rate, _compat.KerasVariable)
         head = {
             "id": number,
+            "recipe": self._sent(recipe),
             "iterations": steps,
             "learning_rate": float(_compat.read(rate)) if is_variable else None,
             "cells": [],
-            "constrained": False,
+            "constraint": None,
         }
-        payload = _pickled(recipe, self._code)
         for server in range(self._client.num_servers):
-            self._client.tell(server, "optimizer", head, [payload])
+            self._client.tell(server, "attach", head)
         counter = _compat.iterations(optimizer)
         for variable, name in [(counter, "iterations"), (rate, "learning_rate")]:
             if isinstance(variable, _compat.KerasVariable):
                 variable.__dict__.pop("_value", None)  # already sent
                 home: Any = Tuned(self, number, name, variable.dtype)
-                move_out(variable, home, sharded=False)
+                move_out(variable, home)
                 _compat.adopt(variable, self, None)
+
+    def _sent(self, code: Any) -> str:
+        """Send code to all servers, and return its name.
+
+        It is noted first: a server may die right after naming it on disk.
+        """
+        pickled = cloudpickle.dumps(code)
+        if pickled not in self._code:
+            self._code.append(pickled)
+            for server in range(self._client.num_servers):
+                self._client.tell(server, "code", {}, [pickled])
+        return digest_of(pickled)
 
     def _add(
         self,
@@ -180,10 +193,10 @@ class ServerStore:
         is_new: bool,
     ) -> None:
         decays = _compat.uses_weight_decay(optimizer, variable)
-        places = self.places(variable)
+        places = home_of(variable).places
         # Now and not at the variable's creation: a layer sets it afterwards.
         constraint = getattr(variable, "constraint", None)
-        constrained = [] if constraint is None else [_pickled(constraint, self._code)]
+        digest = None if constraint is None else self._sent(constraint)
         is_table = isinstance(home_of(variable), ServedTable)
         values = (
             []
@@ -198,13 +211,12 @@ class ServerStore:
             head = {
                 "id": number,
                 "cells": [[place.cell, len(pieces), decays]],
-                "constrained": constraint is not None,
+                "constraint": digest,
             }
-            payload = [*map(raw, pieces), *constrained]
-            self._client.tell(place.server, "optimizer", head, [b"", *payload])
+            self._client.tell(place.server, "attach", head, [raw(piece) for piece in pieces])
         for index, (slot, shared) in enumerate(slots):
             if is_table:
-                home: Any = SlotHome(tuple(slot.shape)[1:], slot.dtype)
+                home: Any = EmptyHome(tuple(slot.shape)[1:], slot.dtype)
             elif shared:
                 known = home_of(slot)
                 home = known if isinstance(known, CopiedHome) else CopiedHome()
@@ -212,7 +224,7 @@ class ServerStore:
             else:
                 home = self._slot_home(slot, places, index)
             slot.__dict__.pop("_value", None)
-            move_out(slot, home, sharded=False)
+            move_out(slot, home)
             _compat.adopt(slot, self, None)
         self._hosted[id(variable)] = number, variable
 
@@ -231,10 +243,12 @@ class ServerStore:
         """Read, or change, the state that an optimizer has once for all variables."""
         wanted = {} if value is None else {name: value}
         self.wait()
-        found = self._client.each("tune", {"id": number, "set": wanted})
+        head = {"id": number, "set": wanted}
+        servers = range(self._client.num_servers)
+        found = [self._client.call(server, "tune", head).head[name] for server in servers]
         if wanted:
             self.changed()
-        return max(one[name] for one in found)
+        return max(found)
 
 
 @final
@@ -255,7 +269,6 @@ class Tuned:
         return [Shard("/job:ps", (), self._dtype, self.read, self.write)]
 
     def described(self) -> dict[str, Any]:
-        """The places, for workers."""
         what = [self._number, self._name, self._dtype]
         return {"shape": (), "dtype": self._dtype, "slot": None, "parts": [[0, what, 0, 0]]}
 
@@ -274,14 +287,6 @@ def _create_cell(client: SteadyClient, variable: Any, place: Placed, piece: np.n
 def _is_by_rows(home: Any) -> bool:
     """Whether no server has all of a variable."""
     return len(home.places) > 1 or isinstance(home, ServedTable)
-
-
-def _pickled(code: Any, noted: list[bytes]) -> bytes:
-    """Code for servers, recorded first: a server may die right after naming it on disk."""
-    pickled = cloudpickle.dumps(code)
-    if pickled not in noted:
-        noted.append(pickled)
-    return pickled
 
 
 def _cannot_shard(variable: Any, optimizer: Any, constraint: Any) -> UsageError:

@@ -278,11 +278,7 @@ class Usage:
         self.last_use = np.zeros(0, np.int64)
 
     def grow(self, rows: int) -> None:
-        """Make room for this many rows."""
-        more = rows - len(self.counts)
-        if more > 0:
-            self.counts = np.concatenate([self.counts, np.zeros(more, np.uint32)])
-            self.last_use = np.concatenate([self.last_use, np.zeros(more, np.int64)])
+        self.counts, self.last_use = grown(self.counts, rows), grown(self.last_use, rows)
 
     def begin(self, rows: np.ndarray, now: int) -> None:
         """Forget the earlier use of these rows."""

@@ -33,8 +33,8 @@ _ONCE = ("step", "slot_initials")
 _OLDER = ("version", "whole", "removed")  # in checkpoints of older versions; not used
 
 
-class _Empty:
-    """The table as a Keras variable: empty."""
+class EmptyHome:
+    """A table, or an optimizer's slot beside its rows, as a Keras variable: empty."""
 
     def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
         self._nothing = np.zeros((0, *shape), np.dtype(dtype))
@@ -50,12 +50,7 @@ class _Empty:
 
 
 @final
-class SlotHome(_Empty):
-    """The home of an optimizer's slot for a table, which lives beside the rows."""
-
-
-@final
-class LocalTable(_Empty):
+class LocalTable(EmptyHome):
     """A table in this process; `padding` among ids means no id."""
 
     places: tuple[Placed, ...] = ()
@@ -89,7 +84,7 @@ class LocalTable(_Empty):
 
 
 @final
-class ServedTable(_Empty):
+class ServedTable(EmptyHome):
     """A table whose rows are in cells on all servers.
 
     `changed` is called after each write, `before` before each read and write.
@@ -109,7 +104,6 @@ class ServedTable(_Empty):
         self._client, self._changed, self._before = client, changed, before
 
     def described(self) -> dict[str, Any]:
-        """The places, for workers."""
         return {
             "shape": (0, *self.spec.shape),
             "dtype": self.spec.dtype,
@@ -156,18 +150,17 @@ class ServedTable(_Empty):
 
 def part_of_spec(spec: DynamicTableSpec, server: int, servers: int) -> DynamicTableSpec:
     """The specification of one server's part of a table: its bounds are divided."""
-    if spec.max_rows is not None and spec.max_rows < servers:
+    if spec.max_rows is None:
+        return spec
+    if spec.max_rows < servers:
         raise UsageError.of(
             "max_rows",
             f"at least {servers}, one row for each server",
             spec.max_rows,
             "Increase it, or use fewer servers.",
         )
-
-    def share(total: int | None) -> int | None:
-        return None if total is None else total // servers + (server < total % servers)
-
-    return replace(spec, max_rows=share(spec.max_rows))
+    each, more = divmod(spec.max_rows, servers)
+    return replace(spec, max_rows=each + (server < more))
 
 
 def serve_table(

@@ -105,7 +105,6 @@ class Vocabulary:
         return np.flatnonzero(used)
 
     def ids_of(self, rows: np.ndarray) -> np.ndarray:
-        """The ids that have these rows."""
         return self._ids[rows]
 
     def _reserve_rows(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,34 +23,6 @@ from replicax._program.capture import current_recorder
 from replicax._ps.recording import DenseUse
 
 
-class Home(Protocol):
-    """The place of a variable's value."""
-
-    def read(self) -> Any:
-        """The value; None if there is none yet."""
-        ...
-
-    def write(self, value: Any) -> None:
-        """Replace the value."""
-        ...
-
-    def read_rows(self, rows: np.ndarray) -> np.ndarray:
-        """Some rows of the value, by number."""
-        ...
-
-    def scatter(self, how: str, rows: np.ndarray, values: Any) -> None:
-        """Change some rows."""
-        ...
-
-    def select(self, index: Any) -> Any:
-        """`value[index]`, for which only the rows it touches are sent."""
-        ...
-
-    def shards(self) -> Sequence[Any]:
-        """The parts of the value: each has a `device`, and can be read as an array."""
-        ...
-
-
 class ServerVariable(KerasVariable):
     """A variable on a parameter server; made by its strategy's scope.
 
@@ -58,7 +30,7 @@ class ServerVariable(KerasVariable):
     closure's beginning.
     """
 
-    _home: Home
+    _home: Any  # a `ServerHome`, or what is read, written and divided as one
 
     @property
     def _value(self) -> Any:
@@ -188,17 +160,11 @@ class ShardedVariable(ServerVariable):
         self._home.scatter(how, rows, updates)
 
 
-def move_out(variable: Any, home: Home, *, sharded: bool) -> None:
-    """Move a variable to a home; its present value is sent there."""
-    rehome(variable, home, ShardedVariable if sharded else ServerVariable)
-
-
-def rehome(variable: Any, home: Any, kind: Any) -> None:
-    """Change a variable's class and home; its present value is sent there."""
+def move_out(variable: Any, home: Any, kind: Any = ServerVariable) -> None:
+    """Change a variable's home and class; its present value is sent there."""
     value = variable.__dict__.pop("_value", None)
     extended = issubclass(type(variable), VariableMethods)
-    own: Any = _with_methods(kind) if extended else kind
-    variable.__class__ = own
+    variable.__class__ = _with_methods(kind) if extended else kind
     variable._home = home
     if value is not None:
         variable._value = value
@@ -260,7 +226,7 @@ class TableVariable(ServerVariable):
 
 def become_table(variable: Any, home: Any) -> None:
     """Let a variable of shape (0, …) stand for the table at a home."""
-    rehome(variable, home, TableVariable)
+    move_out(variable, home, TableVariable)
 
 
 def _compiled_elsewhere(variable: Any) -> UsageError:
