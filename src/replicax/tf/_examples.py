@@ -21,7 +21,7 @@ from replicax.data._formats.example import (
     message_of,
     values_of,
 )
-from replicax.data._host import HostTensor
+from replicax.data._host import ENCODED, HostTensor
 from replicax.tf._calls import array, hosted, numpy_dtype
 from replicax.tf._composite import filling
 from replicax.tf._dtypes import as_dtype
@@ -272,8 +272,7 @@ def _stacked(rows: Sequence[np.ndarray], feature: Any) -> np.ndarray:
 
 def _filled_up(values: np.ndarray, steps: np.ndarray, feature: FixedLenSequenceFeature) -> Any:
     """The steps of several records in one array."""
-    fill = filling(values, feature.default_value)
-    fill = fill.encode() if isinstance(fill, str) else fill
+    fill = ENCODED(filling(values, feature.default_value))
     return hosted(filled_up(values.reshape(-1, *feature.shape), steps, fill))
 
 
@@ -296,8 +295,7 @@ def serialize_tensor(tensor: Any, name: str | None = None) -> HostTensor:
     axes = b"".join(message(_AXIS, number(_SIZE, size)) for size in found.shape)
     parts = [number(_TYPE, kind), message(_SHAPE, axes)]
     if text:
-        texts = found.ravel().tolist()
-        parts += [message(_TEXT, one.encode() if isinstance(one, str) else one) for one in texts]
+        parts += [message(_TEXT, one) for one in ENCODED(found.ravel().astype(object))]
     else:
         parts.append(message(_CONTENT, np.ascontiguousarray(found).tobytes()))
     return HostTensor.of(b"".join(parts))
@@ -310,7 +308,7 @@ def parse_tensor(serialized: Any, out_type: Any, name: str | None = None) -> Any
         CorruptRecord: If the bytes are none.
         UsageError: If it has another type.
     """
-    data = serialized.item() if hasattr(serialized, "item") else serialized
+    data = bytes_of(serialized)
     wanted, kind, shape, content, texts = as_dtype(out_type), 0, [], b"", []
     try:
         for field, value in fields(data):
@@ -325,13 +323,7 @@ def parse_tensor(serialized: Any, out_type: Any, name: str | None = None) -> Any
                 texts.append(value)
         if kind == TYPES[wanted.name]:
             text = wanted.name == "string"
-            flat = (
-                np.empty(len(texts), object)
-                if text
-                else np.frombuffer(content, numpy_dtype(wanted))
-            )
-            if text:
-                flat[:] = texts
+            flat = np.array(texts, object) if text else np.frombuffer(content, numpy_dtype(wanted))
             return hosted(flat.reshape(shape).copy())
     except (IndexError, TypeError, ValueError) as error:
         raise CorruptRecord(

@@ -398,23 +398,9 @@ class RaggedTensor(CompositeTensor):
     __or__, __ror__ = _operators(elementwise.logical_or)
     __lt__, __gt__ = elementwise.less, elementwise.greater
     __le__, __ge__ = elementwise.less_equal, elementwise.greater_equal
-
-    def __eq__(self, other: Any) -> Any:
-        return elementwise.equal(self, other)
-
-    def __ne__(self, other: Any) -> Any:
-        return elementwise.not_equal(self, other)
-
+    __eq__, __ne__ = elementwise.equal, elementwise.not_equal
     __hash__ = None  # pyright: ignore[reportAssignmentType]
-
-    def __neg__(self) -> Any:
-        return elementwise.negative(self)
-
-    def __abs__(self) -> Any:
-        return elementwise.abs(self)
-
-    def __invert__(self) -> Any:
-        return elementwise.logical_not(self)
+    __neg__, __abs__, __invert__ = elementwise.negative, elementwise.abs, elementwise.logical_not
 
     def __repr__(self) -> str:
         known = hasattr(self._values, "numpy") and not isinstance(self._values, Tracer)
