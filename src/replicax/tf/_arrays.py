@@ -134,11 +134,7 @@ def stack(values: Any, axis: Any = 0, name: str | None = "stack") -> Any:
 def unstack(
     value: Any, num: int | None = None, axis: int = 0, name: str | None = "unstack"
 ) -> list[Any]:
-    """The arrays that stand along an axis, as a list.
-
-    Raises:
-        UsageError: If there are not `num` of them.
-    """
+    """The arrays that stand along an axis, as a list."""
     xp, x = array(value)
     if num is not None and num != x.shape[axis]:
         raise UsageError.of(
@@ -155,11 +151,7 @@ def split(
     num: int | None = None,
     name: str | None = "split",
 ) -> list[Any]:
-    """An array in parts along an axis.
-
-    Raises:
-        UsageError: If the parts do not make up the axis.
-    """
+    """An array in parts along an axis."""
     xp, x = array(value)
     length, axis = x.shape[int(axis)], int(axis)
     if not isinstance(num_or_size_splits, list | tuple) and not np.ndim(num_or_size_splits):
@@ -200,11 +192,7 @@ def pad(
     constant_values: Any = 0,
     name: str | None = None,
 ) -> Any:
-    """More elements before and after, on each axis.
-
-    Raises:
-        UsageError: If there is no such mode.
-    """
+    """More elements before and after, on each axis."""
     xp, x = array(tensor)
     widths = [static_shape(pair) for pair in paddings]
     if mode.upper() == "CONSTANT":

@@ -99,11 +99,7 @@ class DType:
 
     @property
     def limits(self) -> tuple[Any, Any]:
-        """The smallest and the largest number.
-
-        Raises:
-            UsageError: If the type has none.
-        """
+        """The smallest and the largest number."""
         if self.is_bool:
             return False, True
         if self.is_integer:

@@ -37,11 +37,7 @@ Features = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class FixedLenSequenceFeature:
-    """A feature of any number of steps, each of a known shape; an array, filled up in a batch.
-
-    Raises:
-        UsageError: If the type is none of these, or the shape not known.
-    """
+    """A feature of any number of steps, each of a known shape; an array, filled up in a batch."""
 
     shape: Sequence[int]
     dtype: Any
@@ -60,9 +56,6 @@ class RaggedFeature:
 
     **Differs from TF:** partitions are not supported, as one axis is ragged;
     `row_splits_dtype` has no effect.
-
-    Raises:
-        UsageError: If the type is none of these, or there are partitions.
     """
 
     dtype: Any

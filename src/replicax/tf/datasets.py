@@ -148,11 +148,7 @@ class Builder:
         read_config: Any = None,
         as_supervised: bool = False,
     ) -> Any:
-        """The data sets of splits; see `load` for the arguments.
-
-        Raises:
-            UsageError: If the data set has no supervised keys, and `as_supervised` asks for them.
-        """
+        """The data sets of splits; see `load` for the arguments."""
         keys = self._supervised_keys() if as_supervised else None
 
         def made(sources: Any) -> Any:
