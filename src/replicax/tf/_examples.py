@@ -146,7 +146,8 @@ def parse_single_sequence_example(
     for key, feature in (sequence_features or {}).items():
         rows = _steps(lists, key, feature, 0)
         if isinstance(feature, FixedLenSequenceFeature):
-            sequences[key] = hosted(_stacked(rows, feature))
+            values = joined(rows, feature).values
+            sequences[key] = hosted(values.reshape(len(rows), *feature.shape))
         else:
             sequences[key] = _variable(*joined(rows, feature)[:2], feature)
     return context, sequences
@@ -259,10 +260,6 @@ def _steps(lists: Any, key: str, feature: Any, index: int) -> list[np.ndarray]:
     return [values_of({name: step}, name, kind, index) for step in lists[name].feature]
 
 
-def _stacked(rows: Sequence[np.ndarray], feature: Any) -> np.ndarray:
-    return joined(rows, feature).values.reshape(len(rows), *feature.shape)
-
-
 def _filled_up(values: np.ndarray, steps: np.ndarray, feature: FixedLenSequenceFeature) -> Any:
     """The steps of several records in one array."""
     fill = ENCODED(filling(values, feature.default_value))
@@ -288,7 +285,8 @@ def serialize_tensor(tensor: Any, name: str | None = None) -> HostTensor:
     axes = b"".join(message(_AXIS, number(_SIZE, size)) for size in found.shape)
     parts = [number(_TYPE, kind), message(_SHAPE, axes)]
     if text:
-        parts += [message(_TEXT, one) for one in ENCODED(found.ravel().astype(object))]
+        texts: Any = ENCODED(found.ravel().astype(object))
+        parts += [message(_TEXT, one) for one in texts]
     else:
         parts.append(message(_CONTENT, np.ascontiguousarray(found).tobytes()))
     return HostTensor.of(b"".join(parts))
@@ -302,22 +300,17 @@ def parse_tensor(serialized: Any, out_type: Any, name: str | None = None) -> Any
         UsageError: If it has another type.
     """
     data = bytes_of(serialized)
-    wanted, kind, shape, content, texts = as_dtype(out_type), 0, [], b"", []
+    wanted, kind = as_dtype(out_type), 0
     try:
-        for field, value in fields(data):
-            if field == _TYPE:
-                kind = value
-            elif field == _SHAPE:
-                axes = [dict(fields(axis)) for place, axis in fields(value) if place == _AXIS]
-                shape = [axis.get(_SIZE, 0) for axis in axes]
-            elif field == _CONTENT:
-                content = value
-            elif field == _TEXT:
-                texts.append(value)
+        found = dict(fields(data))
+        axes = [axis for place, axis in fields(found.get(_SHAPE, b"")) if place == _AXIS]
+        kind = found.get(_TYPE, 0)
         if kind == TYPES[wanted.name]:
-            text = wanted.name == "string"
-            flat = np.array(texts, object) if text else np.frombuffer(content, numpy_dtype(wanted))
-            return hosted(flat.reshape(shape).copy())
+            if wanted.name == "string":
+                flat = np.array([v for field, v in fields(data) if field == _TEXT], object)
+            else:
+                flat = np.frombuffer(found.get(_CONTENT, b""), numpy_dtype(wanted))
+            return hosted(flat.reshape([dict(fields(a)).get(_SIZE, 0) for a in axes]).copy())
     except (IndexError, TypeError, ValueError) as error:
         raise CorruptRecord(
             f"Cannot parse these {len(data)} bytes as a tensor: {error}. Pass what "

@@ -85,12 +85,8 @@ class RaggedRow(Composite, Unchanging):
     @classmethod
     def stacked(cls, rows: Sequence[Any]) -> RaggedTensor:
         """The ragged tensor of these rows."""
-        return _of_rows([np.asarray(row) for row in rows])
-
-
-def _of_rows(rows: Sequence[np.ndarray]) -> RaggedTensor:
-    values = HostTensor.of(np.concatenate(rows))
-    return RaggedTensor.from_row_lengths(values, [len(row) for row in rows])
+        values = HostTensor.of(np.concatenate([np.asarray(row) for row in rows]))
+        return RaggedTensor.from_row_lengths(values, [len(row) for row in rows])
 
 
 def _operators(function: Operator) -> tuple[Operator, Operator]:
