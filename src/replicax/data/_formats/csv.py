@@ -137,7 +137,7 @@ class CsvFormat:
         columns = self._columns_of(row, path, line)
         for at, column in zip(columns, self.record_defaults, strict=True):
             try:
-                values += self._column([row[at]], *column)
+                values.extend(self._column([row[at]], *column))
             except (ValueError, OverflowError) as error:
                 place = f"Column {at} of line {line} of {path!r}"
                 if row[at] in ("", self.na_value):
