@@ -6,8 +6,7 @@ Nothing is loaded before it is used, and TensorFlow never is. The error for a na
 says what to use instead.
 
 Arguments mean what TensorFlow's pages say of them, unless a docstring says otherwise; `name`, and
-what steers graphs, sessions and their memory, has no effect. A wrong one raises a `UsageError`, a
-ValueError that says what to do.
+what steers graphs, sessions and their memory, has no effect.
 """
 
 from __future__ import annotations

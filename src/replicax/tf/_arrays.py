@@ -134,7 +134,11 @@ def stack(values: Any, axis: Any = 0, name: str | None = "stack") -> Any:
 def unstack(
     value: Any, num: int | None = None, axis: int = 0, name: str | None = "unstack"
 ) -> list[Any]:
-    """The arrays that stand along an axis, as a list."""
+    """The arrays that stand along an axis, as a list.
+
+    Raises:
+        UsageError: If there are not `num` of them.
+    """
     xp, x = array(value)
     if num is not None and num != x.shape[axis]:
         raise UsageError.of(
@@ -151,7 +155,11 @@ def split(
     num: int | None = None,
     name: str | None = "split",
 ) -> list[Any]:
-    """An array in parts along an axis."""
+    """An array in parts along an axis.
+
+    Raises:
+        UsageError: If the parts do not make up the axis.
+    """
     xp, x = array(value)
     length, axis = x.shape[int(axis)], int(axis)
     if not isinstance(num_or_size_splits, list | tuple) and not np.ndim(num_or_size_splits):
@@ -192,7 +200,11 @@ def pad(
     constant_values: Any = 0,
     name: str | None = None,
 ) -> Any:
-    """More elements before and after, on each axis."""
+    """More elements before and after, on each axis.
+
+    Raises:
+        UsageError: If there is no such mode.
+    """
     xp, x = array(tensor)
     widths = [static_shape(pair) for pair in paddings]
     if mode.upper() == "CONSTANT":

@@ -246,7 +246,11 @@ def sample_distorted_bounding_box(
     use_image_if_no_bounding_boxes: bool | None = None,
     name: str | None = None,
 ) -> DistortedBox:
-    """A random window that covers a part of one of the boxes; the whole image if none is found."""
+    """A random window that covers a part of one of the boxes; the whole image if none is found.
+
+    Raises:
+        UsageError: If there are no boxes.
+    """
     drawn = uniform([max_attempts or 100, 4], seed=seed or None)
     boxes = _some_boxes(bounding_boxes, use_image_if_no_bounding_boxes)
     return _sampled(drawn, image_size, boxes, min_object_covered, aspect_ratio_range, area_range)

@@ -196,7 +196,11 @@ def get_memory_growth(device: PhysicalDevice) -> bool:
 
 
 def get_memory_info(device: str) -> dict[str, int]:
-    """The bytes that are in use on an accelerator now, `current`, and were at most, `peak`."""
+    """The bytes that are in use on an accelerator now, `current`, and were at most, `peak`.
+
+    Raises:
+        UsageError: If JAX does not count the memory of the device.
+    """
     found = parse_device(device).memory_stats()
     if not found:
         raise UsageError(
@@ -308,7 +312,11 @@ class DeviceSpec:
 
     @classmethod
     def from_string(cls, spec: str) -> Self:
-        """The parts of a name."""
+        """The parts of a name.
+
+        Raises:
+            UsageError: If it is none.
+        """
         found: dict[str, str] = {}
         for part in filter(None, spec.split("/")):
             match = _PART.fullmatch(part)

@@ -99,7 +99,11 @@ class DType:
 
     @property
     def limits(self) -> tuple[Any, Any]:
-        """The smallest and the largest number."""
+        """The smallest and the largest number.
+
+        Raises:
+            UsageError: If the type has none.
+        """
         if self.is_bool:
             return False, True
         if self.is_integer:

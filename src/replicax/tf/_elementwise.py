@@ -195,7 +195,11 @@ def atan2(y: Any, x: Any, name: str | None = None) -> Any:
 
 @array_function
 def add_n(inputs: Any, name: str | None = None) -> Any:
-    """The sum of a list of arrays of one shape."""
+    """The sum of a list of arrays of one shape.
+
+    Raises:
+        UsageError: If the list is empty.
+    """
     if not isinstance(inputs, list | tuple) or not inputs:
         raise UsageError.of("inputs", "a list of one or more arrays", inputs)
     _, found = arrays(*inputs)

@@ -37,7 +37,11 @@ Features = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class FixedLenSequenceFeature:
-    """A feature of any number of steps, each of a known shape; an array, filled up in a batch."""
+    """A feature of any number of steps, each of a known shape; an array, filled up in a batch.
+
+    Raises:
+        UsageError: If the type is none of these, or the shape not known.
+    """
 
     shape: Sequence[int]
     dtype: Any
@@ -56,6 +60,9 @@ class RaggedFeature:
 
     **Differs from TF:** partitions are not supported, as one axis is ragged;
     `row_splits_dtype` has no effect.
+
+    Raises:
+        UsageError: If the type is none of these, or there are partitions.
     """
 
     dtype: Any

@@ -254,7 +254,11 @@ def decode_jpeg(
     dct_method: str = "",
     name: str | None = None,
 ) -> Any:
-    """The pixels of a JPEG, of which `ratio` must be 1; see `decode_image`."""
+    """The pixels of a JPEG; see `decode_image`.
+
+    Raises:
+        UsageError: If a smaller picture is asked for by `ratio`.
+    """
     if ratio != 1:
         raise UsageError.of("ratio", "1", ratio, "Call `tf.image.resize` on the decoded image.")
     return decode_image(contents, channels)
@@ -263,7 +267,11 @@ def decode_jpeg(
 def decode_and_crop_jpeg(
     contents: Any, crop_window: Any, channels: int = 0, *args: Any, **kwargs: Any
 ) -> Any:
-    """A part of the pixels of a JPEG; see `decode_image`."""
+    """A part of the pixels of a JPEG; see `decode_image`.
+
+    Raises:
+        UsageError: If the part is not in the picture.
+    """
     pixels = decode_jpeg(contents, channels, *args, **kwargs)
     top, left, height, width = (int(number) for number in crop_window)
     bottom, right = top + height, left + width
@@ -328,7 +336,11 @@ class DecodeWav(NamedTuple):
 def decode_wav(
     contents: Any, desired_channels: int = -1, desired_samples: int = -1, name: str | None = None
 ) -> DecodeWav:
-    """The samples of a WAV file of 16 bits."""
+    """The samples of a WAV file of 16 bits.
+
+    Raises:
+        UsageError: If these are not the bytes of a WAV file of 16 bits.
+    """
     try:
         with wave.open(io.BytesIO(bytes_of(contents))) as file:
             frames, channels = file.readframes(file.getnframes()), file.getnchannels()
@@ -386,7 +398,11 @@ def decode_csv(
     name: str | None = None,
     select_cols: Any = None,
 ) -> list[Any]:
-    """The columns of lines, each with the type of its default."""
+    """The columns of lines, each with the type of its default.
+
+    Raises:
+        UsageError: If a line has another number of columns.
+    """
     lines = np.asarray(records, object)
     quoting = csv.QUOTE_MINIMAL if use_quote_delim else csv.QUOTE_NONE
     texts = [bytes_of(line).decode() for line in lines.reshape(-1)]

@@ -53,7 +53,11 @@ def resize(
     antialias: bool = False,
     name: str | None = None,
 ) -> Any:
-    """Images of another height and width, as float32; nearest neighbours keep their type."""
+    """Images of another height and width, as float32; nearest neighbours keep their type.
+
+    Raises:
+        UsageError: If there is no such method, or these are no images.
+    """
     image, numpy = _images(images)
     if method not in METHODS:
         raise UsageError(
@@ -97,7 +101,9 @@ def crop_to_bounding_box(
 ) -> Any:
     """A window of an image, or of each of a batch.
 
-    An offset that compiled code computes is checked while it runs.
+    Raises:
+        UsageError: If it reaches over the edge. An offset that compiled code computes is checked
+            while it runs.
     """
     found, _ = _images(image)
     height, width = found.shape[-3:-1]
@@ -120,7 +126,12 @@ def crop_to_bounding_box(
 def pad_to_bounding_box(
     image: Any, offset_height: int, offset_width: int, target_height: int, target_width: int
 ) -> Any:
-    """An image with zeros around it; a computed offset is checked while compiled code runs."""
+    """An image with zeros around it.
+
+    Raises:
+        UsageError: If the target is too small. An offset that compiled code computes is checked
+            while it runs.
+    """
     found, numpy = _images(image)
     height, width = found.shape[-3:-1]
     target_height, target_width = static_size(target_height), static_size(target_width)
@@ -176,7 +187,11 @@ def resize_with_pad(
 
 @in_models
 def central_crop(image: Any, central_fraction: float) -> Any:
-    """The middle of an image."""
+    """The middle of an image.
+
+    Raises:
+        UsageError: If the fraction is not between 0 and 1.
+    """
     if not isinstance(central_fraction, int | float):  # those would be rounded to 32 bits
         central_fraction = concrete(central_fraction, "tf.image.central_crop").item()
     if not 0 < central_fraction <= 1:
@@ -267,7 +282,11 @@ def _flipped(image: Any, flip: Any, drawn: Any) -> Any:
 
 
 def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None = None) -> Any:
-    """A window of this size, anywhere in an array."""
+    """A window of this size, anywhere in an array.
+
+    Raises:
+        UsageError: If it is larger than the array.
+    """
     room = _room(value, size)
     return _cropped(value, size, room, uniform([len(room)], seed=seed))
 

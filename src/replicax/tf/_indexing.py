@@ -187,6 +187,9 @@ def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None)
     """Elements of x where the condition is true, else of y; without both, the places where it is.
 
     The places are known outside compiled code only.
+
+    Raises:
+        UsageError: If only one of x and y is given.
     """
     if (x is None) != (y is None):
         raise UsageError("`tf.where` got only one of `x` and `y`. Pass both or neither.")

@@ -191,7 +191,11 @@ def diag(
     padding_value: Any = 0,
     align: str = "RIGHT_LEFT",
 ) -> Any:
-    """A matrix with this diagonal, the k-th above the main one; square and as small as can be."""
+    """A matrix with this diagonal, the k-th above the main one; square and as small as can be.
+
+    Raises:
+        UsageError: If several diagonals or another size are asked for.
+    """
     if not isinstance(k, int) or (num_rows, num_cols) != (-1, -1):
         raise UsageError(
             f"`diag` makes square matrices with one diagonal only, got k={k}, "

@@ -139,6 +139,9 @@ class _Table:
 class StaticHashTable(_Table):
     """A table that stays as it is.
 
+    Raises:
+        UsageError: If a key has two values.
+
     Example:
         >>> import replicax.tf as tf
         >>> words = tf.lookup.KeyValueTensorInitializer(["a", "b"], [1, 2])
@@ -219,7 +222,11 @@ class MutableHashTable(_Table):
         super().__init__(np.empty(0, numpy_dtype(key_dtype)), values, default)
 
     def insert(self, keys: Any, values: Any, name: str | None = None) -> None:
-        """Give each key a value."""
+        """Give each key a value.
+
+        Raises:
+            UsageError: If there are more or fewer values than keys.
+        """
         keys = _plain(keys).ravel().tolist()
         values = _plain(values).astype(self._default.dtype).reshape(-1, *self._default.shape)
         if len(keys) != len(values):

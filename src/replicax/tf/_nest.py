@@ -55,7 +55,11 @@ def _like(structure: Any, parts: list[Any]) -> Any:
 
 
 def pack_sequence_as(structure: Any, flat_sequence: Any, expand_composites: bool = False) -> Any:
-    """The values of a list in the form of a nest."""
+    """The values of a list in the form of a nest.
+
+    Raises:
+        UsageError: If their number differs.
+    """
     values, wanted = list(flat_sequence), len(flatten(structure))
     if len(values) != wanted:
         raise UsageError(
@@ -72,7 +76,11 @@ def _packed(structure: Any, values: Iterator[Any]) -> Any:
 
 
 def map_structure(func: Callable[..., Any], *structure: Any, **kwargs: Any) -> Any:
-    """A function of each value of a nest, or of the values of several at the same place."""
+    """A function of each value of a nest, or of the values of several at the same place.
+
+    Raises:
+        UsageError: If the nests differ, or there is none.
+    """
     if not structure:
         raise UsageError("`map_structure` got no structure. Pass a nest after the function.")
     for other in structure[1:]:
@@ -84,7 +92,11 @@ def map_structure(func: Callable[..., Any], *structure: Any, **kwargs: Any) -> A
 def assert_same_structure(
     nest1: Any, nest2: Any, check_types: bool = True, expand_composites: bool = False
 ) -> None:
-    """Check that two nests have the same form."""
+    """Check that two nests have the same form.
+
+    Raises:
+        UsageError: If they differ.
+    """
     if not _are_alike(nest1, nest2, check_types):
         raise UsageError(
             f"The structures {nest1} and {nest2} differ. Give both the same lists, tuples and keys."

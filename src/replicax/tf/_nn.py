@@ -174,6 +174,9 @@ def dropout(
     """The elements, a share of them set to 0 and the others scaled up.
 
     **Differs from TF:** the numbers are those of `tf.random`.
+
+    Raises:
+        UsageError: If the rate is not a share.
     """
     from replicax.tf._random import uniform  # loads Keras
 
@@ -369,7 +372,8 @@ def safe_embedding_lookup_sparse(
 ) -> Any:
     """As `embedding_lookup_sparse`: ids below 0 are none, and an example without ids gives zeros.
 
-    `default_id` must be None.
+    Raises:
+        UsageError: If there is a default id.
     """
     if default_id is not None:
         raise UsageError.of(
@@ -392,6 +396,9 @@ def ctc_greedy_decoder(
 
     Returns:
         A list of one sparse matrix, with a row for each example; and an array of a number for each.
+
+    Raises:
+        UsageError: If the logits have another number of axes.
     """
     logits, lengths = _given(inputs, sequence_length, "tf.nn.ctc_greedy_decoder")
     blank = logits.shape[-1] - 1 if blank_index is None else blank_index % logits.shape[-1]
@@ -410,6 +417,9 @@ def ctc_beam_search_decoder(
     Returns:
         A list of sparse matrices, the likeliest first, with a row for each example; and an array
         of shape (examples, top_paths).
+
+    Raises:
+        UsageError: If the logits have another number of axes, or there are more texts than beams.
     """
     logits, lengths = _given(inputs, sequence_length, "tf.nn.ctc_beam_search_decoder")
     if top_paths > beam_width:

@@ -127,7 +127,11 @@ class RaggedTensor(CompositeTensor):
     def from_row_splits(
         cls, values: Any, row_splits: Any, name: str | None = None, validate: bool = True
     ) -> RaggedTensor:
-        """Rows that begin at these places; the last one is the number of values."""
+        """Rows that begin at these places; the last one is the number of values.
+
+        Raises:
+            UsageError: If the places do not ascend from 0 to the number of values.
+        """
         held = elements(values)
         splits = concrete(row_splits, "tf.RaggedTensor.from_row_splits").astype(np.int64)
         ascend = splits.ndim == 1 and splits.size and not splits[0] and np.all(np.diff(splits) >= 0)
@@ -142,7 +146,11 @@ class RaggedTensor(CompositeTensor):
     def from_row_lengths(
         cls, values: Any, row_lengths: Any, name: str | None = None, validate: bool = True
     ) -> RaggedTensor:
-        """Rows of these lengths."""
+        """Rows of these lengths.
+
+        Raises:
+            UsageError: If their sum is not the number of values.
+        """
         lengths = concrete(row_lengths, "tf.RaggedTensor.from_row_lengths").astype(np.int64)
         return cls.from_row_splits(values, np.concatenate([[0], np.cumsum(lengths)]))
 
@@ -155,7 +163,11 @@ class RaggedTensor(CompositeTensor):
         name: str | None = None,
         validate: bool = True,
     ) -> RaggedTensor:
-        """Rows of the values with the same number of a row; the numbers ascend."""
+        """Rows of the values with the same number of a row; the numbers ascend.
+
+        Raises:
+            UsageError: If they do not, or are not below `nrows`.
+        """
         ids = concrete(value_rowids, "tf.RaggedTensor.from_value_rowids").astype(np.int64)
         count = static_size(nrows) if nrows is not None else int(ids[-1]) + 1 if ids.size else 0
         if ids.size and (ids[0] < 0 or np.any(np.diff(ids) < 0) or ids[-1] >= count):
@@ -169,7 +181,11 @@ class RaggedTensor(CompositeTensor):
     def from_tensor(
         cls, tensor: Any, lengths: Any = None, padding: Any = None, ragged_rank: int = 1, **_: Any
     ) -> RaggedTensor:
-        """The rows of an array; of these lengths, or without the padding at their ends."""
+        """The rows of an array; of these lengths, or without the padding at their ends.
+
+        Raises:
+            UsageError: If both lengths and padding are given, or another axis is to be ragged.
+        """
         whole = elements(tensor)
         if (lengths is not None and padding is not None) or ragged_rank != 1 or whole.ndim < 2:
             raise UsageError(
@@ -191,7 +207,11 @@ class RaggedTensor(CompositeTensor):
     def from_sparse(
         cls, st_input: Any, name: str | None = None, row_splits_dtype: Any = None
     ) -> RaggedTensor:
-        """The rows of a sparse matrix whose elements stand at the beginning of their rows."""
+        """The rows of a sparse matrix whose elements stand at the beginning of their rows.
+
+        Raises:
+            UsageError: If it is no such matrix.
+        """
         tensor = sparse(st_input, "tf.RaggedTensor.from_sparse")
         where = concrete(tensor.indices, "tf.RaggedTensor.from_sparse")
         if where.shape[1] == 2:

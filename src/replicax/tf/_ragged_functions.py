@@ -265,6 +265,10 @@ def constant(
     """Rows of numbers or of text, of nested lists.
 
     **Differs from TF:** `row_splits_dtype` has no effect.
+
+    Raises:
+        UsageError: If lists and numbers, or texts and numbers, stand side by side; or if rows of
+            rows differ in length.
     """
     depths, kinds = _described(pylist)
     if len(kinds) > 1 or len(depths) > 1:
@@ -311,7 +315,11 @@ def _depth(nest: Any) -> int:
 
 
 def stack(values: Any, axis: Any = 0, name: str | None = None) -> RaggedTensor:
-    """Arrays of different lengths as the rows of one ragged tensor."""
+    """Arrays of different lengths as the rows of one ragged tensor.
+
+    Raises:
+        UsageError: If the axis is another one than the first.
+    """
     rows = [elements(value) for value in values]
     if axis or any(not row.ndim for row in rows):
         raise UsageError(
@@ -323,7 +331,11 @@ def stack(values: Any, axis: Any = 0, name: str | None = None) -> RaggedTensor:
 
 
 def map_flat_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> RaggedTensor:
-    """A function of the elements of all rows; ragged tensors among its arguments are alike."""
+    """A function of the elements of all rows; ragged tensors among its arguments are alike.
+
+    Raises:
+        UsageError: If rows differ in length, or there is no ragged tensor.
+    """
     found = [one for one in (*args, *kwargs.values()) if isinstance(one, RaggedTensor)]
     if not found:
         raise UsageError(
@@ -334,7 +346,11 @@ def map_flat_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Ragged
 
 
 def boolean_mask(data: Any, mask: Any, name: str | None = None) -> RaggedTensor:
-    """The elements of rows of which a mask of the same rows says so; not in compiled code."""
+    """The elements of rows of which a mask of the same rows says so; not in compiled code.
+
+    Raises:
+        UsageError: If rows differ in length.
+    """
     rows, kept = (
         one if isinstance(one, RaggedTensor) else RaggedTensor.from_tensor(one)
         for one in (data, mask)

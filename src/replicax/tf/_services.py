@@ -160,6 +160,9 @@ def numpy_function(
 
     **Differs from TF:** compiled code knows all shapes: there each result must have the shape of
     the first argument; in pipelines and eager code any. `jax.pure_callback` takes other shapes.
+
+    Raises:
+        UsageError: If a result does not fit into 32 bits, or in compiled code has another shape.
     """
     if func is None or inp is None:
         return _decorating(numpy_function, func, Tout)

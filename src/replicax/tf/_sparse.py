@@ -49,6 +49,9 @@ class SparseTensor(CompositeTensor):
 
     **Differs from TF:** places outside of the shape are refused at once.
 
+    Raises:
+        UsageError: If they do not fit together.
+
     Example:
         >>> import replicax.tf as tf
         >>> tensor = tf.SparseTensor(indices=[[0, 1], [1, 0]], values=[7, 8], dense_shape=[2, 3])
@@ -120,7 +123,11 @@ class SparseTensor(CompositeTensor):
         )
 
     def unstacked(self) -> list[SparseTensor]:
-        """Its rows."""
+        """Its rows.
+
+        Raises:
+            UsageError: If these are single elements.
+        """
         if len(self._shape) < 2:
             raise self.refused("cut into rows of no axes")
         rows = (self.take_rows([number]) for number in range(self._shape[0]))

@@ -53,7 +53,11 @@ def from_dense(tensor: Any, name: str | None = None) -> SparseTensor:
 def to_dense(
     sp_input: Any, default_value: Any = None, validate_indices: bool = True, name: Any = None
 ) -> Any:
-    """The whole tensor as an array."""
+    """The whole tensor as an array.
+
+    Raises:
+        UsageError: If places are held twice, or not in order.
+    """
     tensor = sparse(sp_input, "tf.sparse.to_dense")
     xp, values = array(tensor.values)
     where = tuple(_columns(tensor, xp))
@@ -77,7 +81,11 @@ def reorder(sp_input: Any, name: str | None = None) -> SparseTensor:
 
 
 def reset_shape(sp_input: Any, new_shape: Any = None) -> SparseTensor:
-    """The same elements in a larger shape; without one, in the smallest that holds them."""
+    """The same elements in a larger shape; without one, in the smallest that holds them.
+
+    Raises:
+        UsageError: If the shape has other axes, or is smaller.
+    """
     tensor = sparse(sp_input, "tf.sparse.reset_shape")
     if new_shape is None:
         where = concrete(tensor.indices, "tf.sparse.reset_shape")
@@ -93,7 +101,11 @@ def reset_shape(sp_input: Any, new_shape: Any = None) -> SparseTensor:
 
 
 def map_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> SparseTensor:
-    """A function of the elements that are held; of several tensors with the same places."""
+    """A function of the elements that are held; of several tensors with the same places.
+
+    Raises:
+        UsageError: If there is no sparse tensor, or places differ.
+    """
     given = [*args, *kwargs.values()]
     found = [one for one in given if isinstance(one, SparseTensor)]
     first = sparse(found[0] if found else given and given[0], "tf.sparse.map_values")
@@ -110,7 +122,11 @@ def map_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> SparseTenso
 
 
 def add(a: Any, b: Any, threshold: Any = 0) -> Any:
-    """The sum of two sparse tensors, outside of compiled code; or of one and an array, an array."""
+    """The sum of two sparse tensors, outside of compiled code; or of one and an array, an array.
+
+    Raises:
+        UsageError: If neither is sparse, or the shapes differ.
+    """
     if not isinstance(b, SparseTensor):
         a, b = b, a
     b = sparse(b, "tf.sparse.add")
@@ -141,7 +157,11 @@ def _check_shapes(first: Any, second: Any) -> None:
 def sparse_dense_matmul(
     sp_a: Any, b: Any, adjoint_a: bool = False, adjoint_b: bool = False, name: Any = None
 ) -> Any:
-    """The product of a sparse matrix and an array, or the other way round; an array."""
+    """The product of a sparse matrix and an array, or the other way round; an array.
+
+    Raises:
+        UsageError: If not exactly one is sparse, or the shapes do not fit.
+    """
     if not isinstance(sp_a, SparseTensor):
         # a · b = (bᴴ · aᴴ)ᴴ
         swapped = sparse_dense_matmul(b, sp_a, not adjoint_b, not adjoint_a)
@@ -248,7 +268,11 @@ def slice(sp_input: Any, start: Any, size: Any, name: str | None = None) -> Spar
 def concat(
     axis: Any, sp_inputs: Any, expand_nonconcat_dims: bool = False, name: str | None = None
 ) -> SparseTensor:
-    """Several tensors one after the other along an axis."""
+    """Several tensors one after the other along an axis.
+
+    Raises:
+        UsageError: If other axes differ.
+    """
     tensors = [sparse(one, "tf.sparse.concat") for one in sp_inputs]
     (place,) = axes_within(len(tensors[0].shape), axis)
     ranks = {len(one.shape) for one in tensors}

@@ -111,7 +111,11 @@ def regex_full_match(input: Any, pattern: str, name: str | None = None) -> Any:
 
 
 def split(input: Any, sep: str | None = None, maxsplit: int = -1, name: str | None = None) -> Any:
-    """The words of a text; of a vector of texts, a ragged tensor with a row for each."""
+    """The words of a text; of a vector of texts, a ragged tensor with a row for each.
+
+    Raises:
+        UsageError: If there are more axes.
+    """
     between = _plain(sep).encode() if sep else None  # by default the spaces of ASCII
 
     def words(text: Any) -> list[Any]:

@@ -160,6 +160,9 @@ def scalar(name: str, data: Any, step: Any = None, description: str | None = Non
 
     Returns:
         Whether it was recorded; of compiled code, whether it may be.
+
+    Raises:
+        UsageError: If there is a writer, but no step.
     """
     return _record(name, "scalars", (array_of(data),), np.float32, step, description)
 
@@ -255,7 +258,11 @@ def trace_on(graph: bool = True, profiler: bool = False, profiler_outdir: Any = 
 
 
 def trace_export(name: str, step: Any = None, profiler_outdir: Any = None) -> None:
-    """End the profile, and write it to this folder, or to the one that `trace_on` was given."""
+    """End the profile, and write it to this folder, or to the one that `trace_on` was given.
+
+    Raises:
+        UsageError: If neither said it.
+    """
     if not _profile:
         return
     folder, outdir = _profile[0]

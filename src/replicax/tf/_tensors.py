@@ -71,6 +71,9 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
     **Differs from TF:** 64-bit types are 32 bits wide on JAX unless `jax_enable_x64` is set; text
     is a NumPy array.
 
+    Raises:
+        UsageError: If a number does not fit, or the shape.
+
     Example:
         >>> import replicax.tf as tf
         >>> tf.constant([1, 2]).dtype == tf.int32, tf.constant(7, shape=[2]).numpy().tolist()
@@ -93,7 +96,11 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
 def convert_to_tensor(
     value: Any, dtype: Any = None, dtype_hint: Any = None, name: str | None = None
 ) -> Any:
-    """An array of a number, a list, a NumPy array or a variable; arrays stay what they are."""
+    """An array of a number, a list, a NumPy array or a variable; arrays stay what they are.
+
+    Raises:
+        UsageError: If a number does not fit.
+    """
     if dtype is None and dtype_hint is not None and not hasattr(value, "dtype"):
         kinds = (of_python(value).dtype.kind, np.dtype(numpy_dtype(dtype_hint)).kind)
         dtype = dtype_hint if kinds in (("i", "i"), ("i", "f"), ("f", "f")) else None
@@ -143,7 +150,11 @@ def get_static_value(tensor: Any, partial: bool = False) -> Any:
 
 
 def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Any:
-    """The array, if it can have this shape, in which None stands for any size."""
+    """The array, if it can have this shape, in which None stands for any size.
+
+    Raises:
+        UsageError: If it has another one.
+    """
     x = x if hasattr(x, "shape") else convert_to_tensor(x)
     if not TensorShape(shape).is_compatible_with(x.shape):
         raise UsageError(

@@ -24,6 +24,9 @@ class TraceType(ABC, Hashable):
     **Differs from TF:** arguments share one if their types are equal. A type holds no tensors, and
     the function is traced with the first argument itself.
 
+    Raises:
+        UsageError: If a subclass says which tensors it consists of.
+
     Example:
         >>> from dataclasses import dataclass
         >>> import replicax.tf as tf

@@ -121,7 +121,11 @@ class Builder:
         read_config: Any = None,
         as_supervised: bool = False,
     ) -> Any:
-        """The data sets of splits; see `load` for the arguments."""
+        """The data sets of splits; see `load` for the arguments.
+
+        Raises:
+            UsageError: If the data set has no supervised keys, and `as_supervised` asks for them.
+        """
         keys = self._supervised_keys() if as_supervised else None
 
         def made(sources: Any) -> Any:

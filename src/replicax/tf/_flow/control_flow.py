@@ -248,7 +248,10 @@ def vectorized_map(
     """`fn(element)` along the first axis, all at once (`jax.vmap`); the results, stacked.
 
     **Differs from TF:** there is no fallback to a loop, so `fallback_to_while_loop` and `warn` have
-    no effect, and the function cannot write variables.
+    no effect.
+
+    Raises:
+        UsageError: If it writes one.
     """
 
     def build() -> Any:
