@@ -41,6 +41,9 @@ class Creation:
         Returns:
             A data set of the rows; shuffled and batched by index arithmetic.
 
+        Raises:
+            UsageError: If the arrays differ in their first dimension, or have none.
+
         Example:
             >>> import replicax as rx
             >>> rows = {"x": [[1, 2], [3, 4]], "y": [0.5, 1.5]}
@@ -85,6 +88,9 @@ class Creation:
             args: Arguments of `generator`.
             output_signature: A nest of `ArraySpec`; elements are converted to it and checked.
 
+        Raises:
+            UsageError: If `generator` cannot be called.
+
         Example:
             >>> import replicax as rx
             >>> def squares(n):
@@ -112,6 +118,9 @@ class Creation:
 
         Args:
             source: Has `__len__` and `__getitem__`.
+
+        Raises:
+            UsageError: If it has not.
 
         Example:
             >>> import replicax as rx
@@ -190,6 +199,9 @@ class Creation:
         Args:
             *datasets: Data sets, or one nest of them; the elements are such nests.
 
+        Raises:
+            UsageError: If there is none, or something else among them.
+
         Example:
             >>> import replicax as rx
             >>> a, b = rx.data.Dataset.range(3), rx.data.Dataset.range(10, 13)
@@ -220,6 +232,9 @@ class Creation:
             seed: The seed of the draws.
             stop_on_empty_dataset: Whether the elements end as soon as one data set has ended.
             rerandomize_each_iteration: Whether each pass draws anew.
+
+        Raises:
+            UsageError: If there is not one weight for each data set, or one is negative.
 
         Example:
             >>> import replicax as rx

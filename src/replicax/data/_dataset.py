@@ -157,6 +157,9 @@ class Dataset(Creation, Selection, Batching, Mapping, Storage):
         Args:
             options: Fields that differ from the defaults replace earlier ones.
 
+        Raises:
+            UsageError: If they are no `Options`.
+
         Example:
             >>> import replicax as rx
             >>> options = rx.data.Options()
@@ -275,6 +278,9 @@ class DatasetIterator:
 
         Args:
             state: The result of `get_state` of an iterator over an equal data set.
+
+        Raises:
+            UsageError: If it is of another kind, or of another pipeline.
         """
         self.begin_pass(resumed([self._dataset], state))
         self._feed.set_state(state["position"])

@@ -297,8 +297,17 @@ def text_dataset_from_directory(
     the whole data set.
 
     Args:
-        max_length: The number of characters to keep of a text; the other arguments are those of
-            `image_dataset_from_directory`.
+        directory: Holds a folder per class, if the labels are inferred.
+        labels: `"inferred"`, None, or an int per file, sorted by path.
+        label_mode: `"int"`, `"binary"` (0.0 or 1.0), `"categorical"` (one-hot), or None.
+        class_names: The folders to take, in the order of their labels; None for all.
+        batch_size: Texts in a batch; None for single texts.
+        max_length: The number of characters to keep of a text.
+        shuffle: Whether the order is random, or that of the paths.
+        seed: The seed of the order; splits off the same files as Keras.
+        validation_split: The fraction of files that is for validation.
+        subset: `"training"`, `"validation"`, or `"both"` for a pair of data sets.
+        follow_links: Whether to enter folders that are links.
         verbose: Accepted for Keras programs.
 
     Returns:

@@ -75,7 +75,11 @@ class TextLineDataset(_OfFiles):
 class TFRecordDataset(_OfFiles):
     """The records of TFRecord files as `bytes`; both checksums of each are checked.
 
-    The arguments are those of `TextLineDataset`.
+    Args:
+        filenames: A path, a list of paths, or a data set of them, such as `list_files` gives.
+        compression_type: None, `"GZIP"` or `"ZLIB"`.
+        buffer_size: Accepted for tf.data programs.
+        num_parallel_reads: Files to read at a time, in turn; None for one after another.
 
     Raises:
         UsageError: If no file is given; when it is read, if one cannot be opened.

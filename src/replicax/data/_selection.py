@@ -103,6 +103,9 @@ class Selection:
                 strategy replaces by its workers under `AutoShardPolicy.HINT`.
             index: Which of them, or `experimental.SHARD_HINT`.
 
+        Raises:
+            UsageError: If `index` is not below `num_shards`.
+
         Example:
             >>> import replicax as rx
             >>> [int(n) for n in rx.data.Dataset.range(7).shard(3, 1)]

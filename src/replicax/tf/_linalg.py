@@ -133,7 +133,10 @@ def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = No
 def clip_by_global_norm(
     t_list: Any, clip_norm: Any, use_norm: Any = None, name: str | None = None
 ) -> tuple[list[Any], Any]:
-    """Arrays, scaled down together if their norm is larger, and the norm; None stays None.
+    """Arrays, scaled down together if the norm of all of them is larger; None stays None.
+
+    Returns:
+        The arrays, and what their norm was.
 
     Example:
         >>> import replicax.tf as tf

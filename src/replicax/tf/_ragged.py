@@ -394,9 +394,12 @@ class RaggedTensor(CompositeTensor):
     __or__, __ror__ = _operators(elementwise.logical_or)
     __lt__, __gt__ = elementwise.less, elementwise.greater
     __le__, __ge__ = elementwise.less_equal, elementwise.greater_equal
-    __eq__, __ne__ = elementwise.equal, elementwise.not_equal
+    __eq__ = elementwise.equal
+    __ne__ = elementwise.not_equal
     __hash__ = None  # pyright: ignore[reportAssignmentType]
-    __neg__, __abs__, __invert__ = elementwise.negative, elementwise.abs, elementwise.logical_not
+    __neg__ = elementwise.negative
+    __abs__ = elementwise.abs
+    __invert__ = elementwise.logical_not
 
     def __repr__(self) -> str:
         known = hasattr(self._values, "numpy") and not isinstance(self._values, Tracer)

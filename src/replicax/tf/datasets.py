@@ -59,7 +59,25 @@ def load(
 
     **Differs from TF:** the files are ArrayRecord files, which are read without TensorFlow. What
     was prepared as TFRecord files has to be prepared anew, in another `data_dir`.
-    `shuffle_files=True` shuffles all rows, anew for each epoch. `read_config` has no effect.
+    `shuffle_files=True` shuffles all rows, anew for each epoch.
+
+    Args:
+        name: Its name, such as "mnist" or "mnist:3.0.1".
+        split: Such as "train" or "train[:80%]"; a list of these gives a list; None gives a dict
+            of all splits.
+        data_dir: Where the files are; None for `~/tensorflow_datasets`.
+        batch_size: How many rows a batch has; -1 gives one batch of all, which is no data set.
+        shuffle_files: Whether the rows are shuffled.
+        download: Whether to download and prepare what is not there.
+        as_supervised: Whether elements are `(input, label)`, and no dicts.
+        decoders: See `tfds.data_source`.
+        read_config: Says nothing here.
+        with_info: Whether to return `(dataset, info)`.
+        builder_kwargs: More arguments of the builder.
+        download_and_prepare_kwargs: More arguments of its `download_and_prepare`.
+        as_dataset_kwargs: More arguments of `Builder.as_dataset`.
+        try_gcs: See `tfds.builder`.
+        file_format: Another format with random access; by default "array_record".
 
     Raises:
         ImportError: If tensorflow-datasets is not installed.
@@ -78,7 +96,10 @@ def load(
 def builder(name: str, *, file_format: Any = None, **kwargs: Any) -> Builder:
     """What downloads, prepares and reads a data set; the counterpart of `tfds.builder`.
 
-    **Differs from TF:** files have random access, by default those of "array_record".
+    Args:
+        name: Its name.
+        file_format: How its files are stored; by default "array_record".
+        **kwargs: See `tfds.builder`.
 
     Raises:
         ImportError: If tensorflow-datasets is not installed.
@@ -88,6 +109,9 @@ def builder(name: str, *, file_format: Any = None, **kwargs: Any) -> Builder:
 
 def as_numpy(dataset: Any) -> Any:
     """The data set itself: what data sets of Replicax yield are NumPy arrays.
+
+    Args:
+        dataset: A data set, or a nest of arrays.
 
     Example:
         >>> import replicax as rx
@@ -103,6 +127,9 @@ class Builder:
     """A builder of TensorFlow Datasets whose data sets are those of `rx.data`.
 
     All but `as_dataset` is the builder's own: `info`, `download_and_prepare`, `as_data_source`.
+
+    Args:
+        builder: The builder.
     """
 
     def __init__(self, builder: Any) -> None:

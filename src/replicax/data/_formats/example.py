@@ -93,6 +93,9 @@ class FixedLenFeature:
         default_value: The values of examples without this feature, of the same shape. None:
             every example must have it.
 
+    Raises:
+        UsageError: If an argument is none of these.
+
     Example:
         >>> import replicax as rx
         >>> example = rx.data.make_example({"pixels": [1, 2, 3, 4]})
@@ -136,6 +139,9 @@ class VarLenFeature:
 
     Args:
         dtype: int64, float32 or `bytes`. Python's `int` and `float` mean the first two.
+
+    Raises:
+        UsageError: If the type is none of these.
 
     Example:
         >>> import replicax as rx
@@ -260,6 +266,9 @@ def make_example(values: Mapping[str, Any]) -> bytes:
     Args:
         values: For each name a value, a list or an array; an array is stored flat. Whole numbers
             become int64, others float32; `str` becomes UTF-8 bytes.
+
+    Raises:
+        UsageError: If a value is none of these.
 
     Example:
         >>> import replicax as rx

@@ -36,6 +36,9 @@ def cond(
 
     Variables that a branch writes are written if it is taken. If the value of the predicate is
     known now, only that branch is looked at.
+
+    Returns:
+        What the branch returned.
     """
     pred = value_of(pred)
     if not isinstance(pred, Tracer):
@@ -69,7 +72,11 @@ def switch_case(
     default: Callable[[], Any] | None = None,
     name: str = "switch_case",
 ) -> Any:
-    """One of several branches, by its number."""
+    """One of several branches, by its number.
+
+    Returns:
+        What the branch returned.
+    """
     given: list[Any] = list(branch_fns.items() if isinstance(branch_fns, dict) else branch_fns)
     pairs = given if isinstance(given[0], tuple) else list(enumerate(given))
     by_number = {int(number): fn for number, fn in pairs}
@@ -126,6 +133,9 @@ def while_loop(
 
     **Differs from TF:** shapes stay the same in all rounds. Gradients flow through a loop with
     `maximum_iterations` only; JAX has none of a loop without a known end.
+
+    Returns:
+        The last values, in the structure of `loop_vars`.
     """
     start = list(loop_vars) if isinstance(loop_vars, list | tuple) else [loop_vars]
     traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(start))
@@ -185,7 +195,11 @@ def scan(
     reverse: bool = False,
     name: str | None = None,
 ) -> Any:
-    """`fn(state, element)` along the first axis; all the states, stacked."""
+    """`fn(state, element)` along the first axis; all the states.
+
+    Returns:
+        The states, stacked along a new first axis.
+    """
 
     def step(state: Any, element: Any) -> Any:
         new = fn(state, element)
