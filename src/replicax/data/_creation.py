@@ -289,39 +289,21 @@ def _made(cls: Any, node: Any, first: Any = None) -> Dataset:
 
 def _signature_of(signature: Any, types: Any, shapes: Any) -> Any:
     """A nest of `ArraySpec`, or None without a signature."""
-    if signature is None and types is None:
+    if signature is not None:
+        return jax.tree.map(_as_spec, signature, is_leaf=lambda part: hasattr(part, "dtype"))
+    if types is None:
         return None
-    if signature is None:
-        return _from_types(types, shapes)
-    return jax.tree.map(_as_spec, signature, is_leaf=_looks_like_a_spec)
-
-
-def _from_types(types: Any, shapes: Any) -> Any:
-    leaves, tree = jax.tree.flatten(types)
-    if shapes is None:
-        return tree.unflatten([ArraySpec(None, _dtype(kind)) for kind in leaves])
-    pairs = zip(leaves, tree.flatten_up_to(shapes), strict=True)
-    return tree.unflatten([ArraySpec(_shape(shape), _dtype(kind)) for kind, shape in pairs])
-
-
-def _looks_like_a_spec(part: Any) -> bool:
-    return hasattr(part, "shape") and hasattr(part, "dtype")
+    kinds, tree = jax.tree.flatten(types)
+    of_kinds = [None] * len(kinds) if shapes is None else tree.flatten_up_to(shapes)
+    return tree.unflatten(list(map(_spec, of_kinds, kinds)))
 
 
 def _as_spec(spec: Any) -> ArraySpec:
-    if isinstance(spec, ArraySpec):
-        return spec
-    return ArraySpec(_shape(spec.shape), _dtype(spec.dtype))
+    return spec if isinstance(spec, ArraySpec) else _spec(spec.shape, spec.dtype)
 
 
-def _shape(shape: Any) -> tuple[int | None, ...] | None:
-    # A `tf.TensorShape` of unknown rank is not None.
-    return None if shape is None or getattr(shape, "rank", 0) is None else tuple(shape)
-
-
-def _dtype(kind: Any) -> Any:
-    dtype = getattr(kind, "as_numpy_dtype", kind)  # of a `tf.DType`
-    return bytes if dtype is object else dtype
+def _spec(shape: Any, kind: Any) -> ArraySpec:
+    return ArraySpec(shape, bytes if kind is object else kind)
 
 
 class Storage:

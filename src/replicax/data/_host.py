@@ -217,7 +217,7 @@ class HostTensor(Unchanging):
         """The plain array, without a copy; for one element, the number. Text is `bytes`."""
         plain = self.view(np.ndarray)
         if plain.dtype == object:
-            plain = _ENCODED(plain)
+            plain = ENCODED(plain)
         return plain[()] if isinstance(plain, np.ndarray) and not plain.ndim else plain
 
     @property
@@ -256,8 +256,5 @@ class HostTensor(Unchanging):
         return (self[row] for row in range(len(self)))
 
 
-def _encoded(text: Any) -> Any:
-    return text.encode() if isinstance(text, str) else text
-
-
-_ENCODED = np.frompyfunc(_encoded, 1, 1)
+# Each text of an array as bytes; what is none, as it is.
+ENCODED = np.frompyfunc(lambda text: text.encode() if isinstance(text, str) else text, 1, 1)

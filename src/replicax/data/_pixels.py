@@ -147,10 +147,6 @@ def taps(old: int, new: int, method: str) -> tuple[np.ndarray, np.ndarray]:
     return np.clip(places, 0, old - 1)[used], weights[used].astype(np.float32)
 
 
-def _triangle(x: np.ndarray) -> np.ndarray:
-    return 1 - x
-
-
 def _cubic(x: np.ndarray) -> np.ndarray:
     # Keys, with a = -1/2.
     return np.where(x < 1, (1.5 * x - 2.5) * x**2 + 1, ((-0.5 * x + 2.5) * x - 4) * x + 2)
@@ -163,22 +159,18 @@ def _mitchell(x: np.ndarray) -> np.ndarray:
     return np.where(x < 1, near, far) / 6
 
 
-def _gaussian(x: np.ndarray) -> np.ndarray:
-    return np.exp(-(x**2) / (2 * 0.5**2))
-
-
 def _lanczos(radius: int) -> Callable[[np.ndarray], np.ndarray]:
     return lambda x: np.sinc(x) * np.sinc(x / radius)
 
 
 # The radius of a kernel in old places, and its value at a distance; None without a kernel
 METHODS: dict[str, tuple[float, Callable[[np.ndarray], np.ndarray]] | None] = {
-    "bilinear": (1, _triangle),
+    "bilinear": (1, lambda x: 1 - x),
     "nearest": None,
     "bicubic": (2, _cubic),
     "area": None,
     "lanczos3": (3, _lanczos(3)),
     "lanczos5": (5, _lanczos(5)),
-    "gaussian": (1.5, _gaussian),
+    "gaussian": (1.5, lambda x: np.exp(-(x**2) / (2 * 0.5**2))),
     "mitchellcubic": (2, _mitchell),
 }

@@ -84,11 +84,12 @@ class ArraySpec:
     name: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        shape = TensorShape(self.shape)
+        # A shape of unknown rank of TensorFlow's own is not None.
+        shape = TensorShape(None if getattr(self.shape, "rank", 0) is None else self.shape)
         object.__setattr__(self, "shape", None if shape.rank is None else tuple(shape))
         # TensorFlow's type for bytes is object in NumPy.
-        text = getattr(self.dtype, "name", "") == "string"
-        dtype = bytes if text else self.dtype
+        own = getattr(self.dtype, "as_numpy_dtype", None)
+        dtype = bytes if own is object else own or self.dtype
         kept = dtype if dtype in (str, bytes) else np.dtype(dtype)
         object.__setattr__(self, "dtype", _TEXT.get(getattr(kept, "kind", ""), kept))
 

@@ -71,10 +71,6 @@ def _divided_or_zero(xp: Any, x: Any, y: Any) -> Any:
     return xp.where(zero, xp.zeros_like(y), xp.true_divide(x, xp.where(zero, xp.ones_like(y), y)))
 
 
-def _multiplied_or_zero(xp: Any, x: Any, y: Any) -> Any:
-    return xp.where(y == 0, xp.zeros_like(x * y), x * y)
-
-
 def _whole_quotient(xp: Any, x: Any, y: Any, of_floats: Compute, of_integers: Compute) -> Any:
     if xp.result_type(x, y).kind in "biu":
         return of_integers(x, y)
@@ -107,10 +103,6 @@ def _sigmoid(xp: Any, x: Any) -> Any:
     return jax.nn.sigmoid(x) if xp is jnp else (0.5 * (np.tanh(0.5 * x) + 1)).astype(x.dtype)
 
 
-def _log_sigmoid(xp: Any, x: Any) -> Any:
-    return -xp.logaddexp(-x, xp.zeros_like(x))
-
-
 abs = _one("abs")
 acos = _one("acos", "arccos", floating=True)
 acosh = _one("acosh", "arccosh", floating=True)
@@ -135,7 +127,7 @@ is_nan = _one("is_nan", "isnan")
 lgamma = _one("lgamma", lambda xp, x: special.gammaln(x))
 log = _one("log", floating=True)
 log1p = _one("log1p", floating=True)
-log_sigmoid = _one("log_sigmoid", _log_sigmoid)
+log_sigmoid = _one("log_sigmoid", lambda xp, x: -xp.logaddexp(-x, xp.zeros_like(x)))
 logical_not = _one("logical_not")
 negative = _one("negative")
 reciprocal = _one("reciprocal", lambda xp, x: 1 / x)
@@ -177,7 +169,9 @@ maximum = _two("maximum")
 minimum = _two("minimum")
 mod = _two("mod")
 multiply = _two("multiply")
-multiply_no_nan = _two("multiply_no_nan", _multiplied_or_zero)
+multiply_no_nan = _two(
+    "multiply_no_nan", lambda xp, x, y: xp.where(y == 0, xp.zeros_like(x * y), x * y)
+)
 not_equal = _two("not_equal")
 pow = _two("pow", "power")
 realdiv = _two("realdiv", _divided)

@@ -21,7 +21,7 @@ from replicax.data._formats.example import (
     message_of,
     values_of,
 )
-from replicax.data._host import HostTensor
+from replicax.data._host import ENCODED, HostTensor
 from replicax.tf._calls import array, hosted, numpy_dtype
 from replicax.tf._composite import filling
 from replicax.tf._dtypes import as_dtype
@@ -153,7 +153,8 @@ def parse_single_sequence_example(
     for key, feature in (sequence_features or {}).items():
         rows = _steps(lists, key, feature, 0)
         if isinstance(feature, FixedLenSequenceFeature):
-            sequences[key] = hosted(_stacked(rows, feature))
+            values = joined(rows, feature).values
+            sequences[key] = hosted(values.reshape(len(rows), *feature.shape))
         else:
             sequences[key] = _variable(*joined(rows, feature)[:2], feature)
     return context, sequences
@@ -266,14 +267,9 @@ def _steps(lists: Any, key: str, feature: Any, index: int) -> list[np.ndarray]:
     return [values_of({name: step}, name, kind, index) for step in lists[name].feature]
 
 
-def _stacked(rows: Sequence[np.ndarray], feature: Any) -> np.ndarray:
-    return joined(rows, feature).values.reshape(len(rows), *feature.shape)
-
-
 def _filled_up(values: np.ndarray, steps: np.ndarray, feature: FixedLenSequenceFeature) -> Any:
     """The steps of several records in one array."""
-    fill = filling(values, feature.default_value)
-    fill = fill.encode() if isinstance(fill, str) else fill
+    fill = ENCODED(filling(values, feature.default_value))
     return hosted(filled_up(values.reshape(-1, *feature.shape), steps, fill))
 
 
@@ -296,8 +292,8 @@ def serialize_tensor(tensor: Any, name: str | None = None) -> HostTensor:
     axes = b"".join(message(_AXIS, number(_SIZE, size)) for size in found.shape)
     parts = [number(_TYPE, kind), message(_SHAPE, axes)]
     if text:
-        texts = found.ravel().tolist()
-        parts += [message(_TEXT, one.encode() if isinstance(one, str) else one) for one in texts]
+        texts: Any = ENCODED(found.ravel().astype(object))
+        parts += [message(_TEXT, one) for one in texts]
     else:
         parts.append(message(_CONTENT, np.ascontiguousarray(found).tobytes()))
     return HostTensor.of(b"".join(parts))
@@ -310,29 +306,18 @@ def parse_tensor(serialized: Any, out_type: Any, name: str | None = None) -> Any
         CorruptRecord: If the bytes are none.
         UsageError: If it has another type.
     """
-    data = serialized.item() if hasattr(serialized, "item") else serialized
-    wanted, kind, shape, content, texts = as_dtype(out_type), 0, [], b"", []
+    data = bytes_of(serialized)
+    wanted, kind = as_dtype(out_type), 0
     try:
-        for field, value in fields(data):
-            if field == _TYPE:
-                kind = value
-            elif field == _SHAPE:
-                axes = [dict(fields(axis)) for place, axis in fields(value) if place == _AXIS]
-                shape = [axis.get(_SIZE, 0) for axis in axes]
-            elif field == _CONTENT:
-                content = value
-            elif field == _TEXT:
-                texts.append(value)
+        found = dict(fields(data))
+        axes = [axis for place, axis in fields(found.get(_SHAPE, b"")) if place == _AXIS]
+        kind = found.get(_TYPE, 0)
         if kind == TYPES[wanted.name]:
-            text = wanted.name == "string"
-            flat = (
-                np.empty(len(texts), object)
-                if text
-                else np.frombuffer(content, numpy_dtype(wanted))
-            )
-            if text:
-                flat[:] = texts
-            return hosted(flat.reshape(shape).copy())
+            if wanted.name == "string":
+                flat = np.array([v for field, v in fields(data) if field == _TEXT], object)
+            else:
+                flat = np.frombuffer(found.get(_CONTENT, b""), numpy_dtype(wanted))
+            return hosted(flat.reshape([dict(fields(a)).get(_SIZE, 0) for a in axes]).copy())
     except (IndexError, TypeError, ValueError) as error:
         raise CorruptRecord(
             f"Cannot parse these {len(data)} bytes as a tensor: {error}. Pass what "

@@ -15,18 +15,17 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
+from replicax.data._host import ENCODED
 from replicax.tf._calls import array, fitting, hosted, numpy_dtype
 from replicax.tf._dtypes import as_dtype
 from replicax.tf._files import GFile
-
-_ENCODED = np.frompyfunc(lambda key: key.encode() if isinstance(key, str) else key, 1, 1)
 
 
 def _plain(values: Any, dtype: Any = None) -> np.ndarray:
     """An array on the host; of texts, of bytes."""
     found = np.asarray(array(values)[1])
     if found.dtype.kind in "OSU":
-        return np.asarray(_ENCODED(found.astype(object)), object)
+        return np.asarray(ENCODED(found.astype(object)), object)
     return found if dtype is None else found.astype(numpy_dtype(dtype))
 
 

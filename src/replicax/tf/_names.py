@@ -420,9 +420,9 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         _of(
             "._examples",
             "FixedLenSequenceFeature", "RaggedFeature", "parse_example", "parse_sequence_example",
-            "parse_single_example", "parse_single_sequence_example",
+            "parse_single_example", "parse_single_sequence_example", "parse_tensor",
+            "serialize_tensor",
         ),
-        _of("._examples", "parse_tensor", "serialize_tensor"),
         _of("replicax.data", "FixedLenFeature", "TFRecordWriter", "VarLenFeature"),
     ),
     "tf.io.gfile": (
@@ -658,8 +658,8 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         _of(
             "._random",
             "Generator", "get_global_generator", "set_global_generator", "stateless_shuffle",
+            "stateless_fold_in=fold_in", "stateless_split=split",
         ),
-        _of("._random", "stateless_fold_in=fold_in", "stateless_split=split"),
     ),
     "tf.saved_model": (
         "models for inference",
@@ -732,18 +732,16 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         "checkpoints, clusters, and the messages of TFRecord files",
         _of(
             "replicax.train",
-            "CheckpointManager", "CheckpointOptions", "checkpoints_iterator", "list_variables",
-            "load_checkpoint", "load_variable",
+            "CheckpointManager", "CheckpointOptions", "NewCheckpointReader=CheckpointReader",
+            "checkpoints_iterator", "list_variables", "load_checkpoint", "load_variable",
         ),
-        {"NewCheckpointReader": "replicax.train:CheckpointReader"},
         _of("replicax.cluster_resolver", "ClusterSpec"),
         _of(
             "._train",
-            "BytesList", "Checkpoint", "CheckpointState", "Example", "Feature", "FeatureList",
-            "FeatureLists", "Features", "FloatList", "Int64List", "SequenceExample",
-            "get_checkpoint_state", "latest_checkpoint",
+            "BytesList", "Checkpoint", "CheckpointState", "Example", "ExponentialMovingAverage",
+            "Feature", "FeatureList", "FeatureLists", "Features", "FloatList", "Int64List",
+            "SequenceExample", "get_checkpoint_state", "latest_checkpoint",
         ),
-        _of("._train", "ExponentialMovingAverage"),
     ),
     "tf.types": ("what annotations name",),
     "tf.types.experimental": (

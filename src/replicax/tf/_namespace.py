@@ -37,7 +37,7 @@ class Namespace(ModuleType):
         return sorted({*self._names(), *children(self.__name__.removeprefix("replicax."))})
 
 
-def lookup(namespace: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lookup(namespace: str) -> tuple[Callable[[str], Any], Callable[[], set[str]]]:
     """The functions that find a name of a namespace, and that list its names."""
     return functools.partial(_find, namespace), functools.partial(_names, namespace)
 
@@ -99,6 +99,13 @@ def _in_either_order(found: Any, path: str) -> Any:
     return call
 
 
+def _names(namespace: str, load: Callable[[str], Any] | None = None) -> set[str]:
+    """The public names of a namespace, of modules as `load` gives them."""
+    load, sources = load or _loaded, NAMESPACES[namespace][1:]
+    listed = (source if isinstance(source, Mapping) else dir(load(source)) for source in sources)
+    return {name for names in listed for name in names if not name.startswith("_")}
+
+
 def _hint(namespace: str, name: str) -> str:
     from replicax.tf._absent import instead  # reads a file
 
@@ -112,11 +119,7 @@ def _hint(namespace: str, name: str) -> str:
 
 def _known(namespace: str) -> set[str]:
     """The names of a namespace that are known without loading anything."""
-    found = set(children(namespace))
-    for source in NAMESPACES[namespace][1:]:
-        loaded = source if isinstance(source, Mapping) else dir(sys.modules.get(source))
-        found.update(name for name in loaded if not name.startswith("_"))
-    return found
+    return {*children(namespace), *_names(namespace, sys.modules.get)}
 
 
 def _give_methods() -> None:
@@ -125,14 +128,6 @@ def _give_methods() -> None:
         importlib.import_module("replicax.tf._tensors")
     if hasattr(sys.modules.get("keras"), "KerasTensor"):
         importlib.import_module("replicax.tf._keras2.values")
-
-
-def _names(namespace: str) -> list[str]:
-    found: set[str] = set()
-    for source in NAMESPACES[namespace][1:]:
-        names = source if isinstance(source, Mapping) else dir(_loaded(source))
-        found.update(name for name in names if not name.startswith("_"))
-    return sorted(found)
 
 
 def _loaded(source: str) -> ModuleType:

@@ -402,10 +402,9 @@ def ctc_greedy_decoder(
     """
     logits, lengths = _given(inputs, sequence_length, "tf.nn.ctc_greedy_decoder")
     blank = logits.shape[-1] - 1 if blank_index is None else blank_index % logits.shape[-1]
-    paths, scores = _decode(
+    return _decode(
         logits, lengths, strategy="greedy", merge_repeated=merge_repeated, mask_index=blank
     )
-    return [_as_sparse(path) for path in paths], scores
 
 
 def ctc_beam_search_decoder(
@@ -427,7 +426,7 @@ def ctc_beam_search_decoder(
         raise UsageError.of(
             "top_paths", f"at most beam_width={beam_width}", top_paths, "Raise `beam_width`."
         )
-    paths, scores = _decode(
+    return _decode(
         logits,
         lengths,
         strategy="beam_search",
@@ -435,7 +434,6 @@ def ctc_beam_search_decoder(
         top_paths=top_paths,
         mask_index=logits.shape[-1] - 1,
     )
-    return [_as_sparse(path) for path in paths], scores
 
 
 def _given(inputs: Any, sequence_length: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -453,12 +451,14 @@ def _given(inputs: Any, sequence_length: Any, name: str) -> tuple[np.ndarray, np
     return logits, lengths
 
 
-def _decode(logits: np.ndarray, lengths: np.ndarray, **options: Any) -> tuple[np.ndarray, Any]:
+def _decode(
+    logits: np.ndarray, lengths: np.ndarray, **options: Any
+) -> tuple[list[SparseTensor], Any]:
     import keras
 
     first = jnp.asarray(np.swapaxes(logits, 0, 1))
     found: Any = keras.ops.ctc_decode(first, jnp.asarray(lengths), **options)
-    return np.asarray(found[0]), found[1]
+    return [_as_sparse(path) for path in np.asarray(found[0])], found[1]
 
 
 def _as_sparse(rows: np.ndarray) -> SparseTensor:

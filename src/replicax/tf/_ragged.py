@@ -85,12 +85,8 @@ class RaggedRow(Composite, Unchanging):
     @classmethod
     def stacked(cls, rows: Sequence[Any]) -> RaggedTensor:
         """The ragged tensor of these rows."""
-        return _of_rows([np.asarray(row) for row in rows])
-
-
-def _of_rows(rows: Sequence[np.ndarray]) -> RaggedTensor:
-    values = HostTensor.of(np.concatenate(rows))
-    return RaggedTensor.from_row_lengths(values, [len(row) for row in rows])
+        values = HostTensor.of(np.concatenate([np.asarray(row) for row in rows]))
+        return RaggedTensor.from_row_lengths(values, [len(row) for row in rows])
 
 
 def _operators(function: Operator) -> tuple[Operator, Operator]:
@@ -398,23 +394,12 @@ class RaggedTensor(CompositeTensor):
     __or__, __ror__ = _operators(elementwise.logical_or)
     __lt__, __gt__ = elementwise.less, elementwise.greater
     __le__, __ge__ = elementwise.less_equal, elementwise.greater_equal
-
-    def __eq__(self, other: Any) -> Any:
-        return elementwise.equal(self, other)
-
-    def __ne__(self, other: Any) -> Any:
-        return elementwise.not_equal(self, other)
-
+    __eq__ = elementwise.equal
+    __ne__ = elementwise.not_equal
     __hash__ = None  # pyright: ignore[reportAssignmentType]
-
-    def __neg__(self) -> Any:
-        return elementwise.negative(self)
-
-    def __abs__(self) -> Any:
-        return elementwise.abs(self)
-
-    def __invert__(self) -> Any:
-        return elementwise.logical_not(self)
+    __neg__ = elementwise.negative
+    __abs__ = elementwise.abs
+    __invert__ = elementwise.logical_not
 
     def __repr__(self) -> str:
         known = hasattr(self._values, "numpy") and not isinstance(self._values, Tracer)

@@ -179,11 +179,9 @@ class SparseTensor(CompositeTensor):
         return xp.broadcast_to(whole, self._shape)[tuple(xp.asarray(self.indices).T)]
 
     def __repr__(self) -> str:
-        shown = (np.asarray(x).tolist() if not isinstance(x, Tracer) else x for x in self._parts())
+        parts = self._indices, self._values, self._shape
+        shown = (part if isinstance(part, Tracer) else np.asarray(part).tolist() for part in parts)
         return "SparseTensor(indices={}, values={}, dense_shape={})".format(*shown)
-
-    def _parts(self) -> tuple[Any, Any, Any]:
-        return self._indices, self._values, self._shape
 
     def tree_flatten(self) -> tuple[tuple[Any, Any], Any]:
         """The arrays, and the shape, which is known when code is compiled."""

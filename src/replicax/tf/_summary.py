@@ -22,6 +22,7 @@ from replicax._core import event_files
 from replicax._core.context import current_frame
 from replicax._core.errors import UsageError
 from replicax._core.host_calls import array_of, call_on_host, is_compiling
+from replicax.data._host import ENCODED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -193,10 +194,7 @@ def image(
 
 def text(name: str, data: Any, step: Any = None, description: str | None = None) -> Any:
     """Record a text, or an array of texts; see `scalar`."""
-    words = np.asarray(data, object)
-    encoded = [one.encode() if isinstance(one, str) else one for one in words.reshape(-1)]
-    array = np.empty(words.shape, object)
-    array.reshape(-1)[:] = encoded
+    array = np.asarray(ENCODED(np.asarray(data, object)), object)
     return _record(name, "text", (), lambda: array, step, description)
 
 

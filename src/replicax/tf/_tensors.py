@@ -116,9 +116,7 @@ def _as_tensor(value: Any, dtype: Any) -> Any:
     held = value if hasattr(value, "dtype") else of_python(value)
     if dtype is not None:
         held = np.asarray(value if held.dtype != object else held).astype(numpy_dtype(dtype))
-    if held.dtype.kind in "OSU":
-        return HostTensor.of(held)
-    if is_inside():
+    if held.dtype.kind in "OSU" or is_inside():
         return HostTensor.of(held)
     if is_compiling() and held.dtype.kind in "biu" and held.size <= MOST_FOLDED:
         # What Python computes of it is known, too.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import itertools
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -123,46 +123,32 @@ class CsvFormat:
             return (self._values(row, path, line) for row, line, _ in block)
         return zip(*columns, strict=True) if columns else ((),) * len(block)
 
-    @np.errstate(over="ignore")
     def _column(self, texts: Sequence[str], dtype: str, default: Any) -> Any:
         """The values of a column; a missing or invalid one raises ValueError or OverflowError."""
         missing = {"", self.na_value}
-        lacks = any(text in texts for text in missing)
-        if (lacks and default is None) or (dtype != "str" and "_" in "".join(texts)):
-            raise ValueError
-        if dtype == "str":
-            return [default if t in missing else t for t in texts] if lacks else texts
-        convert = int if dtype.startswith("int") else float
-        numbers = map(convert, texts)
-        if lacks:
-            numbers = (default if text in missing else convert(text) for text in texts)
-        wide = np.fromiter(numbers, np.dtype(convert), len(texts))
-        values = wide.astype(dtype)
-        if convert is int and (values != wide).any():
-            raise OverflowError
-        return values
+        if any(text in texts for text in missing):
+            if default is None:
+                raise ValueError("no value")
+            texts = [str(default) if text in missing else text for text in texts]
+        return texts if dtype == "str" else _numbers(texts, dtype)
 
-    @np.errstate(over="ignore")  # 1e39 is infinite as float32, as in TensorFlow
     def _values(self, row: list[str], path: str, line: int) -> tuple[Any, ...]:
         values = []
         columns = self._columns_of(row, path, line)
-        for at, (dtype, default) in zip(columns, self.record_defaults, strict=True):
-            field = row[at]
-            if field and field != self.na_value:
-                try:
-                    values.append(_PARSERS[dtype](field))
-                except (ValueError, OverflowError) as error:
+        for at, column in zip(columns, self.record_defaults, strict=True):
+            try:
+                values.extend(self._column([row[at]], *column))
+            except (ValueError, OverflowError) as error:
+                place = f"Column {at} of line {line} of {path!r}"
+                if row[at] in ("", self.na_value):
                     raise CorruptRecord(
-                        f"Column {at} of line {line} of {path!r} is {field!r}, which is no "
-                        f"{dtype}. Correct the row, or give the column another type."
+                        f"{place} has no value. Put a default value into `record_defaults`, in "
+                        "place of the type."
                     ) from error
-            elif default is not None:
-                values.append(default)
-            else:
                 raise CorruptRecord(
-                    f"Column {at} of line {line} of {path!r} has no value. Put a default value "
-                    "into `record_defaults`, in place of the type."
-                )
+                    f"{place} is {row[at]!r}, which is no {column.dtype}. Correct the row, or "
+                    "give the column another type."
+                ) from error
         return tuple(values)
 
     def _columns_of(self, row: list[str], path: str, line: int) -> Sequence[int]:
@@ -182,37 +168,29 @@ class CsvFormat:
         return columns
 
 
-def _plain(convert: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A number as TensorFlow reads it: like Python's, but without underscores."""
-
-    def parse(field: str) -> Any:
-        if "_" in field:
-            raise ValueError(field)
-        return convert(field)
-
-    return parse
+DTYPES = ("int32", "int64", "float32", "float64", "str")  # narrowest first
 
 
-_PARSERS: dict[str, Callable[[str], Any]] = {
-    "int32": _plain(np.int32),
-    "int64": _plain(np.int64),
-    "float32": _plain(np.float32),
-    "float64": _plain(np.float64),
-    "str": str,
-}
-
-
-DTYPES = tuple(_PARSERS)  # narrowest first
+@np.errstate(over="ignore")  # 1e39 is infinite as float32, as in TensorFlow
+def _numbers(texts: Sequence[str], dtype: str) -> np.ndarray:
+    """Numbers as TensorFlow reads them: like Python's, but without underscores."""
+    if "_" in "".join(texts):
+        raise ValueError("an underscore")
+    convert = int if dtype.startswith("int") else float
+    wide = np.fromiter(map(convert, texts), np.dtype(convert), len(texts))
+    values = wide.astype(dtype)
+    if convert is int and (values != wide).any():
+        raise OverflowError(f"more than {dtype} holds")
+    return values
 
 
 def can_be(field: str, dtype: str) -> bool:
     """Whether a field is a value of this type and in its range."""
     try:
-        with np.errstate(over="ignore"):
-            value = _PARSERS[dtype](field)
+        value = 0 if dtype == "str" else _numbers([field], dtype)[0]
     except (ValueError, OverflowError):
         return False
-    return dtype == "str" or bool(np.isfinite(value)) or not np.isfinite(float(field))
+    return bool(np.isfinite(value)) or not np.isfinite(float(field))
 
 
 @np.errstate(over="ignore")
@@ -230,7 +208,7 @@ def _column(default: Any, at: int) -> Column:
             fits = narrow != "int32" or np.all(values == values.astype(narrow))
             values = values.astype(narrow) if narrow and fits else values
         dtype = "str" if values.dtype.kind == "U" else values.dtype.name
-    if dtype not in _PARSERS or values.size > 1:
+    if dtype not in DTYPES or values.size > 1:
         raise UsageError.of(
             f"record_defaults[{at}]",
             "int32, int64, float32, float64 or str, or one value of these types",

@@ -177,21 +177,22 @@ def random_normal(
     shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None
 ) -> Any:
     """`tf.random.normal`."""
-    return _drawn("normal", shape, mean, stddev, dtype, seed)
+    return _tf().random.normal(shape, mean, stddev, dtype or keras.config.floatx(), seed)
 
 
 def random_uniform(
     shape: Any, minval: Any = 0.0, maxval: Any = 1.0, dtype: Any = None, seed: Any = None
 ) -> Any:
     """`tf.random.uniform`."""
-    return _drawn("uniform", shape, minval, maxval, dtype, seed)
+    return _tf().random.uniform(shape, minval, maxval, dtype or keras.config.floatx(), seed)
 
 
 def truncated_normal(
     shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None
 ) -> Any:
     """`tf.random.truncated_normal`."""
-    return _drawn("truncated_normal", shape, mean, stddev, dtype, seed)
+    dtype = dtype or keras.config.floatx()
+    return _tf().random.truncated_normal(shape, mean, stddev, dtype, seed)
 
 
 def random_bernoulli(shape: Any, p: float = 0.0, dtype: Any = None, seed: Any = None) -> Any:
@@ -222,11 +223,6 @@ def random_uniform_variable(
 ) -> Any:
     """A variable that begins with `random_uniform`."""
     return variable(random_uniform(shape, low, high, dtype, seed), dtype, name)
-
-
-def _drawn(name: str, shape: Any, first: Any, second: Any, dtype: Any, seed: Any) -> Any:
-    draw = getattr(_tf().random, name)
-    return draw(shape, first, second, dtype or keras.config.floatx(), seed)
 
 
 def _plain(name: str, compute: Callable[..., Any]) -> Callable[..., Any]:

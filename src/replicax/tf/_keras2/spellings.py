@@ -76,7 +76,8 @@ def install() -> None:
     layer: Any = keras.Layer
     layer.weights = _with_shards(layer.weights)
     for name in ("trainable_weights", "non_trainable_weights"):
-        setattr(layer, name, _whole_property(getattr(layer, name)))
+        found = getattr(layer, name)
+        setattr(layer, name, property(functools.partial(_of_whole, found.__get__)))
     for method in ("get_weights", "set_weights", "count_params"):
         around(keras.Layer, method, _of_whole)
     _add(keras.Model, "save_spec", save_spec)
@@ -424,10 +425,6 @@ def _of_whole(method: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
         return method(*args, **options)
     finally:
         _whole.reset(token)
-
-
-def _whole_property(found: property) -> property:
-    return property(functools.partial(_of_whole, found.__get__))
 
 
 def _parts(variable: Any) -> list[Any]:
