@@ -336,10 +336,17 @@ def devices_for(replicas: int | None) -> Sequence[Any]:
     """The devices that replicas are on: so many, or all."""
     found = default_devices()
     wanted = len(found) if replicas is None else replicas
-    if not 2 <= wanted <= len(found):
+    if wanted < 2:
+        raise UsageError.of(
+            "replicas",
+            "at least 2",
+            wanted,
+            "They are compared with one device. See docs/tools.md.",
+        )
+    if wanted > len(found):
         raise UsageError(
-            f"`replicas` must be from 2 to {len(found)}, the devices here, got {wanted}. For "
-            "more, start with JAX_PLATFORMS=cpu: `replicax verify` makes virtual devices; in "
-            "Python call rx.testing.virtual_devices before rx.verify."
+            f"`replicas` must be at most {len(found)}, the devices here, got {wanted}. For more, "
+            "start with JAX_PLATFORMS=cpu: `replicax verify` makes virtual devices; in Python call "
+            "rx.testing.virtual_devices before rx.verify."
         )
     return found[:wanted]
