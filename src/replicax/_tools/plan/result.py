@@ -218,7 +218,7 @@ _MEANINGS = (
     "temporaries: activations, gradients and all else that the step makes on its way",
     "rest: padding, outputs, code",
     "largest batch: the largest that was tried and fits; a sixteenth more does not, it seems",
-    "GFLOPs: as XLA counts them in the compiled program; a loop counts once, a kernel in C not at all",
+    "GFLOPs: as XLA counts them; a loop counts once, a kernel in C not at all",
     "sent: for the collective operations of the program, by the arithmetic of rings",
 )
 _OF_SCALING = (
