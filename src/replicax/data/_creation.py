@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import jax
 import numpy as np
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, checks_types
 from replicax.data._derive import chosen_seed, dataset_node, whole
 from replicax.data._element import as_element
 from replicax.data._load import Contents
@@ -153,6 +153,7 @@ class Creation:
         return _made(cls, Range(numbers.start, numbers.step, len(numbers), np.dtype(output_type)))
 
     @classmethod
+    @checks_types
     def list_files(
         cls,
         file_pattern: str | os.PathLike[str] | Sequence[str],
@@ -216,6 +217,7 @@ class Creation:
         return _made(cls, Zip(nodes, tree), leaves[0])
 
     @classmethod
+    @checks_types
     def sample_from_datasets(
         cls,
         datasets: Sequence[Dataset],
@@ -254,6 +256,7 @@ class Creation:
         return _made(cls, Sampled(nodes, tuple(given), *drawn), datasets[0])
 
     @classmethod
+    @checks_types
     def choose_from_datasets(
         cls,
         datasets: Sequence[Dataset],
@@ -311,6 +314,8 @@ def _looks_like_a_spec(part: Any) -> bool:
 def _as_spec(spec: Any) -> ArraySpec:
     if isinstance(spec, ArraySpec):
         return spec
+    if not _looks_like_a_spec(spec):
+        raise UsageError.of("output_signature", "a nest of `ArraySpec`", spec)
     return ArraySpec(_shape(spec.shape), _dtype(spec.dtype))
 
 

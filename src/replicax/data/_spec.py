@@ -85,6 +85,10 @@ class ArraySpec:
 
     def __post_init__(self) -> None:
         shape = TensorShape(self.shape)
+        if any(
+            size is not None and not (hasattr(size, "__index__") and size >= 0) for size in shape
+        ):
+            raise UsageError.of("shape", "sizes of at least 0, None for any, or None", self.shape)
         object.__setattr__(self, "shape", None if shape.rank is None else tuple(shape))
         # TensorFlow's type for bytes is object in NumPy.
         text = getattr(self.dtype, "name", "") == "string"

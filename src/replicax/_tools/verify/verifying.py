@@ -13,7 +13,7 @@ import jax
 import keras
 import numpy as np
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, checks_types
 from replicax._core.topology import Topology, default_devices
 from replicax._fit.step_program import model_step, step_variables
 from replicax._keras import _compat
@@ -58,6 +58,7 @@ _REFERENCE = ("one_device",)
 _AGAIN = "one_device again"
 
 
+@checks_types
 def verify(
     build: Callable[[], Any],
     batch: Any = None,
@@ -104,6 +105,11 @@ def verify(
 
     def program() -> None:
         model = build()
+        if not hasattr(model, "train_on_batch"):
+            raise UsageError(
+                f"`build` must return a compiled Keras model, got {type(model).__name__}. Leave "
+                "`batch` out if it trains by itself."
+            )
         for one in batches:
             model.train_on_batch(*one)
 
