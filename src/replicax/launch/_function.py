@@ -192,8 +192,6 @@ def run(
         >>> rx.launch.run("math:sqrt", num_workers=2, devices_per_worker=1, args=[9.0])
         [3.0, 3.0]
     """
-    if devices_per_worker is not None and devices_per_worker < 1:
-        raise UsageError.of("devices_per_worker", "at least 1", devices_per_worker)
     surroundings = Surroundings(
         os.environ, devices_per_worker, cores=os.cpu_count() or 1, extra=env or {}
     )
@@ -215,10 +213,11 @@ def _run(
     timeout: float | None,
     metrics: str | None,
 ) -> list[Any]:
-    if num_workers < 1:
-        raise UsageError.of("num_workers", "at least 1", num_workers)
-    if max_restarts < 0:
-        raise UsageError.of("max_restarts", "at least 0", max_restarts)
+    devices = surroundings.devices_per_worker
+    counts = [("num_workers", num_workers, 1), ("max_restarts", max_restarts, 0)]
+    for name, value, least in (*counts, ("devices_per_worker", devices, 1)):
+        if value is not None and value < least:
+            raise UsageError.of(name, f"at least {least}", value)
     if timeout is not None and timeout <= 0:
         raise UsageError.of("timeout", "positive, or None for no limit", timeout)
     program, is_script = _program_of(fn_or_script, args)

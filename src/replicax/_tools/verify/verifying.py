@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
@@ -102,20 +103,9 @@ def verify(
         True
     """
     batches = [] if batch is None else _batches(batch, steps)
-
-    def program() -> None:
-        model = build()
-        if not hasattr(model, "train_on_batch"):
-            raise UsageError(
-                f"`build` must return a compiled Keras model, got {type(model).__name__}. Leave "
-                "`batch` out if it trains by itself."
-            )
-        for one in batches:
-            model.train_on_batch(*one)
-
     name = getattr(build, "__name__", "a program")
     return verify_program(
-        build if batch is None else program,
+        build if batch is None else functools.partial(_train, build, batches),
         name,
         strategies=strategies,
         replicas=replicas,
@@ -123,6 +113,17 @@ def verify(
         seed=seed,
         repeat=repeat,
     )
+
+
+def _train(build: Callable[[], Any], batches: Sequence[Any]) -> None:
+    model = build()
+    if not hasattr(model, "train_on_batch"):
+        raise UsageError(
+            f"`build` must return a compiled Keras model, got {type(model).__name__}. Leave "
+            "`batch` out if it trains by itself."
+        )
+    for one in batches:
+        model.train_on_batch(*one)
 
 
 def _batches(batch: Any, steps: int) -> list[tuple[Any, ...]]:
