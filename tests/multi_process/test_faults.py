@@ -51,7 +51,7 @@ def test_one_is_killed(tmp_path):
     pid = next(line for worker, line in lines if worker == "1" and line.startswith("pid "))[4:-1]
     said = "\n".join(line for worker, line in lines if worker == "0")
     assert said.count("replicax: WorkerLost: ") == 1, output[-6000:]
-    assert "worker 1 died: its connection closed without a farewell" in said, output[-6000:]
+    assert "worker 1 died: its connection closed without notice" in said, output[-6000:]
     # On a busy machine it may have been heard of last before its first step.
     named = f"worker 1 (host {socket.gethostname()}, pid {pid})"
     where = r" was (at step \d+ \((train step|run|reduce)\)|before its first step)"

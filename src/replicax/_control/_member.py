@@ -72,8 +72,8 @@ def number_of(caller: Caller, size: int) -> int:
     index = caller.hello.get("index")
     if type(index) is not int or not 0 < index < size:
         raise Denied(
-            f"worker {str(index)[:20]}, at a chief of {size} workers. Start all workers with the "
-            "same description, each with its own number, below their count."
+            f"the chief has {size} workers, and none with the number {str(index)[:20]}. Start all "
+            f"with the same description, each with its own number, from 0 to {size - 1}."
         )
     return index
 

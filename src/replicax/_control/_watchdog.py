@@ -153,12 +153,12 @@ CULPRITS_SHOWN = 4
 _OBSERVED: dict[Reason, str] = {
     "altered": "had a message altered on its connection with the chief",
     "failed": "failed with an unhandled exception",
-    "died": "died: its connection closed without a farewell",
-    "silent": "fell silent: nothing was heard of it for {silence:g} s",
+    "died": "died: its connection closed without notice",
+    "silent": "fell silent: it sent nothing for {silence:g} s",
     "ended": "ended while others needed it",
     "diverged": "took other steps than the rest: collectives would mix their numbers",
     "apart": "wait for each other at different places of the program, which is a dead-lock",
-    "timeout": "was waited for longer than the limit of {timeout:g} s",
+    "timeout": "kept others waiting longer than the limit of {timeout:g} s",
 }
 _SAME = (
     "Let every worker do the same: look for data of different length, a break, stop_training or "

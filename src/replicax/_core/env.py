@@ -198,7 +198,7 @@ def _seconds(
     if seconds is None or 0.0 < seconds < float("inf") or (may_be_zero and seconds == 0.0):
         return seconds
     kind = "number" if may_be_zero else "positive number"
-    raise UsageError(f"{name}={said!r} is no {kind} of seconds. {fix}")
+    raise UsageError(f"{name} must be a {kind} of seconds, got {said!r}. {fix}")
 
 
 def second_port(environ: Mapping[str, str] | None = None) -> int:

@@ -21,11 +21,12 @@ ReplicaxError
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import enum
 import functools
 import inspect
-import itertools
 import signal
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeVar
 
 _LONGEST_VALUE = 120  # characters of a wrong value that a message shows
@@ -344,13 +345,37 @@ _KINDS = {
     "Callable": _Kind("a function, not its result", callable),
     "os.PathLike": _Kind("a path", lambda v: hasattr(v, "__fspath__")),
     "Path": _Kind("a path", lambda v: hasattr(v, "__fspath__")),
+    "Sequence": _Kind("a list", lambda v: hasattr(v, "__iter__") and not _is_text(v)),
+    "Mapping": _Kind("a dict", lambda v: isinstance(v, Mapping)),
+    "dict": _Kind("a dict", lambda v: isinstance(v, Mapping)),
     "None": _Kind("None", lambda v: v is None),
 }
 _Checked = TypeVar("_Checked", bound=Callable[..., Any])
 
 
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str | bytes)
+
+
+def _kind_of(word: str, names: Mapping[str, Any]) -> _Kind | None:
+    """What a word of an annotation asks for, by `names` of its module.
+
+    Of classes these are enums and dataclasses; other classes may be duck-typed.
+    """
+    named = names.get(word)
+    if isinstance(named, enum.EnumType):
+        return _Kind(" or ".join(map(str, named)), lambda v: v in list(named))
+    if isinstance(named, type) and dataclasses.is_dataclass(named):
+        article = "an" if word[0] in "AEIOU" else "a"
+        return _Kind(f"{article} `{word}`", lambda v: isinstance(v, named))
+    return _KINDS.get(word)
+
+
 def checks_types(function: _Checked) -> _Checked:
-    """Let a function, or a class when it is made, refuse arguments of wrong types."""
+    """Let a function, or a class when it is made, refuse arguments of wrong types.
+
+    For an integer it takes a float that is whole, as Keras does.
+    """
     made: Any = function
     if isinstance(made, type):
         owner: Any = made
@@ -363,19 +388,26 @@ def checks_types(function: _Checked) -> _Checked:
         parameters = inspect.signature(function).parameters
         for name, parameter in parameters.items():
             words = [one.partition("[")[0] for one in str(parameter.annotation).split(" | ")]
-            if all(word in _KINDS for word in words):
-                kinds[name] = [_KINDS[word] for word in words]
+            found = [_kind_of(word, made.__globals__) for word in words]
+            if None not in found:
+                kinds[name] = found
         return list(parameters), kinds
+
+    def checked(name: str, value: Any, allowed: Sequence[_Kind]) -> Any:
+        if not allowed or any(kind.holds(value) for kind in allowed):
+            return value
+        if _KINDS["int"] in allowed and isinstance(value, float) and value.is_integer():
+            return int(value)
+        words = sorted({kind.words for kind in allowed}, key="None".__eq__)
+        raise UsageError.of(name, " or ".join(words), value)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         names, kinds = kinds_of_arguments()
-        for name, value in itertools.chain(zip(names, args, strict=False), kwargs.items()):
-            allowed = kinds.get(name)
-            if allowed and not any(kind.holds(value) for kind in allowed):
-                words = sorted({kind.words for kind in allowed}, key="None".__eq__)
-                raise UsageError.of(name, " or ".join(words), value)
-        return function(*args, **kwargs)
+        named = zip(names, args, strict=False)
+        values = [checked(name, value, kinds.get(name, ())) for name, value in named]
+        others = {name: checked(name, kwargs[name], kinds.get(name, ())) for name in kwargs}
+        return function(*values, *args[len(names) :], **others)
 
     checking: Any = call
     return checking

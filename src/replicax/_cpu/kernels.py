@@ -116,7 +116,7 @@ def _best(folder: Path) -> str:
     for name in built:
         if LEVELS[name] <= has:
             return name
-    raise NoKernelsError(f"this CPU has not all instructions of {built[-1]}")
+    raise NoKernelsError(f"this CPU lacks instructions of {built[-1]}")
 
 
 @functools.cache

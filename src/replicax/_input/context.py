@@ -28,6 +28,16 @@ class InputContext:
     input_pipeline_id: int = 0
     num_replicas_in_sync: int = 1
 
+    def __post_init__(self) -> None:
+        pipelines = self.num_input_pipelines
+        for name in ("num_input_pipelines", "num_replicas_in_sync"):
+            if getattr(self, name) < 1:
+                raise UsageError.of(name, "at least 1", getattr(self, name))
+        if not 0 <= self.input_pipeline_id < pipelines:
+            there = f"from 0 to {pipelines - 1}, as there are {pipelines} pipelines"
+            raise UsageError.of("input_pipeline_id", there, self.input_pipeline_id)
+
+    @checks_types
     def get_per_replica_batch_size(self, global_batch_size: int) -> int:
         """One replica's rows of a global batch.
 
@@ -38,8 +48,10 @@ class InputContext:
             `global_batch_size / num_replicas_in_sync`.
 
         Raises:
-            UsageError: If the replicas do not divide it.
+            UsageError: If it is negative, or the replicas do not divide it.
         """
+        if global_batch_size < 0:
+            raise UsageError.of("global_batch_size", "at least 0", global_batch_size)
         if global_batch_size % self.num_replicas_in_sync:
             n = self.num_replicas_in_sync
             above = (global_batch_size // n + 1) * n

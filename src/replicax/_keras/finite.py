@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from replicax._core.errors import NonFinite
+from replicax._core.errors import NonFinite, UsageError
 
 
 def assert_finite(
@@ -39,6 +39,8 @@ def assert_finite(
         >>> rx.assert_finite(0.5)
         0.5
     """
+    if hasattr(variables, "variables"):  # a model is a function, too
+        raise UsageError.of("variables", "variables", variables, "Write `model.variables`.")
     if all(_is_finite(leaf) for leaf in jax.tree.leaves(value)):
         return value
     searched = list(variables() if callable(variables) else variables)

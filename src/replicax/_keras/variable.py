@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -13,7 +14,7 @@ from jax.core import Tracer
 
 from replicax._core import seams
 from replicax._core.context import current_frame
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, checks_types
 from replicax._core.options import VariableAggregation, VariableSynchronization
 from replicax._core.tracing import current_reader
 from replicax._keras import _compat
@@ -63,6 +64,7 @@ class Variable(VariableMethods, keras.Variable, metaclass=_AnyVariable):
         2.0
     """
 
+    @checks_types
     def __init__(
         self,
         initial_value: Any = None,
@@ -119,7 +121,10 @@ def _summed_over_replicas(beginning: Any) -> Any:
 def _beginning(value: Any, shape: Any, dtype: Any) -> tuple[Any, Any, str]:
     """What Keras makes a variable of: a value or an initializer, a shape, and a type."""
     wanted = None if dtype is None else np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
-    shape = None if shape is None else tuple(shape)
+    try:
+        shape = None if shape is None else tuple(map(operator.index, shape))
+    except TypeError as error:
+        raise UsageError.of("shape", "a list of integers", shape) from error
     traced = _compat.get_stateless_scope() is not None
     if isinstance(value, keras.initializers.Initializer) and shape is not None:
         return value, shape, _stored(wanted or np.dtype("float32"))

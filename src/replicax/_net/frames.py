@@ -212,11 +212,11 @@ def read_prefix(data: Any, largest: int = LARGEST, largest_head: int = LARGEST_H
     magic, *fields = _PREFIX.unpack_from(data)
     prefix = Prefix(*fields)
     if magic != _MAGIC or prefix.kind > FAILURE:
-        raise Garbled("it sent bytes that are no message")
+        raise Garbled("it sent bytes that are not a message")
     if prefix.head > largest_head or prefix.buffers > MOST_BUFFERS or prefix.body > largest:
         raise Garbled(
             f"it announced a head of {prefix.head} bytes and {prefix.buffers} buffers of "
-            f"{prefix.body} bytes, of at most {largest_head}, {MOST_BUFFERS} and {largest}"
+            f"{prefix.body} bytes; the limits are {largest_head}, {MOST_BUFFERS} and {largest}"
         )
     return prefix
 
@@ -235,9 +235,9 @@ def read_rest(
         start = prefix.rest - prefix.head
         op, head = _decode(str(data[start : prefix.rest], "utf-8"))
     except (ValueError, TypeError, RecursionError):
-        raise Garbled("it sent a head that is not JSON, or not of two parts") from None
+        raise Garbled("it sent a head that is not a JSON list of two parts") from None
     if not (isinstance(op, str) and isinstance(head, dict)):
-        raise Garbled("it sent a head that is no text and object")
+        raise Garbled("it sent a head that is not a text and an object")
     places, end = [], 0
     if prefix.buffers:
         places = _places_of(struct.unpack_from(f"<{prefix.buffers}Q", data))

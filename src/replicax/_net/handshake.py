@@ -239,7 +239,7 @@ def examine(
     begin = _receive(sock, _LENGTH.size + _PROOF, deadline)
     (size,) = _LENGTH.unpack(begin[: _LENGTH.size])
     if size > LARGEST:
-        raise Stranger(f"it announced {size} bytes about itself, of at most {LARGEST}")
+        raise Stranger(f"it announced {size} bytes about itself; the limit is {LARGEST}")
     intent = _receive(sock, size, deadline)
     if not hmac.compare_digest(begin[_LENGTH.size :], keys.proof("client", intent)):
         _send(sock, _WRONG_SECRET + bytes(_LENGTH.size + _PROOF), deadline)

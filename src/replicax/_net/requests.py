@@ -337,7 +337,7 @@ class RequestServer:
     def _answer(self, connection: Connection, caller: Caller) -> Encoded:
         message = connection.receive()
         if message.kind != REQUEST:
-            raise Garbled("it sent what is no request")
+            raise Garbled("it sent something that is not a request")
         try:
             head, buffers = self._handle(caller, message)
             del message  # so that shared memory can be given back with the answer

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import jax
 import numpy as np
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, checks_types
 from replicax.data._derive import chosen_seed, dataset_node, whole
 from replicax.data._element import as_element
 from replicax.data._load import Contents
@@ -153,6 +153,7 @@ class Creation:
         return _made(cls, Range(numbers.start, numbers.step, len(numbers), np.dtype(output_type)))
 
     @classmethod
+    @checks_types
     def list_files(
         cls,
         file_pattern: str | os.PathLike[str] | Sequence[str],
@@ -216,6 +217,7 @@ class Creation:
         return _made(cls, Zip(nodes, tree), leaves[0])
 
     @classmethod
+    @checks_types
     def sample_from_datasets(
         cls,
         datasets: Sequence[Dataset],
@@ -254,6 +256,7 @@ class Creation:
         return _made(cls, Sampled(nodes, tuple(given), *drawn), datasets[0])
 
     @classmethod
+    @checks_types
     def choose_from_datasets(
         cls,
         datasets: Sequence[Dataset],
@@ -299,7 +302,11 @@ def _signature_of(signature: Any, types: Any, shapes: Any) -> Any:
 
 
 def _as_spec(spec: Any) -> ArraySpec:
-    return spec if isinstance(spec, ArraySpec) else _spec(spec.shape, spec.dtype)
+    if isinstance(spec, ArraySpec):
+        return spec
+    if not (hasattr(spec, "shape") and hasattr(spec, "dtype")):
+        raise UsageError.of("output_signature", "a nest of `ArraySpec`", spec)
+    return _spec(spec.shape, spec.dtype)
 
 
 def _spec(shape: Any, kind: Any) -> ArraySpec:

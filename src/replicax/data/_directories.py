@@ -377,6 +377,8 @@ def timeseries_dataset_from_array(
         [([[0, 1], [1, 2], [2, 3]], [2, 3, 4])]
     """
     rows, start = np.atleast_1d(data), start_index or 0
+    if targets is not None and not np.ndim(targets):
+        raise UsageError.of("targets", "an array with a row for each window, or None", targets)
     sequence_length = whole("sequence_length", sequence_length, least=1)
     sequence_stride = whole("sequence_stride", sequence_stride, least=1)
     sampling_rate = whole("sampling_rate", sampling_rate, least=1)

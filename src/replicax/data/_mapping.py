@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, checks_types
 from replicax.data._derive import chosen_seed, derived, whole
 from replicax.data._element import as_element, as_returned, yielded
 from replicax.data._nodes.ahead import Prefetch
@@ -30,6 +30,7 @@ class Mapping:
 
     node: Node
 
+    @checks_types
     def map(
         self,
         map_func: Callable[..., Any],
@@ -109,6 +110,7 @@ class Mapping:
         _callable(map_func, "flat_map")
         return derived(self, Interleave(self.node, map_func, chosen_seed(None)[0]))
 
+    @checks_types
     def interleave(
         self,
         map_func: Callable[..., Any],
@@ -231,6 +233,7 @@ class Mapping:
         size = whole("buffer_size", buffer_size, least=1)
         return derived(self, InProcesses(self.node, workers, size)) if workers else self
 
+    @checks_types
     def apply(self, transformation_func: Callable[[Any], Any]) -> Any:
         """`transformation_func(self)`, for chains of method calls.
 

@@ -69,7 +69,7 @@ class DistributeOptions(_Fields):
         auto_shard_policy: An `AutoShardPolicy`.
     """
 
-    auto_shard_policy: AutoShardPolicy = AutoShardPolicy.AUTO
+    auto_shard_policy: AutoShardPolicy | str = AutoShardPolicy.AUTO
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, _policy(value) if name == "auto_shard_policy" else value)

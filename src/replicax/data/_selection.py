@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, checks_types
 from replicax.data._derive import chosen_seed, dataset_node, derived, whole
 from replicax.data._nodes.batch import Batch, PaddedBatch, Rebatch, Unbatch, Window
 from replicax.data._nodes.cache import Cache, FileCache
@@ -27,6 +27,7 @@ class Selection:
 
     node: Node
 
+    @checks_types
     def shuffle(
         self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True
     ) -> Dataset:
@@ -133,6 +134,7 @@ class Selection:
         """
         return derived(self, Concatenate((self.node, dataset_node(dataset, "concatenate"))))
 
+    @checks_types
     def enumerate(self, start: int = 0) -> Dataset:
         """Pairs of a number and an element.
 
@@ -170,6 +172,7 @@ class Batching:
 
     node: Node
 
+    @checks_types
     def batch(
         self,
         batch_size: int,
@@ -198,6 +201,7 @@ class Batching:
         size = whole("batch_size", batch_size, least=1)
         return derived(self, Batch(self.node, size, bool(drop_remainder)))
 
+    @checks_types
     def padded_batch(
         self,
         batch_size: int,
@@ -238,6 +242,7 @@ class Batching:
         """
         return derived(self, Unbatch(self.node))
 
+    @checks_types
     def rebatch(self, batch_size: int | Sequence[int], drop_remainder: bool = False) -> Dataset:
         """The rows of batches in batches of another size, without taking them apart.
 
@@ -255,6 +260,7 @@ class Batching:
         whole("len(batch_size)", len(sizes), least=1)
         return derived(self, Rebatch(self.node, sizes, bool(drop_remainder)))
 
+    @checks_types
     def window(
         self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False
     ) -> Dataset:

@@ -86,6 +86,8 @@ class ArraySpec:
     def __post_init__(self) -> None:
         # A shape of unknown rank of TensorFlow's own is not None.
         shape = TensorShape(None if getattr(self.shape, "rank", 0) is None else self.shape)
+        if any(isinstance(n, str | float) or (isinstance(n, int) and n < 0) for n in shape):
+            raise UsageError.of("shape", "sizes of at least 0, None for any, or None", self.shape)
         object.__setattr__(self, "shape", None if shape.rank is None else tuple(shape))
         # TensorFlow's type for bytes is object in NumPy.
         own = getattr(self.dtype, "as_numpy_dtype", None)

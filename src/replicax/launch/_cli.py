@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if misplaced := set(options(behind)) - set(options(typed[: len(typed) - len(behind)])):
         print(
             f"replicax {command}: note: {', '.join(sorted(misplaced))} behind {request['script']} "
-            f"goes to the program; options of `replicax {command}` stand in front of it.",
+            f"goes to the program; options of `replicax {command}` come before it.",
             file=sys.stderr,
         )
     if command == "run":

@@ -22,7 +22,7 @@ from importlib.machinery import PathFinder
 from math import inf
 from typing import IO, Any, NamedTuple
 
-from replicax._core.errors import ProcessesTimedOut, UsageError
+from replicax._core.errors import ProcessesTimedOut, UsageError, checks_types
 from replicax._processes.output import Sink
 from replicax._processes.rules import Outcome, Rules, Signals
 from replicax._processes.supervisor import run_attempts
@@ -139,6 +139,7 @@ def _can_be_imported(name: str) -> bool:
     return top in sys.builtin_module_names or PathFinder.find_spec(top) is not None
 
 
+@checks_types
 def run(
     fn_or_script: Callable[..., Any] | str | os.PathLike[str],
     num_workers: int,
@@ -212,10 +213,13 @@ def _run(
     timeout: float | None,
     metrics: str | None,
 ) -> list[Any]:
-    if num_workers < 1:
-        raise UsageError.of("num_workers", "at least 1", num_workers)
-    if max_restarts < 0:
-        raise UsageError.of("max_restarts", "at least 0", max_restarts)
+    devices = surroundings.devices_per_worker
+    counts = [("num_workers", num_workers, 1), ("max_restarts", max_restarts, 0)]
+    for name, value, least in (*counts, ("devices_per_worker", devices, 1)):
+        if value is not None and value < least:
+            raise UsageError.of(name, f"at least {least}", value)
+    if timeout is not None and timeout <= 0:
+        raise UsageError.of("timeout", "positive, or None for no limit", timeout)
     program, is_script = _program_of(fn_or_script, args)
     with ExitStack() as opened:
         files = [opened.enter_context(tempfile.TemporaryFile()) for _ in range(1 + num_workers)]

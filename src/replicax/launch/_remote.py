@@ -156,8 +156,8 @@ def _wait_for_port(order: Order, launcher: _Launcher, signals: Signals) -> int:
                 raise
         if not is_told:
             print(
-                f"replicax: port {order.port} is still used, perhaps by the worker of the attempt "
-                f"before: waiting for it, at most {_SECONDS_TO_LEAVE:.0f} seconds",
+                f"replicax: port {order.port} is still in use, perhaps by a worker of the previous "
+                f"attempt; waiting at most {_SECONDS_TO_LEAVE:.0f} seconds",
                 file=sys.stderr,
                 flush=True,
             )

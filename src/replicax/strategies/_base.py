@@ -224,6 +224,10 @@ class Strategy:
                 f"`args` must be a tuple or list, got {type(args).__name__}. For one argument "
                 "write `args=(batch,)`, with a comma."
             )
+        if kwargs is not None and not isinstance(kwargs, Mapping):
+            raise UsageError.of("kwargs", "a dict", kwargs)
+        if options is not None and not isinstance(options, RunOptions):
+            raise UsageError.of("options", "an `rx.RunOptions`", options)
         if not callable(fn):
             raise UsageError.of("fn", "a function", fn)
         if forked:
@@ -290,6 +294,7 @@ class Strategy:
         """
         return jax.tree.map(movable, self._engine.local_values(value))
 
+    @checks_types
     def experimental_distribute_dataset(
         self, dataset: Any, options: InputOptions | None = None
     ) -> DistributedDataset:

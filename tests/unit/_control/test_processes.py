@@ -126,7 +126,7 @@ def test_one_is_stopped(cluster, culprit):
     cluster.start("load_data()", silence=4.0)
     cluster.processes[culprit].send_signal(signal.SIGSTOP)
     other = 1 - culprit
-    assert_lost(cluster.end(other), f"worker {culprit} fell silent: nothing was heard of it")
+    assert_lost(cluster.end(other), f"worker {culprit} fell silent: it sent nothing")
     # It finds out when it goes on.
     cluster.processes[culprit].send_signal(signal.SIGCONT)
     assert cluster.end(culprit)[0] == EXIT_CODE

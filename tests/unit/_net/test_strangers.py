@@ -199,8 +199,8 @@ def test_who_looks_in_and_leaves_is_not_worth_a_line(addresses, connect, warning
 
 
 BROKEN_FRAMES = {
-    "no message": (b"\xff" * 32, "it sent bytes that are no message"),
-    "an unknown kind": (frame(9, "[]"), "it sent bytes that are no message"),
+    "no message": (b"\xff" * 32, "it sent bytes that are not a message"),
+    "an unknown kind": (frame(9, "[]"), "it sent bytes that are not a message"),
     "a huge head": (frame(0, "", head=0xFFFFFFFF), "it announced a head of 4294967295 bytes and"),
     "many buffers": (frame(0, "[]", buffers=70_000), "and 70000 buffers of 0 bytes, of at most"),
     "a huge body": (frame(0, "[]", body=1 << 62), "0 buffers of 4611686018427387904 bytes"),
@@ -211,9 +211,9 @@ BROKEN_FRAMES = {
     "no JSON": (frame(0, "{{{{"), "it sent a head that is not JSON"),
     "no UTF-8": (frame(0, b'["\xff",{}]'), "it sent a head that is not JSON"),
     "nothing": (frame(0, ""), "it sent a head that is not JSON"),
-    "deep JSON": (frame(0, "[" * 100_000), "it sent a head that is not JSON, or not of two parts"),
-    "other JSON": (frame(0, "[1,2]"), "it sent a head that is no text and object"),
-    "a reply": (frame(1, '["",{}]'), "it sent what is no request"),
+    "deep JSON": (frame(0, "[" * 100_000), "it sent a head that is not a JSON list of two parts"),
+    "other JSON": (frame(0, "[1,2]"), "it sent a head that is not a text and an object"),
+    "a reply": (frame(1, '["",{}]'), "it sent something that is not a request"),
     "shared memory": (
         frame(0, '["",{}]', segment=1, body=0),
         "it refers to memory, and nothing is shared",

@@ -17,7 +17,7 @@ from fitting import ROWS, TARGETS, dense_net, made
 
 def test_some_steps_are_measured_and_fit_goes_on(mirrored, tmp_path):
     before = builtins.print
-    callback = rx.callbacks.Profiler(tmp_path / "logs", warm_up=1, steps=3, traced=2)
+    callback = rx.callbacks.Profiler(tmp_path / "logs", warm_up=3, steps=3, traced=2)
     model = made(mirrored, dense_net)
     model.fit(ROWS, TARGETS, batch_size=10, epochs=4, verbose=0, callbacks=[callback])
     assert model.optimizer.iterations == 12

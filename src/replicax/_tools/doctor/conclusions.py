@@ -48,7 +48,7 @@ def advice(found: Sequence[Finding], last: Profile) -> Finding:
         share,
         f"On {last.replicas} replicas, computing is {share:.0%} of a step of "
         f"{milliseconds(last.seconds)}.",
-        "Nothing else stands out: a faster model, or more devices, is what is left.",
+        "Nothing else stands out: only a faster model or more devices would help.",
     )
 
 
@@ -81,8 +81,8 @@ def slow_replica(profile: Profile) -> Finding | None:
         min(1.0, slowest.seconds / profile.seconds),
         f"{slowest.name} computes {slowest.factor:.1f} times as long as the others, which wait "
         f"{milliseconds(slowest.seconds)} in a step.",
-        "See what else runs there and whether it is throttled, and that no replica gets more "
-        "rows or does more than the others.",
+        "See what else runs there, whether it is throttled, and whether it has more rows or work "
+        "than the others.",
     )
 
 
@@ -99,10 +99,10 @@ def slow_worker(workers: Sequence[Profile]) -> Finding | None:
         "slow worker",
         (slow.own - usual.own) / slow.seconds,
         f"Worker {last} takes {slow.own / usual.own:.1f} times as long as the others for its own "
-        f"part of a step, which wait {milliseconds(slow.own - usual.own)}; its {PARTS[part]} takes "
-        f"{milliseconds(slow.parts[part])}, theirs {milliseconds(usual.parts[part])}.",
-        "See what else runs on that machine, and whether its files are as near and its share of "
-        "the rows as large as those of the others.",
+        f"part of a step, and they wait {milliseconds(slow.own - usual.own)}; its {PARTS[part]} "
+        f"takes {milliseconds(slow.parts[part])}, theirs {milliseconds(usual.parts[part])}.",
+        "See what else runs on that machine, whether its files are farther away than those of the "
+        "others, and whether it has more rows.",
     )
 
 
@@ -115,7 +115,7 @@ def tiny_batch(profile: Profile) -> Finding:
     return Finding(
         "tiny batch",
         _share(profile, parts),
-        f"What each step costs whatever its batch takes {_of(profile, parts)}; computing"
+        f"What every step costs, whatever its batch, is {_of(profile, parts)}; computing"
         f"{each} takes {milliseconds(profile.parts[COMPUTE])}.",
         "Use a larger batch, or `compile(steps_per_execution=10)`; with so little to compute, "
         "one device may be faster than several.",

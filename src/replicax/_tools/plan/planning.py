@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, checks_types
 from replicax._tools.plan.hlo import wire_bytes_by_kind
 from replicax._tools.plan.result import Plan, Row
 from replicax._tools.plan.scaling import scale as scale_rows
@@ -23,6 +23,7 @@ from replicax._tools.progress import Listener
 TRIES = 6
 
 
+@checks_types
 def plan(
     model_or_step: Any,
     batch: Any = None,

@@ -215,11 +215,11 @@ def _caption(plan: Plan) -> list[str]:
 
 
 _MEANINGS = (
-    "temporaries: activations, gradients and all else that the step makes on its way",
+    "temporaries: activations, gradients and other intermediate values of the step",
     "rest: padding, outputs, code",
-    "largest batch: the largest that was tried and fits; a sixteenth more does not, it seems",
-    "GFLOPs: as XLA counts them in the compiled program; a loop counts once",
-    "sent: for the collective operations of the program, by the arithmetic of rings",
+    "largest batch: the largest that was tried and fits; a sixteenth more probably does not",
+    "GFLOPs: as XLA counts them; a loop counts once, a kernel in C not at all",
+    "sent: bytes for the collective operations of the program, if they are rings",
 )
 _OF_SCALING = (
     "other numbers of chips: modelled; nothing is compiled for them",

@@ -103,9 +103,9 @@ def subject(model: Any, batch: Any = None) -> Subject:
         return _of_function(model, shapes_of(batch))
     if not is_model:
         raise UsageError(
-            f"Cannot plan a {type(model).__name__} with a {type(batch).__name__}. Pass a compiled "
-            "Keras model, or a function and the tuple of its arguments; on the command line a "
-            "script that calls `fit`."
+            "Needs a compiled Keras model, or a function and the tuple of its arguments, got "
+            f"{type(model).__name__} and {type(batch).__name__}. On the command line pass a script "
+            "that calls `fit`."
         )
     return _of_model(model, shapes_of(suggested_batch(model) if batch is None else batch))
 

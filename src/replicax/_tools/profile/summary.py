@@ -120,6 +120,10 @@ def _steps(recorder: Recorder, name: str) -> tuple[str, list[Step], list[Step]]:
             f"Cannot profile {name}: it made {counted(recorder.begun, 'training step')} under a "
             f"strategy of Replicax. {fix}. See docs/monitoring.md."
         )
+    # Once in a run, the end of the first epoch compiles what it prints.
+    compiling = [step for step in measured if _count_within(step, recorder.compiled)]
+    if len(compiling) == 1 < len(measured):
+        measured.remove(compiling[0])
     traced = [step for step in whole if step.is_traced]
     # A program's first run takes longer, and is often another program.
     usual = [step for step in traced if not _count_within(step, recorder.compiled)]

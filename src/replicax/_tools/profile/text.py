@@ -113,7 +113,10 @@ def notes(profile: Profile) -> list[str]:
             "divided as the profiler saw the slowest device in other, traced steps"
         )
     else:
-        found.append("not measured: what the devices did; compute is all that a program took")
+        found.append(
+            "not traced (`--no-trace`, or the script ended before the traced steps): compute is "
+            "all the time of a program, with its all-reduce and launch"
+        )
     if profile.trace is not None:
         found.append(f"trace: tensorboard --logdir {profile.trace}")
     slowest = profile.slowest

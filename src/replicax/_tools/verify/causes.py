@@ -115,7 +115,7 @@ def start(evidence: Evidence) -> Cause | None:
         return None
     return Cause(
         "seed by replica",
-        "the initial values are others: a seed, or a shape, depends on the strategy, the rank or "
+        "the initial values differ: a seed, or a shape, depends on the strategy, the rank or "
         "the number of replicas.",
     )
 
@@ -126,7 +126,7 @@ def steps(evidence: Evidence) -> Cause | None:
     fewer = len(evidence.other.steps) < len(evidence.reference.steps)
     if fewer:
         return Cause("rows dropped", "there are fewer steps: a batch is left out, often the last.")
-    return Cause("different data", "there are more steps: the batches are cut otherwise.")
+    return Cause("different data", "there are more steps: the batches are cut differently.")
 
 
 def batches(evidence: Evidence) -> Cause | None:
@@ -150,16 +150,16 @@ def batches(evidence: Evidence) -> Cause | None:
     if count(theirs) == evidence.replicas * count(mine):
         return Cause(
             BATCH_TOO_LARGE,
-            "each replica gets as many rows as one device: the batch size is that of a replica, "
-            "or is multiplied by the number of replicas.",
+            "each replica gets as many rows as one device: the batch size is for one replica, or "
+            "is multiplied by the number of replicas.",
         )
     missing, added = (ours - others).total(), (others - ours).total()
     if not added:
         return Cause("rows dropped", f"{missing} rows are left out, often those of an uneven batch")
     return Cause(
         "different data",
-        f"{added} rows are others than on one device: the order, the seed or the batches depend on "
-        "the strategy.",
+        f"{added} rows differ from those of one device: the order, the seed or the batches depend "
+        "on the strategy.",
     )
 
 
@@ -186,13 +186,13 @@ def cause_of_chance(evidence: Evidence) -> Cause:
     if evidence.of(START):
         which = f"the initial value of {evidence.found[0].name}"
     elif evidence.of(ROWS, STEPS):
-        which = "the data, such as those that an unseeded map or shuffle makes,"
+        which = "the data, such as the result of an unseeded map or shuffle,"
     else:
         which = f"what the step computes, first {evidence.found[0].name},"
     return Cause(
         NOT_DETERMINISTIC,
-        f"on one device, too, {which} is another one each time: seed it. Python's, NumPy's and "
-        "Keras' global generators are seeded here; generators of your own are not.",
+        f"{which} differs between two runs on one device: seed it. Python's, NumPy's and Keras' "
+        "global generators are seeded here; generators of your own are not.",
     )
 
 
@@ -223,7 +223,7 @@ def _random(evidence: Evidence) -> Cause | None:
         return Cause(
             "random numbers of each replica",
             "the replicas draw numbers that are not one for each row of the batch, so one device "
-            "cannot have them. Verify without it.",
+            "cannot draw the same. Verify without them.",
         )
     return None
 
@@ -235,8 +235,8 @@ def _statistic(evidence: Evidence) -> Cause | None:
     return Cause(
         "per-replica statistic",
         f"{found[0].name} is computed from each replica's own rows, from the same weights as on "
-        "one device, as in tf.distribute. fit has those of the whole batch; LayerNormalization and "
-        "GroupNormalization have none; or all-reduce it.",
+        "one device, as in tf.distribute. Use fit, which computes it over the whole batch, use "
+        "LayerNormalization or GroupNormalization, which need none, or all-reduce it.",
     )
 
 
@@ -246,8 +246,8 @@ def _copies(evidence: Evidence) -> Cause | None:
         return None
     return Cause(
         "missing all-reduce",
-        f"the copies of {found[0].name} on the devices are not equal: replicas applied what was "
-        "not summed.",
+        f"the copies of {found[0].name} on the devices are not equal: replicas applied gradients "
+        "that were not summed.",
     )
 
 
@@ -265,7 +265,7 @@ def _clipped(evidence: Evidence) -> Cause | None:
     return Cause(
         "clipped before the sum",
         f"each replica's gradient has the norm {whole[0]:.3g}: it is clipped or normalised before "
-        "the replicas' are summed. Use clipnorm or global_clipnorm of the optimizer.",
+        "the sum over replicas. Use clipnorm or global_clipnorm of the optimizer.",
     )
 
 

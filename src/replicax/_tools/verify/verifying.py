@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
@@ -13,7 +14,7 @@ import jax
 import keras
 import numpy as np
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import UsageError, checks_types
 from replicax._core.topology import Topology, default_devices
 from replicax._fit.step_program import model_step, step_variables
 from replicax._keras import _compat
@@ -58,6 +59,7 @@ _REFERENCE = ("one_device",)
 _AGAIN = "one_device again"
 
 
+@checks_types
 def verify(
     build: Callable[[], Any],
     batch: Any = None,
@@ -101,15 +103,9 @@ def verify(
         True
     """
     batches = [] if batch is None else _batches(batch, steps)
-
-    def program() -> None:
-        model = build()
-        for one in batches:
-            model.train_on_batch(*one)
-
     name = getattr(build, "__name__", "a program")
     return verify_program(
-        build if batch is None else program,
+        build if batch is None else functools.partial(_train, build, batches),
         name,
         strategies=strategies,
         replicas=replicas,
@@ -117,6 +113,17 @@ def verify(
         seed=seed,
         repeat=repeat,
     )
+
+
+def _train(build: Callable[[], Any], batches: Sequence[Any]) -> None:
+    model = build()
+    if not hasattr(model, "train_on_batch"):
+        raise UsageError(
+            f"`build` must return a compiled Keras model, got {type(model).__name__}. Leave "
+            "`batch` out if it trains by itself."
+        )
+    for one in batches:
+        model.train_on_batch(*one)
 
 
 def _batches(batch: Any, steps: int) -> list[tuple[Any, ...]]:
@@ -336,10 +343,17 @@ def devices_for(replicas: int | None) -> Sequence[Any]:
     """The devices that replicas are on: so many, or all."""
     found = default_devices()
     wanted = len(found) if replicas is None else replicas
-    if not 2 <= wanted <= len(found):
+    if wanted < 2:
+        raise UsageError.of(
+            "replicas",
+            "at least 2",
+            wanted,
+            "They are compared with one device. See docs/tools.md.",
+        )
+    if wanted > len(found):
         raise UsageError(
-            f"`replicas` must be from 2 to {len(found)}, the devices here, got {wanted}. For "
-            "more, start with JAX_PLATFORMS=cpu: `replicax verify` makes virtual devices; in "
-            "Python call rx.testing.virtual_devices before rx.verify."
+            f"`replicas` must be at most {len(found)}, the devices here, got {wanted}. For more, "
+            "start with JAX_PLATFORMS=cpu: `replicax verify` makes virtual devices; in Python call "
+            "rx.testing.virtual_devices before rx.verify."
         )
     return found[:wanted]

@@ -13,7 +13,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, final
 
-from replicax._core.errors import CorruptRecord, UsageError
+from replicax._core.errors import CorruptRecord, UsageError, checks_types
 from replicax._core.folder import named
 from replicax._core.wire import crc32c_function, masked
 from replicax.data._formats.format import open_bytes, window_bits_of
@@ -92,6 +92,7 @@ class TFRecordWriter:
         2
     """
 
+    @checks_types
     def __init__(self, path: str | os.PathLike[str], options: str | None = None) -> None:
         window_bits = window_bits_of(options)
         self._crc32c = crc32c_function()

@@ -116,13 +116,13 @@ def test_a_profile_is_written_and_read_again(of_fit):
 
 
 def test_a_custom_loop_with_larger_batches(script):
-    plan = Plan(warm_up=1, steps=3, traced=0)
+    plan = Plan(warm_up=2, steps=3, traced=0)
     profile = profile_script(script(LOOP), plan=plan, replicas=2, scale=2.5)
     assert profile.kind == "call of step"
     assert (profile.rows, profile.steps) == (10, 3)  # 2 of each replica, 2.5 times: 5
     assert (profile.is_traced, profile.devices, profile.trace) == (False, (), None)
     assert profile.slowest is None
-    assert "not measured: what the devices did" in profile_text.to_text(profile)
+    assert "not traced (`--no-trace`" in profile_text.to_text(profile)
 
 
 OPTIONS = {
@@ -174,6 +174,23 @@ def test_a_step_whose_end_is_not_known_is_left_out():
         for _ in range(3):
             events.begin_step("train step")
     assert [step.number for step in recorder.steps] == [0, 1]
+
+
+@pytest.mark.parametrize(("when", "found"), [("== 9", (18, 0, 0)), ("% 5 == 0", (19, 4, 4))])
+def test_a_single_step_that_compiles_is_not_measured(script, when, found):
+    once = f"""\
+    calls = 0
+    for batch in strategy.experimental_distribute_dataset(data):
+        step(batch)
+        calls += 1
+        if calls {when}:
+            jax.jit(lambda rows: rows + calls)(np.ones(2))
+"""
+    start, _ = LOOP.split("    for batch in")
+    text = start.replace("import keras,", "import jax, keras,") + once
+    plan = Plan(warm_up=3, steps=19, traced=0)
+    profile = profile_script(script(text), plan=plan, replicas=1)
+    assert (profile.steps, profile.compiled, profile.compiled_in) == found
 
 
 def test_too_few_steps(script):

@@ -237,3 +237,9 @@ def test_a_train_step_without_the_optimizer_is_compared_too():
     callback = rx.callbacks.VerifySteps(1)
     model.fit(X[:8], Y[:8], verbose=0, callbacks=[callback])
     assert [row.is_equal for row in callback.rows] == [True]
+
+
+@pytest.mark.parametrize(("replicas", "fix"), [(1, "at least 2"), (99, "virtual_devices")])
+def test_a_number_of_replicas_that_cannot_be_compared(replicas, fix):
+    with pytest.raises(rx.errors.UsageError, match=fix):
+        verifying.devices_for(replicas)
