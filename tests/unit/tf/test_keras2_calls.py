@@ -209,6 +209,25 @@ def test_a_recurrent_layer_takes_a_tensor_as_its_units():
     assert keras.layers.LSTM(tf.constant(4))(keras.Input((None, 3))).shape == (None, 4)
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [keras.layers.LSTM(4, dropout=0.5), keras.layers.Bidirectional(keras.layers.GRU(4))],
+    ids=lambda layer: layer.name,
+)
+def test_a_tape_outside_compiled_code_sees_the_variables_of_a_recurrent_layer(layer):
+    model = keras.Sequential([keras.Input((None, 3)), keras.layers.Masking(), layer])
+    texts = np.random.default_rng(0).normal(size=(2, 5, 3)).astype("float32")
+    texts[0, 3:] = 0
+
+    def gradients():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(texts) ** 2)
+        return tape.gradient(loss, model.trainable_variables)
+
+    for found, expected in zip(gradients(), tf.function(gradients)(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_a_variable_takes_the_place_of_a_weight_of_a_built_layer():
     layer = keras.layers.Dense(1)
     model = keras.Sequential([keras.Input((3,)), layer])
