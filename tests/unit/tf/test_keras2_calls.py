@@ -37,6 +37,32 @@ def test_training_without_a_default_is_what_it_is_around():
     assert [float(model(x, training=flag)[0, 0]) for flag in (False, True)] == [1, 2]
 
 
+class Squeezing(keras.layers.Dense):
+    def call(self, x):
+        return tf.argmax(super().call(x), axis=-1)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape[0], input_shape[1] / 2
+
+
+def test_the_output_of_an_own_layer_is_what_its_call_gives():
+    output = Squeezing(4)(keras.Input((6, 3)))
+    assert output.shape == (None, 6)
+    assert "int" in output.dtype
+
+
+class Doubling(keras.layers.Layer):
+    def call(self, x):
+        return np.repeat(np.asarray(x), 2, axis=1)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape[0], 2 * input_shape[1]
+
+
+def test_a_layer_that_cannot_be_traced_says_its_shape():
+    assert Doubling()(keras.Input((3,))).shape == (None, 6)
+
+
 def test_the_shape_of_an_input_may_be_a_length():
     assert keras.Input(3).shape == keras.Input(shape=3).shape == (None, 3)
 
