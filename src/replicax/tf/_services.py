@@ -195,9 +195,7 @@ def py_function(
     """
     if func is None or inp is None:
         return _decorating(py_function, func, Tout)
-    wrapped = func
-    if not is_inside():
-        wrapped = functools.wraps(func)(lambda *values: func(*map(HostTensor.of, values)))
+    wrapped = functools.wraps(func)(lambda *values: func(*map(HostTensor.of, values)))
     return numpy_function(wrapped, inp, Tout, name=name)
 
 

@@ -37,6 +37,21 @@ def test_training_without_a_default_is_what_it_is_around():
     assert [float(model(x, training=flag)[0, 0]) for flag in (False, True)] == [1, 2]
 
 
+@pytest.mark.parametrize("axis", [-1, None])
+def test_a_normalization_adapts_to_a_data_set(axis):
+    rows = np.random.default_rng(0).normal(3.0, 2.0, size=(11, 2, 3)).astype("float32")
+    batches = tf.data.Dataset.from_tensor_slices(rows)
+    expected = keras.layers.Normalization(axis)
+    expected.adapt(rows)
+    for data in (batches.batch(4), batches.map(lambda x: (x, 1)).batch(4), iter([rows[:8], rows[8:]])):
+        layer = keras.layers.Normalization(axis)
+        layer.adapt(data)
+        np.testing.assert_allclose(layer(rows), expected(rows), rtol=1e-5, atol=1e-6)
+    layer = keras.layers.Normalization(axis)
+    layer.adapt(tf.data.Dataset.from_tensor_slices(rows.reshape(-1, 3)))
+    np.testing.assert_allclose(layer(rows), expected(rows), rtol=1e-5, atol=1e-6)
+
+
 class Squeezing(keras.layers.Dense):
     def call(self, x):
         return tf.argmax(super().call(x), axis=-1)

@@ -19,6 +19,7 @@ from replicax._function.function import function
 from replicax._keras import _compat
 from replicax._keras.variable import Variable
 from replicax._tape.recording_trace import RecordingTrace
+from replicax.data import Dataset
 from replicax.tf._flow import control_flow
 from replicax.tf._keras2 import around
 from replicax.tf._keras2.arguments import ADD_WEIGHT, ADD_WEIGHT_OF_A_METRIC
@@ -70,6 +71,7 @@ def install() -> None:
     around(_compat.Tracker, "track", _of_its_class)
     around(keras.Sequential, "add", _with_batch_shape)
     around(keras.layers.RNN, "call", _recorded_whole)
+    around(keras.layers.Normalization, "adapt", _adapt_to_batches)
     for layer, weight in _WITH_PROPERTIES:
         owner = next(one for one in layer.__mro__ if weight in vars(one))
         setattr(owner, weight, vars(owner)[weight].setter(functools.partial(_set_weight, weight)))
@@ -212,6 +214,31 @@ def _recorded_whole(method: Callable[..., Any], self: Any, /, *args: Any, **opti
     # The layer holds it, so that it lives as long.
     compiled = vars(self).setdefault("_compiled_call", function(types.MethodType(method, self)))
     return compiled(*args, **options)
+
+
+def _adapt_to_batches(method: Callable[..., Any], self: Any, /, data: Any) -> None:
+    """The `adapt` of `Normalization` to a data set; Keras' asks TensorFlow whether it is one."""
+    if hasattr(data, "shape") or isinstance(data, keras.utils.PyDataset):
+        return method(self, data)
+    if isinstance(data, list | tuple):
+        return method(self, np.asarray(data))
+    if isinstance(data, Dataset):
+        spec = keras.tree.flatten(data.element_spec)[0]
+        data = data.batch(128) if len(spec.shape) == 1 else data
+    count, mean, variance = 0, 0.0, 0.0
+    for batch in data:
+        rows = np.asarray(batch[0] if isinstance(batch, tuple) else batch)
+        method(self, rows)
+        others, spread = np.float64(self.adapt_mean), np.float64(self.adapt_variance)
+        added = rows.size // others.size
+        count += added
+        weight = added / count
+        apart = others - mean
+        variance = variance * (1 - weight) + (spread + apart**2 * (1 - weight)) * weight
+        mean = mean + apart * weight
+    self.adapt_mean.assign(mean)
+    self.adapt_variance.assign(variance)
+    self.finalize_state()
 
 
 def _mask_of_the_first(method: Callable[..., Any], self: Any, /, *args: Any, **options: Any) -> Any:
