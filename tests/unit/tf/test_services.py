@@ -154,6 +154,8 @@ def test_functions_of_python_elsewhere():
     names = tf.data.Dataset.from_tensor_slices(["a"])
     upper = names.map(lambda x: tf.py_function(lambda x: x.numpy().upper(), [x], tf.string))
     assert next(iter(upper)).numpy() == b"A"
+    rows = names.map(lambda x: tf.numpy_function(lambda x: len(x.decode()), [x], tf.int64))
+    assert int(next(iter(rows))) == 1
     assert tf.py_function(lambda: "text", [], "object").item() == "text"
 
 
