@@ -53,9 +53,12 @@ def _of_its_call(
 ) -> keras.KerasTensor:
     """The outputs of a program's own layer are what its `call` gives, as in Keras 2.
 
-    Keras 3 trusts its `compute_output_shape`, which Keras 2 hardly calls: it may be wrong.
+    Keras 3 trusts `compute_output_shape`, its own or a base's, which Keras 2 hardly calls: it may
+    be wrong.
     """
-    if not type(self).compute_output_shape.__module__.startswith(("keras.", "replicax.")):
+    kind = type(self)
+    modules = [getattr(f, "__module__", "") for f in (kind.call, kind.compute_output_shape)]
+    if not all(module.startswith(("keras.", "replicax.")) for module in modules):
         with contextlib.suppress(Exception):  # then Keras asks for the shape
             return keras.Operation.compute_output_spec(self, *args, **kwargs)
     return original(self, *args, **kwargs)

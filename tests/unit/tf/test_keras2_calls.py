@@ -60,7 +60,13 @@ class Squeezing(keras.layers.Dense):
         return input_shape[0], input_shape[1] / 2
 
 
+class Shuffled(keras.layers.Conv2D):
+    def call(self, x):
+        return tf.nn.depth_to_space(super().call(x), 2)
+
+
 def test_the_output_of_an_own_layer_is_what_its_call_gives():
+    assert Shuffled(8, 3, padding="same")(keras.Input((5, 5, 1))).shape == (None, 10, 10, 2)
     output = Squeezing(4)(keras.Input((6, 3)))
     assert output.shape == (None, 6)
     assert "int" in output.dtype
