@@ -43,7 +43,11 @@ def test_a_normalization_adapts_to_a_data_set(axis):
     batches = tf.data.Dataset.from_tensor_slices(rows)
     expected = keras.layers.Normalization(axis)
     expected.adapt(rows)
-    for data in (batches.batch(4), batches.map(lambda x: (x, 1)).batch(4), iter([rows[:8], rows[8:]])):
+    for data in (
+        batches.batch(4),
+        batches.map(lambda x: (x, 1)).batch(4),
+        iter([rows[:8], rows[8:]]),
+    ):
         layer = keras.layers.Normalization(axis)
         layer.adapt(data)
         np.testing.assert_allclose(layer(rows), expected(rows), rtol=1e-5, atol=1e-6)

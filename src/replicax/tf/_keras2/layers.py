@@ -219,9 +219,11 @@ def _recorded_whole(method: Callable[..., Any], self: Any, /, *args: Any, **opti
 def _adapt_to_batches(method: Callable[..., Any], self: Any, /, data: Any) -> None:
     """The `adapt` of `Normalization` to a data set; Keras' asks TensorFlow whether it is one."""
     if hasattr(data, "shape") or isinstance(data, keras.utils.PyDataset):
-        return method(self, data)
+        method(self, data)
+        return
     if isinstance(data, list | tuple):
-        return method(self, np.asarray(data))
+        method(self, np.asarray(data))
+        return
     if isinstance(data, Dataset):
         spec = keras.tree.flatten(data.element_spec)[0]
         data = data.batch(128) if len(spec.shape) == 1 else data
