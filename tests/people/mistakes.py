@@ -121,8 +121,8 @@ MISTAKES = [
     ),
     # Models and data.
     Mistake(
-        "model.fit(dataset, batch_size=2, verbose=0)",
-        "batch_size",
+        "model.fit(dataset, y, verbose=0)",
+        "leave `y` out",
         MODEL
         + "with strategy.scope():\n    model = built()\n"
         + "dataset = rx.data.Dataset.from_tensor_slices((x, y)).batch(2)\n",

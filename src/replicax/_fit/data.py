@@ -227,7 +227,8 @@ def adapted(original: Callable[..., Any]) -> Callable[..., Any]:
         current = _compat.distribution()
         ours = current if isinstance(current, StoreDistribution) else None
         given = inspect.signature(original).bind(x, *args, **kwargs).arguments
-        for name in ("y", "sample_weight", "batch_size"):
+        # Keras and TensorFlow ignore a `batch_size` here.
+        for name in ("y", "sample_weight"):
             if given.get(name) is not None:
                 raise UsageError(
                     f"Cannot pass `{name}` beside a {type(x).__name__}, which has targets, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
 from collections.abc import Callable
@@ -37,6 +38,7 @@ def install() -> None:
     around(keras.layers.Layer, "__call__", _building_at_once)
     for owner in (keras.Operation, keras.layers.Lambda):  # which infers its shape by itself
         around(owner, "compute_output_spec", trying_sizes)
+    around(keras.layers.Layer, "compute_output_spec", _of_its_call)
     for kind in ("train", "test", "predict"):
         around(
             _compat.JAXTrainer,
@@ -44,6 +46,22 @@ def install() -> None:
             functools.partial(_of_the_default_strategy, kind),
         )
     own_steps.install()
+
+
+def _of_its_call(
+    original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any
+) -> keras.KerasTensor:
+    """The outputs of a program's own layer are what its `call` gives, as in Keras 2.
+
+    Keras 3 trusts `compute_output_shape`, its own or a base's, which Keras 2 hardly calls: it may
+    be wrong.
+    """
+    kind = type(self)
+    modules = [getattr(f, "__module__", "") for f in (kind.call, kind.compute_output_shape)]
+    if not all(module.startswith(("keras.", "replicax.")) for module in modules):
+        with contextlib.suppress(Exception):  # then Keras asks for the shape
+            return keras.Operation.compute_output_spec(self, *args, **kwargs)
+    return original(self, *args, **kwargs)
 
 
 def _converting(

@@ -167,7 +167,9 @@ def numpy_function(
     if func is None or inp is None:
         return _decorating(numpy_function, func, Tout)
     if not is_compiling(*inp):
-        return _typed(func(*map(np.asarray, inp)), Tout)
+        given = [HostTensor.of(value) for value in inp]
+        arrays = [one.numpy() if one.dtype.kind in "OSU" else np.asarray(one) for one in given]
+        return _typed(func(*arrays), Tout)
     arrays = [jax.numpy.asarray(value) for value in inp]
     kinds = [jax.dtypes.canonicalize_dtype(np.dtype(kind)) for kind in _listed(Tout)]
     shape = arrays[0].shape if arrays else ()
@@ -195,9 +197,7 @@ def py_function(
     """
     if func is None or inp is None:
         return _decorating(py_function, func, Tout)
-    wrapped = func
-    if not is_inside():
-        wrapped = functools.wraps(func)(lambda *values: func(*map(HostTensor.of, values)))
+    wrapped = functools.wraps(func)(lambda *values: func(*map(HostTensor.of, values)))
     return numpy_function(wrapped, inp, Tout, name=name)
 
 

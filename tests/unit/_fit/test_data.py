@@ -53,15 +53,13 @@ def test_anything_else_is_left_to_keras(value):
     assert choose(value, batch_size=3) == "Keras' own"
 
 
-@pytest.mark.parametrize(
-    "beside", [{"y": np.ones(3)}, {"sample_weight": [1]}, {"batch_size": 4}], ids=repr
-)
+@pytest.mark.parametrize("beside", [{"y": np.ones(3)}, {"sample_weight": [1]}], ids=repr)
 def test_what_a_data_set_has_inside_is_not_taken_beside_it(beside):
     (name,) = beside
     with pytest.raises(rx.errors.UsageError, match="Cannot pass `") as caught:
         choose(Batches(), **beside)
     assert f"`{name}`" in str(caught.value)
-    choose(Batches(), y=None, sample_weight=None, batch_size=None)
+    choose(Batches(), y=None, sample_weight=None, batch_size=4)
 
 
 def test_a_look_at_the_first_batch_takes_none_away():

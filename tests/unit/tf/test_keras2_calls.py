@@ -37,6 +37,57 @@ def test_training_without_a_default_is_what_it_is_around():
     assert [float(model(x, training=flag)[0, 0]) for flag in (False, True)] == [1, 2]
 
 
+@pytest.mark.parametrize("axis", [-1, None])
+def test_a_normalization_adapts_to_a_data_set(axis):
+    rows = np.random.default_rng(0).normal(3.0, 2.0, size=(11, 2, 3)).astype("float32")
+    batches = tf.data.Dataset.from_tensor_slices(rows)
+    expected = keras.layers.Normalization(axis)
+    expected.adapt(rows)
+    for data in (
+        batches.batch(4),
+        batches.map(lambda x: (x, 1)).batch(4),
+        iter([rows[:8], rows[8:]]),
+    ):
+        layer = keras.layers.Normalization(axis)
+        layer.adapt(data)
+        np.testing.assert_allclose(layer(rows), expected(rows), rtol=1e-5, atol=1e-6)
+    layer = keras.layers.Normalization(axis)
+    layer.adapt(tf.data.Dataset.from_tensor_slices(rows.reshape(-1, 3)))
+    np.testing.assert_allclose(layer(rows), expected(rows), rtol=1e-5, atol=1e-6)
+
+
+class Squeezing(keras.layers.Dense):
+    def call(self, x):
+        return tf.argmax(super().call(x), axis=-1)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape[0], input_shape[1] / 2
+
+
+class Shuffled(keras.layers.Conv2D):
+    def call(self, x):
+        return tf.nn.depth_to_space(super().call(x), 2)
+
+
+def test_the_output_of_an_own_layer_is_what_its_call_gives():
+    assert Shuffled(8, 3, padding="same")(keras.Input((5, 5, 1))).shape == (None, 10, 10, 2)
+    output = Squeezing(4)(keras.Input((6, 3)))
+    assert output.shape == (None, 6)
+    assert "int" in output.dtype
+
+
+class Doubling(keras.layers.Layer):
+    def call(self, x):
+        return np.repeat(np.asarray(x), 2, axis=1)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape[0], 2 * input_shape[1]
+
+
+def test_a_layer_that_cannot_be_traced_says_its_shape():
+    assert Doubling()(keras.Input((3,))).shape == (None, 6)
+
+
 def test_the_shape_of_an_input_may_be_a_length():
     assert keras.Input(3).shape == keras.Input(shape=3).shape == (None, 3)
 
@@ -207,6 +258,25 @@ def test_sizes_of_windows_are_integers_of_any_kind(three):
 
 def test_a_recurrent_layer_takes_a_tensor_as_its_units():
     assert keras.layers.LSTM(tf.constant(4))(keras.Input((None, 3))).shape == (None, 4)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [keras.layers.LSTM(4, dropout=0.5), keras.layers.Bidirectional(keras.layers.GRU(4))],
+    ids=lambda layer: layer.name,
+)
+def test_a_tape_outside_compiled_code_sees_the_variables_of_a_recurrent_layer(layer):
+    model = keras.Sequential([keras.Input((None, 3)), keras.layers.Masking(), layer])
+    texts = np.random.default_rng(0).normal(size=(2, 5, 3)).astype("float32")
+    texts[0, 3:] = 0
+
+    def gradients():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(texts) ** 2)
+        return tape.gradient(loss, model.trainable_variables)
+
+    for found, expected in zip(gradients(), tf.function(gradients)(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_variable_takes_the_place_of_a_weight_of_a_built_layer():

@@ -151,6 +151,11 @@ def test_functions_of_python_elsewhere():
     assert (int(low), int(high)) == (0, 2)
     data = rx.data.Dataset.range(2).map(lambda x: tf.py_function(lambda x: x + 1, [x], "int64"))
     assert [int(x) for x in data] == [1, 2]
+    names = tf.data.Dataset.from_tensor_slices(["a"])
+    upper = names.map(lambda x: tf.py_function(lambda x: x.numpy().upper(), [x], tf.string))
+    assert next(iter(upper)).numpy() == b"A"
+    rows = names.map(lambda x: tf.numpy_function(lambda x: len(x.decode()), [x], tf.int64))
+    assert int(next(iter(rows))) == 1
     assert tf.py_function(lambda: "text", [], "object").item() == "text"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,12 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.options import VariableSynchronization
+from replicax._core.tracing import current_trace
+from replicax._function.function import function
 from replicax._keras import _compat
 from replicax._keras.variable import Variable
+from replicax._tape.recording_trace import RecordingTrace
+from replicax.data import Dataset
 from replicax.tf._flow import control_flow
 from replicax.tf._keras2 import around
 from replicax.tf._keras2.arguments import ADD_WEIGHT, ADD_WEIGHT_OF_A_METRIC
@@ -65,6 +70,8 @@ def install() -> None:
     around(keras.Layer, "add_variable", _as_a_weight)
     around(_compat.Tracker, "track", _of_its_class)
     around(keras.Sequential, "add", _with_batch_shape)
+    around(keras.layers.RNN, "call", _recorded_whole)
+    around(keras.layers.Normalization, "adapt", _adapt_to_batches)
     for layer, weight in _WITH_PROPERTIES:
         owner = next(one for one in layer.__mro__ if weight in vars(one))
         setattr(owner, weight, vars(owner)[weight].setter(functools.partial(_set_weight, weight)))
@@ -194,6 +201,46 @@ def _training_of_compiled_code(
     result = control_flow.cond(flag, lambda: call(training=True), lambda: call(training=False))
     _compat.set_training_around(flag)
     return result
+
+
+def _recorded_whole(method: Callable[..., Any], self: Any, /, *args: Any, **options: Any) -> Any:
+    """The `call` of recurrent layers: a tape outside compiled code sees one operation.
+
+    It would not see the variables that are read in the loop, which JAX compiles.
+    """
+    trace = current_trace()
+    if not isinstance(trace, RecordingTrace) or not trace.is_eager:
+        return method(self, *args, **options)
+    # The layer holds it, so that it lives as long.
+    compiled = vars(self).setdefault("_compiled_call", function(types.MethodType(method, self)))
+    return compiled(*args, **options)
+
+
+def _adapt_to_batches(method: Callable[..., Any], self: Any, /, data: Any) -> None:
+    """The `adapt` of `Normalization` to a data set; Keras' asks TensorFlow whether it is one."""
+    if hasattr(data, "shape") or isinstance(data, keras.utils.PyDataset):
+        method(self, data)
+        return
+    if isinstance(data, list | tuple):
+        method(self, np.asarray(data))
+        return
+    if isinstance(data, Dataset):
+        spec = keras.tree.flatten(data.element_spec)[0]
+        data = data.batch(128) if len(spec.shape) == 1 else data
+    count, mean, variance = 0, 0.0, 0.0
+    for batch in data:
+        rows = np.asarray(batch[0] if isinstance(batch, tuple) else batch)
+        method(self, rows)
+        others, spread = np.float64(self.adapt_mean), np.float64(self.adapt_variance)
+        added = rows.size // others.size
+        count += added
+        weight = added / count
+        apart = others - mean
+        variance = variance * (1 - weight) + (spread + apart**2 * (1 - weight)) * weight
+        mean = mean + apart * weight
+    self.adapt_mean.assign(mean)
+    self.adapt_variance.assign(variance)
+    self.finalize_state()
 
 
 def _mask_of_the_first(method: Callable[..., Any], self: Any, /, *args: Any, **options: Any) -> Any:
