@@ -52,7 +52,7 @@ def function(
 @checks_types
 def function(
     func: Callable[..., Any] | None = None,
-    input_signature: Sequence[Any] | None = None,
+    input_signature: Any = None,
     autograph: bool = True,
     jit_compile: bool | None = None,
     reduce_retracing: bool = False,

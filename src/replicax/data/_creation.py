@@ -179,13 +179,12 @@ class Creation:
             >>> [pathlib.Path(name).name for name in names]
             ['a.txt']
         """
-        one = isinstance(file_pattern, str | os.PathLike)
-        patterns = [file_pattern] if one else list(file_pattern)
-        found = [(pattern, sorted(glob.glob(str(pattern)))) for pattern in patterns]
+        patterns = [os.fsdecode(one) for one in np.ravel(np.asarray(file_pattern, object))]
+        found = [(pattern, sorted(glob.glob(pattern))) for pattern in patterns]
         for pattern, names in found:
             if not names:
                 raise UsageError(
-                    f"No file matches the pattern {str(pattern)!r}. Check the path on this machine."
+                    f"No file matches the pattern {pattern!r}. Check the path on this machine."
                 )
         # Sorted, so that every machine shuffles or divides the same list.
         files = FileList(tuple(name for _, names in found for name in names))

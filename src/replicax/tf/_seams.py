@@ -48,9 +48,7 @@ def install() -> None:
     own_steps.install()
 
 
-def _of_its_call(
-    original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any
-) -> keras.KerasTensor:
+def _of_its_call(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """The outputs of a program's own layer are what its `call` gives, as in Keras 2.
 
     Keras 3 trusts `compute_output_shape`, its own or a base's, which Keras 2 hardly calls: it may

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -318,6 +319,7 @@ def test_files_are_listed_in_one_order_everywhere(folder):
     both = Dataset.list_files([str(folder / "*.csv"), folder / "*.txt"], shuffle=False)
     assert names(both) == ["c.csv", "a.txt", "b.txt"]
     assert names(Dataset.list_files(folder / "a.*")) == ["a.txt"]
+    assert names(Dataset.list_files(np.array(os.fsencode(folder / "b.*"), object))) == ["b.txt"]
 
 
 def test_files_are_shuffled_anew_in_each_epoch(folder):

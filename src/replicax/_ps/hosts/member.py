@@ -139,9 +139,14 @@ class WrongRun(ClusterError):
     """Raised for a request of a run that is over or has not begun."""
 
     def __init__(self, theirs: Any, ours: Any) -> None:
-        super().__init__(
-            f"A message of run {theirs!r} arrived during run {ours!r}: another coordinator uses "
-            "this cluster, or this process was restarted. Give each coordinator its own cluster."
+        super().__init__(theirs, ours)  # so that it can be pickled
+        self.theirs, self.ours = theirs, ours
+
+    def __str__(self) -> str:
+        return (
+            f"A message of run {self.theirs!r} arrived during run {self.ours!r}: another "
+            "coordinator uses this cluster, or this process was restarted. Give each coordinator "
+            "its own cluster."
         )
 
 

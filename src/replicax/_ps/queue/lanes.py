@@ -169,17 +169,25 @@ class WorkerGone(ClusterError):
     """
 
     def __init__(self, worker: int, why: str = "", started: bool = True) -> None:
-        super().__init__(_gone(f"worker {worker}", why, "The closure runs again on another"))
+        super().__init__(worker, why, started)  # so that it can be pickled
         self.worker = worker
+        self.why = why
         self.started = started
+
+    def __str__(self) -> str:
+        return _gone(f"worker {self.worker}", self.why, "The closure runs again on another")
 
 
 class ServerGone(ClusterError):
     """Raised when a parameter server dies, or is silent for too long, while a closure needs it."""
 
     def __init__(self, server: int, why: str = "") -> None:
-        super().__init__(_gone(f"server {server}", why, "The closure runs again when it is back"))
+        super().__init__(server, why)  # so that it can be pickled
         self.server = server
+        self.why = why
+
+    def __str__(self) -> str:
+        return _gone(f"server {self.server}", self.why, "The closure runs again when it is back")
 
 
 @final

@@ -52,8 +52,12 @@ class Damaged(CheckpointError):
     """Raised when a snapshot differs from what was written."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(
-            f"The snapshot '{path}' is damaged: it is too short or has a wrong checksum. The "
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return (
+            f"The snapshot '{self.path}' is damaged: it is too short or has a wrong checksum. The "
             "server uses an older complete snapshot if there is one."
         )
 
