@@ -5,9 +5,8 @@ from __future__ import annotations
 import copyreg
 import functools
 import logging
-import os
 from collections.abc import Callable, Mapping
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.cross_device_ops import CrossDeviceOps
 from replicax._core.errors import checks_types
@@ -20,6 +19,9 @@ from replicax._ps.start import start
 from replicax._ps.steps import steps_maker
 from replicax.strategies._base import Strategy, check_resolver
 from replicax.strategies._current import get_strategy
+
+if TYPE_CHECKING:
+    import os
 
 
 @final
