@@ -130,7 +130,7 @@ def test_evaluation_is_that_of_one_device():
     np.testing.assert_allclose(model.evaluate(x, y, verbose=0), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("every", [0, 2.0, None])
+@pytest.mark.parametrize("every", [0, 2.5, None])
 def test_the_number_of_steps_is_a_whole_one(every):
     with pytest.raises(UsageError, match="`sync_every` must be"):
         rx.MultiWorkerMirroredStrategy(sync_every=every)

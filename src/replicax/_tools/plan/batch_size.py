@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from replicax._control import current
-from replicax._core.errors import UsageError, checks_types
+from replicax._core.errors import UsageError
 from replicax._core.machine.memory import free_memory, size
 from replicax._core.placement import place, to_host
 from replicax._keras import _compat
@@ -29,7 +29,6 @@ from replicax.strategies import Strategy, get_strategy
 _TRIES = 12  # compilations: enough for any start, if memory grows with the batch
 
 
-@checks_types
 def find_batch_size(
     model_or_step: Any,
     batch: Any = None,
