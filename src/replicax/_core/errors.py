@@ -342,6 +342,7 @@ _KINDS = {
     "int": _Kind("an integer", lambda v: hasattr(v, "__index__")),
     "float": _Kind("a number", lambda v: hasattr(v, "__float__")),
     "str": _Kind("a text", lambda v: isinstance(v, str)),
+    "bytes": _Kind("bytes", lambda v: isinstance(v, bytes)),
     "Callable": _Kind("a function, not its result", callable),
     "os.PathLike": _Kind("a path", lambda v: hasattr(v, "__fspath__")),
     "Path": _Kind("a path", lambda v: hasattr(v, "__fspath__")),
@@ -364,7 +365,8 @@ def _kind_of(word: str, names: Mapping[str, Any]) -> _Kind | None:
     """
     named = names.get(word)
     if isinstance(named, enum.EnumType):
-        return _Kind(" or ".join(map(str, named)), lambda v: v in list(named))
+        words = " or ".join(f"{word}.{name}" for name in named.__members__)
+        return _Kind(words, lambda v: v in list(named))
     if isinstance(named, type) and dataclasses.is_dataclass(named):
         article = "an" if word[0] in "AEIOU" else "a"
         return _Kind(f"{article} `{word}`", lambda v: isinstance(v, named))
@@ -396,7 +398,7 @@ def checks_types(function: _Checked) -> _Checked:
     def checked(name: str, value: Any, allowed: Sequence[_Kind]) -> Any:
         if not allowed or any(kind.holds(value) for kind in allowed):
             return value
-        if _KINDS["int"] in allowed and isinstance(value, float) and value.is_integer():
+        if _KINDS["int"] in allowed and getattr(value, "is_integer", bool)():
             return int(value)
         words = sorted({kind.words for kind in allowed}, key="None".__eq__)
         raise UsageError.of(name, " or ".join(words), value)

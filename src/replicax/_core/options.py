@@ -67,10 +67,17 @@ class CommunicationOptions:
 
     bytes_per_pack: int = 0
     timeout_seconds: float | None = None
-    implementation: CommunicationImplementation = CommunicationImplementation.AUTO
+    implementation: CommunicationImplementation | str = CommunicationImplementation.AUTO
     compression: Compression | str | None = None
 
     def __post_init__(self) -> None:
+        names = CommunicationImplementation.__members__
+        if isinstance(self.implementation, str):
+            if self.implementation.upper() not in names:
+                raise UsageError.of(
+                    "implementation", f"one of {', '.join(names)}", self.implementation
+                )
+            object.__setattr__(self, "implementation", names[self.implementation.upper()])
         compression_of(self.compression)
         if self.bytes_per_pack < 0:
             raise UsageError.of(

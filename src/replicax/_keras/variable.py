@@ -77,7 +77,7 @@ class Variable(VariableMethods, keras.Variable, metaclass=_AnyVariable):
         import_scope: str | None = None,
         constraint: Callable[[Any], Any] | None = None,
         synchronization: str = VariableSynchronization.AUTO,
-        aggregation: str = VariableAggregation.NONE,
+        aggregation: str | None = VariableAggregation.NONE,
         shape: Sequence[int] | None = None,
         experimental_enable_variable_lifting: bool = True,
     ) -> None:

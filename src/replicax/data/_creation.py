@@ -156,7 +156,7 @@ class Creation:
     @checks_types
     def list_files(
         cls,
-        file_pattern: str | os.PathLike[str] | Sequence[str],
+        file_pattern: str | bytes | os.PathLike[str] | Sequence[str],
         shuffle: bool | None = None,
         seed: int | None = None,
     ) -> Dataset:
@@ -179,7 +179,10 @@ class Creation:
             >>> [pathlib.Path(name).name for name in names]
             ['a.txt']
         """
-        patterns = [os.fsdecode(one) for one in np.ravel(np.asarray(file_pattern, object))]
+        given: Any = file_pattern
+        if isinstance(given, str | bytes | os.PathLike) or getattr(given, "ndim", 1) == 0:
+            given = [given]
+        patterns = [os.fsdecode(np.asarray(pattern, object).item()) for pattern in given]
         found = [(pattern, sorted(glob.glob(pattern))) for pattern in patterns]
         for pattern, names in found:
             if not names:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import types
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any, final
 import jax
 import jax.core
 import keras
+from jax.core import Tracer
 
 from replicax._core import seams
 from replicax._core.host_calls import PythonCalls
@@ -57,8 +57,16 @@ def _of_its_call(original: Callable[..., Any], self: Any, /, *args: Any, **kwarg
     kind = type(self)
     modules = [getattr(f, "__module__", "") for f in (kind.call, kind.compute_output_shape)]
     if not all(module.startswith(("keras.", "replicax.")) for module in modules):
-        with contextlib.suppress(Exception):  # then Keras asks for the shape
+        attributes = vars(self)
+        before = dict(attributes)
+        try:
             return keras.Operation.compute_output_spec(self, *args, **kwargs)
+        except Exception:  # then Keras asks for the shape
+            return original(self, *args, **kwargs)
+        finally:  # a value that `call` keeps is none outside of this trace
+            for name in [name for name, kept in attributes.items() if isinstance(kept, Tracer)]:
+                del attributes[name]
+                attributes.update({name: before[name]} if name in before else {})
     return original(self, *args, **kwargs)
 
 

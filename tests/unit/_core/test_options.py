@@ -32,3 +32,8 @@ def test_a_pack_has_a_size():
 def test_a_timeout_is_positive(seconds):
     with pytest.raises(ValueError, match="`timeout_seconds` must be positive"):
         CommunicationOptions(timeout_seconds=seconds)
+
+
+def test_an_implementation_may_be_given_by_its_name():
+    options = CommunicationOptions(implementation="nccl")
+    assert options.implementation is CommunicationImplementation.NCCL

@@ -64,6 +64,7 @@ WRONG = {
     "topologies": lambda: rx.plan(None, topologies="cpu:2"),
     "strategies": lambda: rx.plan(None, strategies="mirrored"),
     "build": lambda: rx.verify(3),
+    "implementation": lambda: rx.experimental.CommunicationOptions(implementation="TCP"),
     "sequence_stride": lambda: rx.data.timeseries_dataset_from_array([1, 2, 3], None, 2, 0),
 }
 

@@ -79,6 +79,8 @@ def test_every_index_means_what_it_means_in_numpy(row, column, new_axis):
 def test_only_rows_that_are_named_are_read():
     assert rows_of_index((8, 2), np.s_[4:6])[0].tolist() == [4, 5]
     assert rows_of_index((8, 2), -1)[0].tolist() == [7]
+    rows, _ = rows_of_index((1 << 50, 2), np.s_[-2:])  # more rows than any memory could number
+    assert rows.tolist() == [(1 << 50) - 2, (1 << 50) - 1]
     offsets = shard_offsets((3, 3, 2))
     assert [shard for shard, *_ in rows_by_shard(offsets, np.array([4, 5]))] == [1]
 

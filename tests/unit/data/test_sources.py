@@ -319,7 +319,10 @@ def test_files_are_listed_in_one_order_everywhere(folder):
     both = Dataset.list_files([str(folder / "*.csv"), folder / "*.txt"], shuffle=False)
     assert names(both) == ["c.csv", "a.txt", "b.txt"]
     assert names(Dataset.list_files(folder / "a.*")) == ["a.txt"]
-    assert names(Dataset.list_files(np.array(os.fsencode(folder / "b.*"), object))) == ["b.txt"]
+    pattern = os.fsencode(folder / "b.*")
+    several = (pattern for _ in range(1)), {pattern}, Dataset.from_tensor_slices([pattern])
+    for given in (pattern, np.array(pattern, object), *several):
+        assert names(Dataset.list_files(given)) == ["b.txt"]
 
 
 def test_files_are_shuffled_anew_in_each_epoch(folder):

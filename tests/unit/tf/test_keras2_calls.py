@@ -279,6 +279,50 @@ def test_a_tape_outside_compiled_code_sees_the_variables_of_a_recurrent_layer(la
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_a_tape_sees_what_a_recurrent_layer_became_since_its_first_call():
+    layer = keras.layers.SimpleRNN(4)
+    texts = np.random.default_rng(0).normal(size=(2, 5, 3)).astype("float32")
+    for activation in (keras.activations.tanh, keras.activations.relu):
+        layer.cell.activation = activation
+        with tf.GradientTape():
+            taped = layer(texts)
+        np.testing.assert_allclose(taped, layer(texts), rtol=1e-6)
+
+
+def test_an_unrolled_recurrent_layer_runs_step_by_step_under_a_tape():
+    class Cell(keras.layers.SimpleRNNCell):
+        def call(self, x, states, training=False):
+            self.add_loss(tf.reduce_sum(x))
+            return super().call(x, states, training=training)
+
+    layer = keras.layers.RNN(Cell(2), unroll=True)
+    with tf.GradientTape():
+        layer(tf.ones((1, 5, 3)))
+        assert len(layer.losses) == 5
+
+
+def test_a_value_that_a_call_keeps_is_not_one_of_the_trace_that_found_its_shape():
+    class Layer(keras.layers.Layer):
+        kept = None
+
+        def call(self, x):
+            self.kept = x if self.kept is None else self.kept
+            return x + self.kept
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    layer = Layer()
+    model = keras.Sequential([keras.Input((3,)), layer])
+    assert layer.kept is None
+    assert model(tf.ones((1, 3))).tolist() == [[2.0] * 3]
+
+
+def test_a_normalization_says_that_its_data_has_no_rows():
+    with pytest.raises(ValueError, match="no rows"):
+        keras.layers.Normalization().adapt(tf.data.Dataset.from_tensor_slices(np.zeros((0, 2))))
+
+
 def test_a_variable_takes_the_place_of_a_weight_of_a_built_layer():
     layer = keras.layers.Dense(1)
     model = keras.Sequential([keras.Input((3,)), layer])

@@ -238,7 +238,9 @@ def rows_of_index(shape: Sequence[int], index: Any) -> tuple[np.ndarray, Any]:
         entries[number] = _checked(entries[number], axis, shape[axis])
     first = entries[axes[0]]
     entries[axes[0]] = 0 if isinstance(first, int) else slice(None)
-    return np.atleast_1d(np.arange(shape[0])[first]), tuple(entries)
+    if isinstance(first, int):
+        return np.array([first % shape[0]]), tuple(entries)
+    return np.arange(*first.indices(shape[0])), tuple(entries)
 
 
 def rows_by_shard(

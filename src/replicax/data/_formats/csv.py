@@ -114,9 +114,10 @@ class CsvFormat:
     ) -> Iterable[tuple[Any, ...]]:
         """The values of rows: whole columns at once if all their fields are valid."""
         try:
-            fields = list(zip(*[row for row, *_ in block], strict=True))
-            if self.select_cols is not None:
-                fields = [fields[at] for at in self.select_cols]
+            rows = [row for row, *_ in block]
+            if self.select_cols is not None:  # rows may differ in what is behind these columns
+                rows = [[row[at] for at in self.select_cols] for row in rows]
+            fields = zip(*rows, strict=True)
             described = zip(fields, self.record_defaults, strict=True)
             columns = [self._column(texts, *column) for texts, column in described]
         except (ValueError, OverflowError, IndexError):  # row by row, to find the invalid one

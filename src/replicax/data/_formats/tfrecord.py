@@ -93,10 +93,10 @@ class TFRecordWriter:
     """
 
     @checks_types
-    def __init__(self, path: str | os.PathLike[str], options: str | None = None) -> None:
+    def __init__(self, path: str | bytes | os.PathLike[str], options: str | None = None) -> None:
         window_bits = window_bits_of(options)
         self._crc32c = crc32c_function()
-        self._path = os.fspath(path)
+        self._path = os.fsdecode(path)
         try:
             self._file = open(path, "wb", _BUFFER)  # noqa: SIM115 - closed by `close`
         except OSError as error:

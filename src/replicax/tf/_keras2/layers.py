@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import types
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import keras
 import numpy as np
 from jax.core import Tracer
 
+from replicax._core.errors import UsageError
 from replicax._core.options import VariableSynchronization
 from replicax._core.tracing import current_trace
 from replicax._function.function import function
@@ -209,10 +211,19 @@ def _recorded_whole(method: Callable[..., Any], self: Any, /, *args: Any, **opti
     It would not see the variables that are read in the loop, which JAX compiles.
     """
     trace = current_trace()
-    if not isinstance(trace, RecordingTrace) or not trace.is_eager:
+    if self.unroll or not isinstance(trace, RecordingTrace) or not trace.is_eager:
         return method(self, *args, **options)
-    # The layer holds it, so that it lives as long.
-    compiled = vars(self).setdefault("_compiled_call", function(types.MethodType(method, self)))
+    settings = [
+        value
+        for layer in (self, *_compat.layers_in(self))
+        for name, value in vars(layer).items()
+        if not name.startswith("_")
+    ]
+    # The layer holds it, so that it lives as long; other settings make other code.
+    before, compiled = vars(self).get("_compiled_call", ((), None))
+    if len(before) != len(settings) or any(map(operator.is_not, before, settings)):
+        compiled = function(types.MethodType(method, self))
+        vars(self)["_compiled_call"] = settings, compiled
     return compiled(*args, **options)
 
 
@@ -226,10 +237,12 @@ def _adapt_to_batches(method: Callable[..., Any], self: Any, /, data: Any) -> No
         return
     if isinstance(data, Dataset):
         spec = keras.tree.flatten(data.element_spec)[0]
-        data = data.batch(128) if len(spec.shape) == 1 else data
+        data = data.batch(128) if spec.shape is not None and len(spec.shape) == 1 else data
     count, mean, variance = 0, 0.0, 0.0
     for batch in data:
         rows = np.asarray(batch[0] if isinstance(batch, tuple) else batch)
+        if not rows.size:
+            continue
         method(self, rows)
         others, spread = np.float64(self.adapt_mean), np.float64(self.adapt_variance)
         added = rows.size // others.size
@@ -238,6 +251,8 @@ def _adapt_to_batches(method: Callable[..., Any], self: Any, /, data: Any) -> No
         apart = others - mean
         variance = variance * (1 - weight) + (spread + apart**2 * (1 - weight)) * weight
         mean = mean + apart * weight
+    if not count:
+        raise UsageError("`data` has no rows to adapt to. Pass a data set with at least one batch.")
     self.adapt_mean.assign(mean)
     self.adapt_variance.assign(variance)
     self.finalize_state()
