@@ -53,8 +53,10 @@ REFUSED = [
     (lambda v: rx.data.timeseries_dataset_from_array(np.arange(3), None, v),
      "sequence_length=4", [4]),
     # batches
+    *((lambda v, m=method: getattr(numbers(), m)(v), f"`batch_size` {WHOLE} 1",
+       [0, -1]) for method in ("batch", "padded_batch", "rebatch")),
     *((lambda v, m=method: getattr(numbers(), m)(v), "`batch_size` must be .*an integer",
-       [0, -1, 2.5, "2", None]) for method in ("batch", "padded_batch", "rebatch")),
+       [2.5, "2", None]) for method in ("batch", "padded_batch", "rebatch")),
     *((lambda v, m=method: list(m(Dataset.from_tensors(v))), "call `batch`",
        [np.float32(1), (np.zeros(2), np.zeros(3)), "text", (1, [2])])
       for method in (lambda ds: ds.unbatch(), lambda ds: ds.rebatch(2))),
@@ -111,7 +113,8 @@ REFUSED = [
     *((lambda v, m=method: getattr(numbers(), m)(v), f"`count` {WHOLE} -1",
        [-2, 1.5, "3", None]) for method in ("take", "skip")),
     (lambda v: numbers().repeat(v), f"`count` {WHOLE} -1", [-2, 2.5, "2"]),
-    (lambda v: numbers().shuffle(v), "`buffer_size` must be an integer", [0, -1, 2.5]),
+    (lambda v: numbers().shuffle(v), f"`buffer_size` {WHOLE} 1", [0, -1]),
+    (lambda v: numbers().shuffle(v), "`buffer_size` must be an integer", [2.5]),
     (lambda v: numbers().shuffle(3, seed=v), "`seed`", [-1, "a", 1.5]),
     (lambda v: numbers().prefetch(v), f"`buffer_size` {WHOLE}", [-2, 1.5, "2"]),
     (lambda v: iter(numbers()).set_state(v), "`state`.*`get_state`",
