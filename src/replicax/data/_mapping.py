@@ -61,7 +61,6 @@ class Mapping:
             >>> [int(n) for n in rx.data.Dataset.range(3).map(lambda x: x * 10)]
             [0, 10, 20]
         """
-        _callable(map_func, "map")
         calls = num_parallel_calls
         if calls not in (None, AUTOTUNE):
             calls = whole("num_parallel_calls", calls, least=1)
@@ -136,7 +135,6 @@ class Mapping:
             >>> [int(n) for n in turns]
             [0, 1, 0, 1, 0, 1, 2, 2, 2]
         """
-        _callable(map_func, "interleave")
         cycle = _CYCLE_LENGTH
         if cycle_length not in (None, AUTOTUNE):
             cycle = whole("cycle_length", cycle_length, least=1)
