@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -150,7 +151,8 @@ class Selection:
         numbers = Range(int(start), 1, None, np.dtype(np.int64))
         return derived(self, Zip((numbers, self.node), jax.tree.structure((0, 0))))
 
-    def cache(self, filename: str = "") -> Dataset:
+    @checks_types
+    def cache(self, filename: str | bytes | os.PathLike[str] = "") -> Dataset:
         """Keep the elements of the first complete pass for later passes.
 
         Args:
@@ -164,7 +166,8 @@ class Selection:
             >>> len(list(dataset)) + len(list(dataset)), len(calls)
             (4, 2)
         """
-        return derived(self, FileCache(self.node, str(filename)) if filename else Cache(self.node))
+        folder = os.fsdecode(filename)
+        return derived(self, FileCache(self.node, folder) if folder else Cache(self.node))
 
 
 class Batching:
@@ -255,7 +258,7 @@ class Batching:
             >>> [b.tolist() for b in rx.data.Dataset.range(6).batch(4).rebatch([1, 2])]
             [[0], [1, 2], [3], [4, 5]]
         """
-        given = batch_size if isinstance(batch_size, Sequence) else [batch_size]
+        given = np.atleast_1d(batch_size).tolist()
         sizes = tuple(whole("batch_size", size, least=1) for size in given)
         whole("len(batch_size)", len(sizes), least=1)
         return derived(self, Rebatch(self.node, sizes, bool(drop_remainder)))
