@@ -22,6 +22,7 @@ from replicax._program.bucketing import with_sums_along
 from replicax._program.capture import Captured, capture
 from replicax._program.compiling import compiled
 from replicax._program.feeding import Refusal
+from replicax._program.jaxpr import shard_map
 from replicax._program.program import Program, ProgramState
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def _build_spmd(
         return [split if one else whole for one in own]
 
     # XLA divides a replica's computation over the axis `model`, if there is one.
-    mapped = jax.shard_map(
+    mapped = shard_map(
         replica,
         mesh=topology.mesh,
         axis_names={AXIS},

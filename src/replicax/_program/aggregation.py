@@ -22,6 +22,7 @@ import jax.numpy as jnp
 
 from replicax._core.errors import VariableNotReduced
 from replicax._keras import _compat
+from replicax._program.jaxpr import made_if_empty
 from replicax._program.replication import NOTHING, VARIES, dependence
 from replicax._program.table_gradients import evaluate_by_rows
 
@@ -106,9 +107,10 @@ def settled(
     So many `replicas` exchange rows of tables, since all of them run this program. The result is
     the output arrays and the new values of the written variables.
     """
-    results = evaluate_by_rows(
-        captured.jaxpr, *state, *leaves, platform=platform, replicas=replicas
-    )
+    closed = captured.jaxpr
+    # A `shard_map` around this hands them in.
+    closed = closed.replace(consts=list(map(made_if_empty, closed.consts)))
+    results = evaluate_by_rows(closed, *state, *leaves, platform=platform, replicas=replicas)
     outputs, news = results[: captured.num_outputs], results[captured.num_outputs :]
     olds = [state[i] for i in captured.written]
     return outputs, settle(how, news, olds, group)

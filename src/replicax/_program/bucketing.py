@@ -27,7 +27,7 @@ from replicax._core.topology import AXIS
 from replicax._cpu.products import turned
 from replicax._cpu.tuning import is_on
 from replicax._program.capture import Captured, abstract
-from replicax._program.jaxpr import Operation, Values, bind, flatten, named
+from replicax._program.jaxpr import Operation, Values, bind, flatten, named, shard_map
 from replicax._program.rows import Axis, axes_of_results, summed_axes
 
 
@@ -128,7 +128,7 @@ class _Known:
             return self._add_up(found)
 
         specs = [[_spec(axis) for axis in axes] for _, axes in sums]
-        mapped = jax.shard_map(
+        mapped = shard_map(
             parts, mesh=self._mesh, in_specs=(specs,), out_specs=PartitionSpec(), check_vma=False
         )
         totals = mapped([self._read(operation) for operation, _ in sums])

@@ -30,8 +30,8 @@ _NEEDS_A_NUMBER = (
 _IS_A_SIZE = (jax.errors.NonConcreteBooleanIndexError, jax.errors.TracerIntegerConversionError)
 # What JAX says of the gradient of a loop without a known end.
 _NO_REVERSE = "Reverse-mode differentiation does not work for lax.while_loop"
-# What JAX says of a slice whose ends it does not know.
-_NO_END = "Slice entries must be static integers"
+# What JAX says of a slice whose ends it does not know: the first up to 0.10.
+_NO_END = ("Slice entries must be static integers", "Array slice indices must have static")
 # A status of the runtime. XLA:CPU raises those of its collectives as a plain ValueError.
 _STATUS = re.compile(
     r"(?:UNKNOWN|INTERNAL|ABORTED|CANCELLED|UNAVAILABLE|DEADLINE_EXCEEDED|FAILED_PRECONDITION): "

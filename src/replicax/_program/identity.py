@@ -34,6 +34,7 @@ from replicax._core.digests import checksum, uncounted
 from replicax._core.errors import WorkerLost, WorkersDiffer
 from replicax._core.packing import groups
 from replicax._core.placement import is_spread
+from replicax._program.jaxpr import shard_map
 
 _SIMPLE = (int, float, complex, str, bytes, bool, type(None), np.dtype, np.generic)
 
@@ -288,7 +289,7 @@ def _program(mesh: Mesh) -> Any:
     rows = PartitionSpec(mesh.axis_names)
     # Not checked: copies that differ are what is looked for.
     return jax.jit(
-        jax.shard_map(
+        shard_map(
             lambda values: jnp.stack(list(map(_checksum, values)))[None],
             mesh=mesh,
             in_specs=PartitionSpec(),

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, final
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
 
 from replicax._core.host_calls import PYTHON_CALLS
@@ -95,6 +97,19 @@ def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
     with equation.ctx.manager, jax.sharding.use_abstract_mesh(here):
         results = equation.primitive.bind(*operands, **params)
     return list(results) if equation.primitive.multiple_results else [results]
+
+
+def shard_map(fn: Callable[..., Any], **how: Any) -> Any:
+    """`jax.shard_map` of a function, which makes anew what it is given without elements.
+
+    XLA ends the process if a map on several CPU devices reads such an array (JAX 0.11.2).
+    """
+    return jax.shard_map(lambda *args: fn(*jax.tree.map(made_if_empty, args)), **how)
+
+
+def made_if_empty(array: Any) -> Any:
+    """An array; if it has no elements, one like it that does not depend on it."""
+    return array if np.size(array) else jnp.zeros_like(array)
 
 
 def named(equation: Any) -> contextlib.AbstractContextManager[Any]:

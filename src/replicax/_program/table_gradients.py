@@ -33,7 +33,7 @@ from replicax._cpu.tables import (
     is_for_kernel,
     sums_where_first,
 )
-from replicax._program.jaxpr import Values, bind, equations, named
+from replicax._program.jaxpr import Values, bind, equations, named, shard_map
 from replicax._program.rows import is_look_up, pays_to_gather
 
 _SCALED = {"mul": operator.mul, "div": operator.truediv}
@@ -312,7 +312,7 @@ class _Evaluation:
         exchange = _gathered
         if self._mesh is not None:
             split, whole = PartitionSpec(AXIS), PartitionSpec()
-            exchange = jax.shard_map(
+            exchange = shard_map(
                 _gathered, mesh=self._mesh, in_specs=(split,), out_specs=whole, check_vma=False
             )
         everyones = exchange([(rows.indices, rows.updates) for rows in apart])

@@ -69,6 +69,30 @@ def test_a_collective_that_not_all_replicas_reach_is_an_error(kind):
         program(fn)
 
 
+@pytest.mark.parametrize("kind", ["constant", "constant of a loop", "argument", "variable"])
+def test_an_array_without_elements_is_read(kind):
+    # XLA ends the process where a `shard_map` reads one (JAX 0.11.2).
+    empty = jnp.zeros((0, 2))
+    variable = keras.Variable(empty, aggregation="mean")
+
+    def fn(group, leaves):
+        share, given = leaves
+        if kind == "argument":
+            return jnp.sum(given * share) + share
+        if kind == "constant of a loop":
+            return lax.fori_loop(0, 3, lambda _, total: jnp.sum(empty * total) + total, share)
+        if kind == "constant":
+            return jnp.sum(empty * share) + share
+        variable.assign(variable * share)
+        return jnp.sum(variable.value) + share
+
+    arrays = [EVEN, empty]
+    values = [empty] if kind == "variable" else []
+    (output,), news = executed(program(fn, arrays), arrays, values)
+    assert output.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert [new.shape for new in news] == [(0, 2)] * len(values)
+
+
 def test_a_program_can_be_part_of_another():
     built = program(lambda group, leaves: jnp.sum(leaves[0]), [EVEN])
 

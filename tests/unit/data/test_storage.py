@@ -34,7 +34,7 @@ def mixed(number):
         "text": "ä" * (number % 3),
         "bytes": bytes(range(number % 5)),
         "texts": (np.array(["x" * k for k in range(number % 3)], object), None),
-        "time": np.datetime64("2020-01-01") + number,
+        "time": np.datetime64("2020-01-01") + np.timedelta64(number, "D"),
         "empty": np.zeros((0, 3)),
         "numbered": {7: np.array([b"a" * number, b""], object)},
     }
