@@ -34,6 +34,7 @@ from replicax.tf._keras2.saving import (
     save_spec,
     saved_also_to_folders,
 )
+from replicax.tf._random_streams import streams
 
 # Losses that compare number with number, so that a row of outputs needs a row of targets.
 _ELEMENTWISE = (
@@ -55,6 +56,7 @@ def install() -> None:
     if _is_installed:
         return
     _is_installed = True
+    streams()  # before a namespace keeps `keras.utils.set_random_seed`, which resets them
     optimizer: Any = _compat.BaseOptimizer
     for kind in (keras.metrics.Metric, keras.layers.RNN, keras.layers.Bidirectional):
         _add(kind, "reset_states", lambda self: self.reset_state())
