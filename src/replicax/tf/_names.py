@@ -175,9 +175,10 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         "the names of `tf` that mean the same in version 1, and a few of its own",
         _of(
             "._compat",
-            "ConfigProto", "GPUOptions", "enable_eager_execution", "enable_resource_variables",
-            "enable_v2_behavior", "enable_v2_tensorshape", "executing_eagerly_outside_functions",
-            "set_random_seed", "to_float", "to_int32",
+            "ConfigProto", "GPUOptions", "InteractiveSession", "Session",
+            "enable_eager_execution", "enable_resource_variables", "enable_v2_behavior",
+            "enable_v2_tensorshape", "executing_eagerly_outside_functions", "set_random_seed",
+            "to_float", "to_int32",
         ),
         {"log": "._elementwise"},
     ),

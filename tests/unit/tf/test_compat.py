@@ -38,6 +38,9 @@ def test_options_of_a_session_are_held():
     config.gpu_options.allow_growth = True
     assert config.allow_soft_placement and config.gpu_options.allow_growth
     assert tf.compat.v1.ConfigProto is ConfigProto
+    for session in (tf.compat.v1.Session, tf.compat.v1.InteractiveSession):
+        session(config=config).close()
+        assert not hasattr(session(config=config), "run")
 
 
 def test_what_version_1_is_kept_for():
