@@ -182,6 +182,8 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         ),
         {"log": "._elementwise"},
     ),
+    "tf.compat.v1.app": ("`absl.app`", "absl.app"),
+    "tf.compat.v1.flags": ("`absl.flags`", "absl.flags"),
     "tf.compat.v1.gfile": (
         "`tf.io.gfile`, by its first names",
         _of(

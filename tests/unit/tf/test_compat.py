@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from absl import app, flags
 
 from replicax import tf
 from replicax.tf._names import FIRST_IN_V1, OTHERS_IN_V1
@@ -132,3 +133,8 @@ def test_devices_by_the_module_that_programs_import():
 
     cpu = device_lib.list_local_devices()[0]
     assert (cpu.device_type, cpu.name) == ("CPU", "/device:CPU:0")
+
+
+def test_flags_and_app_are_those_of_absl():
+    assert tf.compat.v1.flags.FLAGS is flags.FLAGS
+    assert tf.compat.v1.app.run is app.run

@@ -83,3 +83,10 @@ def test_variables_have_the_names_of_tensorflow():
     assert [tf.Variable(1.0).name, tf.Variable(1.0, name="w").name] == ["Variable:0", "w:0"]
     assert tf.Variable(1.0, name="block/w").name == "block/w:0"
     assert [weight.name for weight in layer.weights] == ["kernel", "bias"]  # Keras 3 has no more
+
+
+@pytest.mark.parametrize("shape", [[None, 2], tf.TensorShape([None, 2]), tf.TensorShape(None)])
+def test_open_sizes_of_a_variable_are_those_of_its_value(shape):
+    variable = tf.Variable(X, shape=shape, validate_shape=False)
+    assert variable.shape == (2, 2)
+    assert variable.assign(2 * X).numpy().tolist() == [[2.0, 4.0], [6.0, 8.0]]
