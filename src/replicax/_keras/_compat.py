@@ -316,6 +316,9 @@ ATTENTION_BY_CUDNN = "_can_use_flash_attention"
 BATCH_ITERATOR = "_get_distributed_iterator"
 """The method of `JAXEpochIterator` that places an epoch's batches."""
 
+REBUILD = "_maybe_rebuild"
+"""The method of `Sequential` that makes its graph anew."""
+
 BATCH_PLACER = "_distribute_data"
 """The function of `jax_trainer` that places the batch of `train_on_batch`."""
 

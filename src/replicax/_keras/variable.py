@@ -50,7 +50,8 @@ class Variable(VariableMethods, keras.Variable, metaclass=_AnyVariable):
         constraint: A function that an optimizer applies after each update.
         synchronization: When replicas' values are combined.
         aggregation: How what replicas write is combined.
-        shape: Its shape, where the value is one number, or a Keras initializer.
+        shape: Its shape, where the value is one number, or a Keras initializer; with sizes that
+            are None it is the value's.
 
     Raises:
         UsageError: If the value is text, is made by the function being traced, or does not fit.
@@ -106,6 +107,11 @@ class Variable(VariableMethods, keras.Variable, metaclass=_AnyVariable):
             _compat.set_path(self, f"{outer}/{self.path}")
         self.constraint = constraint
 
+    @property
+    def name(self) -> str:
+        """Its name; with TensorFlow's names its path and `:0`, as in TensorFlow."""
+        return seams.spelled(f"{self.path}:0", super().name)
+
 
 def _summed_over_replicas(beginning: Any) -> Any:
     """The value that is read of a variable if every replica begins with this one."""
@@ -121,6 +127,8 @@ def _summed_over_replicas(beginning: Any) -> Any:
 def _beginning(value: Any, shape: Any, dtype: Any) -> tuple[Any, Any, str]:
     """What Keras makes a variable of: a value or an initializer, a shape, and a type."""
     wanted = None if dtype is None else np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
+    if getattr(shape, "rank", 0) is None or (isinstance(shape, Sequence) and None in shape):
+        shape = None  # open sizes are the value's
     try:
         shape = None if shape is None else tuple(map(operator.index, shape))
     except TypeError as error:

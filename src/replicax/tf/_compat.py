@@ -45,7 +45,23 @@ class ConfigProto(SimpleNamespace):
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"gpu_options": GPUOptions(), "device_count": {}, **options})
+        self.gpu_options = GPUOptions()
+        self.device_count: dict[str, int] = {}
+        super().__init__(**options)
+
+
+@final
+class Session:
+    """Takes the settings that a program for TensorFlow 2 hands over by it; it has no `run`."""
+
+    def __init__(self, target: str = "", graph: Any = None, config: Any = None) -> None:
+        pass
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+InteractiveSession = Session
 
 
 def enable_eager_execution(*options: Any, **more: Any) -> None:

@@ -175,12 +175,15 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         "the names of `tf` that mean the same in version 1, and a few of its own",
         _of(
             "._compat",
-            "ConfigProto", "GPUOptions", "enable_eager_execution", "enable_resource_variables",
-            "enable_v2_behavior", "enable_v2_tensorshape", "executing_eagerly_outside_functions",
-            "set_random_seed", "to_float", "to_int32",
+            "ConfigProto", "GPUOptions", "InteractiveSession", "Session",
+            "enable_eager_execution", "enable_resource_variables", "enable_v2_behavior",
+            "enable_v2_tensorshape", "executing_eagerly_outside_functions", "set_random_seed",
+            "to_float", "to_int32",
         ),
         {"log": "._elementwise"},
     ),
+    "tf.compat.v1.app": ("`absl.app`", "absl.app"),
+    "tf.compat.v1.flags": ("`absl.flags`", "absl.flags"),
     "tf.compat.v1.gfile": (
         "`tf.io.gfile`, by its first names",
         _of(
@@ -459,6 +462,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "spatial_2d_padding", "switch", "temporal_padding", "tile", "truncated_normal",
             "update", "update_add", "update_sub", "variable", "zeros", "zeros_like",
         ),
+        _of("._keras2.functions", "rnn"),
         _of("._arrays", "shape"),
         _of("._services", "name_scope"),
         "keras.backend",
@@ -488,6 +492,11 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         "keras.mixed_precision",
     ),
     "tf.keras.models": ("models, and how they are saved", _SAVING, "keras.models"),
+    "tf.keras.ops": (
+        "`keras.ops`, with loops whose variables a tape sees",
+        _of("._keras2.functions", "cond", "fori_loop", "map", "scan", "switch", "while_loop"),
+        "keras.ops",
+    ),
     "tf.keras.optimizers.experimental": ("Keras' optimizers of today", "keras.optimizers"),
     "tf.keras.optimizers.legacy": ("Keras' optimizers of today", "keras.optimizers"),
     "tf.keras.preprocessing": (
@@ -515,6 +524,15 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "Tokenizer", "hashing_trick", "one_hot", "text_to_word_sequence", "tokenizer_from_json",
         ),
         "keras.preprocessing",
+    ),
+    "tf.keras.random": (
+        "`keras.random`, which needs no seed in compiled code",
+        _of(
+            "._keras2.functions",
+            "beta", "binomial", "categorical", "dropout", "gamma", "normal", "randint", "shuffle",
+            "truncated_normal", "uniform",
+        ),
+        "keras.random",
     ),
     "tf.keras.saving": ("saving and loading", _SAVING, "keras.saving"),
     "tf.keras.utils": ("helpers; data sets of folders are Replicax'", _DATA_SETS, "keras.utils"),
@@ -767,8 +785,8 @@ NAMESPACES |= {
     f"tf.keras.{name}": (f"the same as `keras.{name}`", f"keras.{name}")
     for name in (
         "activations", "applications", "config", "constraints", "datasets", "distribution",
-        "dtype_policies", "export", "initializers", "mixed_precision", "ops", "optimizers",
-        "optimizers.schedules", "quantizers", "random", "regularizers", "tree", "wrappers",
+        "dtype_policies", "export", "initializers", "mixed_precision", "optimizers",
+        "optimizers.schedules", "quantizers", "regularizers", "tree", "wrappers",
     )
 }
 

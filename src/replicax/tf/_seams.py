@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
 from collections.abc import Callable
@@ -56,18 +57,19 @@ def _of_its_call(original: Callable[..., Any], self: Any, /, *args: Any, **kwarg
     """
     kind = type(self)
     modules = [getattr(f, "__module__", "") for f in (kind.call, kind.compute_output_shape)]
-    if not all(module.startswith(("keras.", "replicax.")) for module in modules):
-        attributes = vars(self)
-        before = dict(attributes)
-        try:
-            return keras.Operation.compute_output_spec(self, *args, **kwargs)
-        except Exception:  # then Keras asks for the shape
-            return original(self, *args, **kwargs)
-        finally:  # a value that `call` keeps is none outside of this trace
-            for name in [name for name, kept in attributes.items() if isinstance(kept, Tracer)]:
-                del attributes[name]
-                attributes.update({name: before[name]} if name in before else {})
-    return original(self, *args, **kwargs)
+    if all(module.startswith(("keras.", "replicax.")) for module in modules):
+        return original(self, *args, **kwargs)
+    attributes = vars(self)
+    before = dict(attributes)
+    try:
+        if not _compat.is_default(self.compute_output_shape):
+            with contextlib.suppress(Exception):  # then Keras asks for the shape
+                return keras.Operation.compute_output_spec(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
+    finally:  # a value that `call` keeps is none outside of this trace
+        for name in [name for name, kept in attributes.items() if isinstance(kept, Tracer)]:
+            del attributes[name]
+            attributes.update({name: before[name]} if name in before else {})
 
 
 def _converting(

@@ -182,3 +182,10 @@ def test_a_program_derives_its_own_readers(paths):
     assert list(own.numbered()) == [f"7 {line}" for line in plain]
     assert list(own.skip(1).batch(1).unbatch()) == plain[1:]
     assert type(own.skip(1)) is rx.data.Dataset
+
+
+def test_a_data_set_is_written_as_records(tmp_path):
+    path = tmp_path / "records"
+    records = rx.data.Dataset.from_tensor_slices(["a", "é"]).map(lambda text: text + "b")
+    rx.data.experimental.TFRecordWriter(path, "GZIP").write(records)
+    assert list(rx.data.TFRecordDataset(path, "GZIP")) == [b"ab", "éb".encode()]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from absl import app, flags
 
 from replicax import tf
 from replicax.tf._names import FIRST_IN_V1, OTHERS_IN_V1
@@ -38,6 +39,9 @@ def test_options_of_a_session_are_held():
     config.gpu_options.allow_growth = True
     assert config.allow_soft_placement and config.gpu_options.allow_growth
     assert tf.compat.v1.ConfigProto is ConfigProto
+    for session in (tf.compat.v1.Session, tf.compat.v1.InteractiveSession):
+        session(config=config).close()
+        assert not hasattr(session(config=config), "run")
 
 
 def test_what_version_1_is_kept_for():
@@ -129,3 +133,8 @@ def test_devices_by_the_module_that_programs_import():
 
     cpu = device_lib.list_local_devices()[0]
     assert (cpu.device_type, cpu.name) == ("CPU", "/device:CPU:0")
+
+
+def test_flags_and_app_are_those_of_absl():
+    assert tf.compat.v1.flags.FLAGS is flags.FLAGS
+    assert tf.compat.v1.app.run is app.run

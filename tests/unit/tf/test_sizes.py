@@ -138,3 +138,17 @@ def test_images_of_any_size_are_resized_in_a_model(tmp_path):
     model.save(tmp_path / "model.keras")
     for one in (model, keras.models.load_model(tmp_path / "model.keras")):
         assert one(np.arange(4.0).reshape(1, 2, 2, 1))[0, ..., 0].numpy().tolist() == expected
+
+
+def test_a_call_that_fails_is_traced_once_and_with_each_pair_of_sizes():
+    class Fails(keras.layers.Layer):
+        calls = 0
+
+        def call(self, x):
+            self.calls += 1
+            raise ValueError("It fails.")
+
+    layer = Fails()
+    with pytest.raises(ValueError, match="It fails"):
+        layer(tf.keras.Input((3,)))
+    assert layer.calls == 3

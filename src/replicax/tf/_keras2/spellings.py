@@ -34,6 +34,7 @@ from replicax.tf._keras2.saving import (
     save_spec,
     saved_also_to_folders,
 )
+from replicax.tf._random_streams import streams
 
 # Losses that compare number with number, so that a row of outputs needs a row of targets.
 _ELEMENTWISE = (
@@ -46,6 +47,7 @@ _ELEMENTWISE = (
     keras.losses.poisson,
     keras.losses.binary_crossentropy,
 )
+_HIDDEN = "_hides_its_shapes"
 _is_installed = False
 
 
@@ -55,6 +57,7 @@ def install() -> None:
     if _is_installed:
         return
     _is_installed = True
+    streams()  # before a namespace keeps `keras.utils.set_random_seed`, which resets them
     optimizer: Any = _compat.BaseOptimizer
     for kind in (keras.metrics.Metric, keras.layers.RNN, keras.layers.Bidirectional):
         _add(kind, "reset_states", lambda self: self.reset_state())
@@ -75,6 +78,9 @@ def install() -> None:
     around(_compat.Trainer, "compile", _metrics_of_each_output)
     layer: Any = keras.Layer
     layer.weights = _with_shards(layer.weights)
+    around(keras.Sequential, _compat.REBUILD, _without_shapes)
+    _add(layer, "input_shape", _ShapeOf("input"))
+    _add(layer, "output_shape", _ShapeOf("output"))
     for name in ("trainable_weights", "non_trainable_weights"):
         found = getattr(layer, name)
         setattr(layer, name, property(functools.partial(_of_whole, found.__get__)))
@@ -154,6 +160,31 @@ class _OlderLearningRate:
             optimizer.learning_rate = value
         else:
             vars(optimizer)["lr"] = value
+
+
+@final
+class _ShapeOf:
+    """`layer.input_shape` or `layer.output_shape`, where a layer has none of its own."""
+
+    def __init__(self, end: str) -> None:
+        self._end = end
+
+    def __get__(self, layer: Any, kind: Any = None) -> Any:
+        if layer is None:
+            return self
+        if _HIDDEN in vars(layer):
+            raise AttributeError(f"{self._end}_shape")
+        return keras.tree.map_structure(lambda x: tuple(x.shape), getattr(layer, self._end))
+
+
+def _without_shapes(method: Callable[..., Any], self: Any, /) -> None:
+    """The rebuild of a sequential model, which takes a first layer with a shape for a model."""
+    first = vars(self.layers[0]) if self.layers else {}
+    first[_HIDDEN] = True
+    try:
+        method(self)
+    finally:
+        del first[_HIDDEN]
 
 
 def _minimize(

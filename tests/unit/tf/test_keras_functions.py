@@ -1,0 +1,92 @@
+"""`tf.keras.ops` and `tf.keras.random`, where they are not Keras' own; names of variables."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import replicax.tf as tf
+
+ops = tf.keras.ops
+X = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+LOOPS = {
+    "map": lambda v, y: ops.map(lambda row: row * v * y, X),
+    "scan": lambda v, y: ops.scan(lambda c, row: (c * v, c * y + row), X[0], X)[1],
+    "fori_loop": lambda v, y: ops.fori_loop(0, 3, lambda i, a: a * v + y, X),
+    "cond": lambda v, y: ops.cond(True, lambda: X * v + y, lambda: X),
+    "switch": lambda v, y: ops.switch(1, [lambda a: a, lambda a: a * v + y], X),
+    "rnn": lambda v, y: tf.keras.backend.rnn(
+        lambda row, states: (row * v + states[0], [row * y + states[0]]),
+        X[None],
+        [tf.zeros((1, 2))],
+    )[1],
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_tape_sees_the_variables_of_a_loop(name):
+    v = tf.Variable([2.0, 3.0])
+
+    def gradients():
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(LOOPS[name](v, v**2))
+        return tape.gradient(total, v)
+
+    np.testing.assert_allclose(gradients(), tf.function(gradients)(), rtol=1e-6)
+
+
+def test_a_tape_sees_the_variables_of_a_loop_without_a_known_end():
+    v = tf.Variable(2.0)
+    with tf.GradientTape() as tape:
+        end = ops.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a * v), (0, tf.constant(1.0)))
+    assert float(tape.gradient(end[1], v)) == 12.0
+
+
+DRAWS = {
+    "normal": lambda: tf.keras.random.normal((3,)),
+    "uniform": lambda: tf.keras.random.uniform((3,)),
+    "truncated_normal": lambda: tf.keras.random.truncated_normal((3,)),
+    "randint": lambda: tf.keras.random.randint((3,), 0, 1 << 20),
+    "gamma": lambda: tf.keras.random.gamma((3,), 2.0),
+    "beta": lambda: tf.keras.random.beta((3,), 2.0, 3.0),
+    "binomial": lambda: tf.keras.random.binomial((40,), 100, 0.5),
+    "categorical": lambda: tf.keras.random.categorical(tf.zeros((1, 9)), 30),
+    "dropout": lambda: tf.keras.random.dropout(tf.ones(64), 0.5),
+    "shuffle": lambda: tf.keras.random.shuffle(tf.range(32)),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_numbers_without_a_seed_are_new_in_each_call_of_compiled_code(name):
+    draw = tf.function(DRAWS[name])
+    assert not np.array_equal(draw(), draw())
+    tf.keras.utils.set_random_seed(3)
+    first = draw()
+    tf.keras.utils.set_random_seed(3)
+    np.testing.assert_array_equal(draw(), first)
+
+
+def test_numbers_without_a_seed_are_new_in_each_step_of_fit():
+    class Noise(tf.keras.layers.Layer):
+        def call(self, x):
+            return x * 0 + tf.keras.random.uniform((1,))
+
+    model = tf.keras.Sequential([Noise()])
+    model.compile(loss=lambda y, y_pred: y_pred)
+    losses = model.fit(tf.ones((4, 1)), tf.ones((4, 1)), epochs=3, verbose=0).history["loss"]
+    assert len(set(losses)) == 3
+
+
+def test_variables_have_the_names_of_tensorflow():
+    layer = tf.keras.layers.Dense(2, name="last")
+    layer.build((None, 3))
+    assert [tf.Variable(1.0).name, tf.Variable(1.0, name="w").name] == ["Variable:0", "w:0"]
+    assert tf.Variable(1.0, name="block/w").name == "block/w:0"
+    assert [weight.name for weight in layer.weights] == ["kernel", "bias"]  # Keras 3 has no more
+
+
+@pytest.mark.parametrize("shape", [[None, 2], tf.TensorShape([None, 2]), tf.TensorShape(None)])
+def test_open_sizes_of_a_variable_are_those_of_its_value(shape):
+    variable = tf.Variable(X, shape=shape, validate_shape=False)
+    assert variable.shape == (2, 2)
+    assert variable.assign(2 * X).numpy().tolist() == [[2.0, 4.0], [6.0, 8.0]]
