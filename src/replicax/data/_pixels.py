@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from replicax._core.errors import CorruptRecord, needs
+from replicax._core.errors import CorruptRecord, UsageError, needs
 from replicax._cpu.images import resized
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # as Pillow calls them
@@ -28,6 +28,8 @@ def decode(contents: bytes, channels: int) -> np.ndarray:
 
     `channels` 0 keeps the channels of the image.
     """
+    if channels not in (0, *_MODES):
+        raise UsageError.of("channels", "0, 1, 3 or 4", channels)
     if contents[:2] == _JPEG and (pixels := _of_jpeg(contents, channels)) is not None:
         return pixels
     with needs("Reading and writing images", extra="data"):
@@ -72,14 +74,15 @@ def decode_frames(contents: bytes) -> np.ndarray:
 @contextlib.contextmanager
 def _opened(contents: bytes) -> Iterator[Any]:
     """Open an image, and explain bytes that Pillow cannot read."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         yield Image.open(io.BytesIO(contents))
     except (OSError, SyntaxError, ValueError) as error:
+        unknown = isinstance(error, UnidentifiedImageError)
         raise CorruptRecord(
-            f"Cannot decode {len(contents)} bytes as an image: {error}. Replace the file or leave "
-            "it out."
+            f"Cannot decode {len(contents)} bytes as an image: "
+            f"{'no known format' if unknown else error}. Replace the file or leave it out."
         ) from error
 
 
@@ -94,6 +97,12 @@ def encode(image: np.ndarray, kind: str, **options: Any) -> bytes:
     with needs("Reading and writing images", extra="data"):
         from PIL import Image
     pixels = np.asarray(image, np.uint8)
+    fits = image.dtype.kind in "iu" and np.array_equal(pixels, image)
+    if not fits or image.ndim != 3 or image.shape[-1] not in _MODES:
+        raise UsageError(
+            "Only uint8 images of shape (height, width, 1, 3 or 4) can be encoded, got "
+            f"{image.dtype}{list(image.shape)}. Call `tf.image.convert_image_dtype` first."
+        )
     out = io.BytesIO()
     Image.fromarray(pixels[:, :, 0] if pixels.shape[-1] == 1 else pixels).save(out, kind, **options)
     return out.getvalue()

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jax.scipy.ndimage import map_coordinates
 
 from replicax._core.errors import UsageError
@@ -24,6 +25,7 @@ from replicax.tf._calls import (
     static_shape,
     static_size,
 )
+from replicax.tf._image import size_of
 from replicax.tf._random import stateless_uniform, uniform
 
 # What TensorFlow draws boxes with, one after the other.
@@ -50,6 +52,15 @@ def _chosen(
 ) -> tuple[Any, Any, Any]:
     """The boxes of the largest scores that share little, their scores, and how many there are."""
     boxes, scores = jnp.asarray(boxes), jnp.asarray(scores)
+    if boxes.shape != (*scores.shape, 4):
+        raise UsageError(
+            f"Each box needs one score, got boxes of shape {boxes.shape} and scores of shape "
+            f"{scores.shape}. Pass shapes (n, 4) and (n,)."
+        )
+    if count < 0:
+        raise UsageError.of("max_output_size", "at least 0", count)
+    if isinstance(most_shared, int | float) and not 0 <= most_shared <= 1:
+        raise UsageError.of("iou_threshold", "from 0 to 1", most_shared)
     # Soft suppression lowers the scores of what overlaps.
     scale = jnp.where(jnp.asarray(sigma) > 0, -0.5 / jnp.maximum(sigma, 1e-30), 0.0)
 
@@ -57,7 +68,9 @@ def _chosen(
         best = jnp.argmax(left)
         score = left[best]
         shared = _overlap(boxes[best], boxes)
-        lowered = jnp.where(shared > most_shared, -jnp.inf, left * jnp.exp(scale * shared**2))
+        # A sigma lowers scores and drops no box, as in TensorFlow.
+        dropped = (shared > most_shared) & (scale == 0)
+        lowered = jnp.where(dropped, -jnp.inf, left * jnp.exp(scale * shared**2))
         lowered = jnp.where(lowered > least_score, lowered, -jnp.inf).at[best].set(-jnp.inf)
         return lowered.astype(left.dtype), (best.astype(jnp.int32), score)
 
@@ -185,9 +198,21 @@ def crop_and_resize(
     extrapolation_value: float = 0.0,
     name: str | None = None,
 ) -> Any:
-    """Boxes of a batch of images, each cut out and resized."""
+    """Boxes of a batch of images, each cut out and resized.
+
+    Raises:
+        UsageError: If a number outside compiled code is of no image.
+    """
     images, boxes = jnp.asarray(image).astype("float32"), jnp.asarray(boxes)
-    size, old = static_shape(crop_size), images.shape[1:3]
+    size, old = size_of(crop_size, "crop_size"), images.shape[1:3]
+    if method not in ("bilinear", "nearest"):
+        raise UsageError.of("method", "'bilinear' or 'nearest'", method)
+    if not isinstance(box_indices, Tracer):
+        known = np.asarray(box_indices)
+        if known.shape != boxes.shape[:1] or not np.all((known >= 0) & (known < len(images))):
+            raise UsageError.of(
+                "box_indices", f"{len(boxes)} numbers from 0 to {len(images) - 1}", box_indices
+            )
 
     def along(axis: int) -> tuple[Any, Any]:
         begin, end, last = boxes[:, axis], boxes[:, axis + 2], old[axis] - 1
@@ -212,6 +237,8 @@ def crop_and_resize(
 def draw_bounding_boxes(images: Any, boxes: Any, colors: Any, name: str | None = None) -> Any:
     """A batch of images with the edges of boxes in it, in colors that take turns."""
     xp, (found, boxes) = arrays(images, boxes)
+    if found.ndim != 4:
+        raise UsageError.of("images", "a batch with four axes", tuple(found.shape))
     height, width, channels = found.shape[1:]
     table = np.asarray(_COLORS if colors is None else array(colors)[1], np.float32)[:, :channels]
     if colors is None and channels == 1:

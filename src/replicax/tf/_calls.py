@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import reprlib
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
@@ -15,7 +17,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.export import is_symbolic_dim
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import ReplicaxError, UsageError
 from replicax._core.host_calls import is_compiling
 from replicax._core.tracing import NeedsValues, is_inside
 from replicax.data._host import HostTensor
@@ -42,6 +44,8 @@ _ON_HOST = (*_ARRAYS, str, bytes)
 _NUMBERS, _LISTS, _NESTS = (int, float, complex), (list, tuple), (list, tuple, dict)
 # Elements of a constant that compiled code may hold: as a literal, a long one slows compilation.
 MOST_FOLDED = 4096
+# What JAX, NumPy and Python raise for shapes, types and axes that do not fit.
+REFUSALS = (TypeError, ValueError, IndexError)
 _WIDE = (np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.float64))
 
 
@@ -66,9 +70,8 @@ def array_function(function: Callable[P, R], *, draws: bool = False) -> Callable
                 if is_compiling() and not draws and not _has_open_shapes((args, kwargs)):
                     return hosted(_folded(function, args, kwargs))
                 return hosted(function(*args, **kwargs))
-            except TypeError as error:
-                if _is_of_jax(error):  # it refuses shapes or types, which programs catch
-                    raise UsageError(str(error)) from error
+            except REFUSALS as error:
+                explain(error, function, args, kwargs, __file__)
                 raise
 
     return registered(call)
@@ -81,7 +84,11 @@ def in_models(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if is_symbolic((args, kwargs)):
             return operation(function.__name__)(*args, **kwargs)
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except REFUSALS as error:
+            explain(error, function, args, kwargs, __file__)
+            raise
 
     return registered(call)
 
@@ -99,9 +106,29 @@ def registered(function: Callable[P, R]) -> Callable[P, R]:
     return function
 
 
-def _is_of_jax(error: Exception) -> bool:
+def explain(error: Exception, function: Any, args: Any, kwargs: Any, caller: str) -> None:
+    """Say which call it was, if JAX, NumPy or Python refused a shape, a type or an axis of it.
+
+    Programs catch that as `tf.errors.InvalidArgumentError`, a ValueError. The error stays if the
+    calling file raised it: an argument is missing, or has another name.
+    """
+    if isinstance(error, ReplicaxError | jax.errors.JAXTypeError | jax.errors.JAXIndexError):
+        return
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return frame.f_globals.get("__name__", "").startswith("jax.")
+    if frame.f_code.co_filename == caller:
+        return
+    given = [*map(_shown, args), *(f"{name}={_shown(kwargs[name])}" for name in kwargs)]
+    raise UsageError(
+        f"Cannot compute `{function.__name__}({', '.join(given)})`: "
+        f"{textwrap.shorten(str(error), 300).rstrip('.')}. Correct the arguments. See docs/tf.md."
+    ) from error
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, _LISTS):
+        return f"[{', '.join(map(_shown, value[:6]))}{', …' if len(value) > 6 else ''}]"
+    shape = getattr(value, "shape", None)
+    return reprlib.repr(value) if shape is None else f"{value.dtype}{list(shape)}"
 
 
 def published(function: Callable[..., Any], name: str, text: str) -> Any:
@@ -344,6 +371,8 @@ def axes_of(axis: Any) -> Any:
     if axis is None or isinstance(axis, int):
         return axis
     found = np.asarray(axis)
+    if found.size and found.dtype.kind not in "iu":
+        raise UsageError.of("axis", "an integer, several, or None", axis)
     return tuple(map(int, found.ravel())) if found.ndim else int(found)
 
 
@@ -366,9 +395,9 @@ def static_size(size: Any) -> Any:
         return size
     if isinstance(size, Tracer):
         raise _not_static(size)
-    if isinstance(size, np.ndarray | np.generic | jax.Array):
-        return int(size)
-    return size
+    if isinstance(size, float | str) or getattr(size, "dtype", np.dtype(int)).kind not in "iub":
+        raise UsageError(f"Sizes must be integers, got {size!r}. Round with `int`.")
+    return int(size) if isinstance(size, np.ndarray | np.generic | jax.Array) else size
 
 
 def _not_static(size: Any) -> NeedsValues:

@@ -1,4 +1,4 @@
-"""Convolutions, pooling, blocks of pixels: functions of `tf.nn`, in TensorFlow's layouts."""
+"""Convolutions, pooling, blocks, edges and patches of pixels, in TensorFlow's layouts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from jax import lax
 
 from replicax._core.errors import UsageError
 from replicax.tf._calls import array, array_function, published, static_shape, static_size
+from replicax.tf._image import images_of
 
 # The axes of space, by their number.
 _SPACE = {1: "W", 2: "HW", 3: "DHW"}
 
 
 def _channels_first(data_format: str | None, space: int) -> bool:
+    if space not in _SPACE:
+        raise UsageError.of("input", "a batch with 1 to 3 axes of space", f"{space} axes of space")
     known = {f"N{_SPACE[space]}C": False, f"NC{_SPACE[space]}": True}
     if data_format is None:
         return False
@@ -29,14 +32,23 @@ def _channels_first(data_format: str | None, space: int) -> bool:
 def _sizes(given: Any, space: int, first: bool) -> tuple[int, ...]:
     """Strides and the like, which have one number, or one for each axis of space, or of all."""
     found = (1,) if given is None else static_shape(given)
+    around: tuple[int, ...] = ()
     if len(found) == space + 2:
-        found = found[2:] if first else found[1:-1]
-    return found * space if len(found) == 1 else found
+        around, found = (found[:2], found[2:]) if first else (found[:1] + found[-1:], found[1:-1])
+    found = found * space if len(found) == 1 else found
+    if len(found) != space or min(found) < 1 or {*around} - {1}:
+        raise UsageError(
+            f"Strides, windows and dilations must be one integer of at least 1, or {space}, got "
+            f"{given}. The batch and the channels have 1."
+        )
+    return found
 
 
-def _padding(given: Any, space: int, first: bool) -> Any:
+def padding_of(given: Any, space: int, first: bool) -> Any:
     """A name, or a pair for each axis of space."""
     if isinstance(given, str):
+        if given.upper() not in ("SAME", "VALID"):
+            raise UsageError.of("padding", "'SAME', 'VALID', or a list of pairs", given)
         return given.upper()
     pairs = [static_shape(pair) for pair in given]
     return (pairs[2:] if first else pairs[1:-1]) if len(pairs) == space + 2 else pairs
@@ -56,11 +68,16 @@ def _convolved(
     first = _channels_first(data_format, space)
     layout = f"NC{_SPACE[space]}" if first else f"N{_SPACE[space]}C"
     channels = x.shape[1 if first else -1]
+    if x.ndim != space + 2 or kernel.ndim != space + 2 or channels % kernel.shape[-2]:
+        raise UsageError(
+            f"An input of shape {x.shape} in {layout} and filters of shape {kernel.shape} do not "
+            f"fit. Both need {space + 2} axes; the filters' last but one divides the channels."
+        )
     return lax.conv_general_dilated(
         x,
         kernel,
         _sizes(strides, space, first),
-        _padding(padding, space, first),
+        padding_of(padding, space, first),
         rhs_dilation=_sizes(dilations, space, first),
         dimension_numbers=(layout, f"{_SPACE[space]}IO", layout),
         feature_group_count=channels // kernel.shape[-2] if groups is None else groups,
@@ -178,6 +195,11 @@ def _transposed(name: str, space: int | None, layout: str | None) -> Callable[..
             axes = space or x.ndim - 2
             return _convolved(axes, images, kernel, strides, padding, data_format, dilations)
 
+        if (wanted := jax.eval_shape(forward, shape).shape) != x.shape:
+            raise UsageError(
+                f"`output_shape` {shape.shape} belongs to an input of shape {wanted}, got "
+                f"{x.shape}. Correct the strides or `output_shape`."
+            )
         # It is linear: its transpose needs no point to be taken at.
         (found,) = jax.linear_transpose(forward, shape)(x)
         return found
@@ -208,6 +230,11 @@ def bias_add(value: Any, bias: Any, data_format: str | None = None, name: str | 
     """The array plus a number for each channel."""
     x, bias = jnp.asarray(value), jnp.asarray(bias)
     first = data_format is not None and data_format.startswith("NC") and data_format != "NC"
+    if bias.size != x.shape[1 if first else -1]:
+        raise UsageError(
+            f"`bias` needs a number for each channel of an array of shape {x.shape}, got shape "
+            f"{bias.shape}."
+        )
     return x + (bias.reshape(-1, *(1,) * (x.ndim - 2)) if first else bias)
 
 
@@ -220,7 +247,7 @@ def _pooled(
         return (1, 1, *sizes) if first else (1, *sizes, 1)
 
     window, steps = (whole(_sizes(one, space, first)) for one in (ksize, strides))
-    pads = _padding(padding, space, first)
+    pads = padding_of(padding, space, first)
     if not isinstance(pads, str):
         pads = [(0, 0), (0, 0), *pads] if first else [(0, 0), *pads, (0, 0)]
     if not mean:
@@ -269,11 +296,12 @@ def depth_to_space(
 ) -> Any:
     """Channels as blocks of pixels: images become larger."""
     xp, x = array(input)
-    x, size = xp.moveaxis(x, 1, -1) if data_format == "NCHW" else x, static_size(block_size)
+    first, size = _channels_first(data_format, 2), static_size(block_size)
+    x = xp.moveaxis(x, 1, -1) if first else x
     n, height, width, channels = x.shape
     x = x.reshape(n, height, width, size, size, channels // size**2).swapaxes(2, 3)
     x = x.reshape(n, height * size, width * size, -1)
-    return xp.moveaxis(x, -1, 1) if data_format == "NCHW" else x
+    return xp.moveaxis(x, -1, 1) if first else x
 
 
 @array_function
@@ -282,11 +310,12 @@ def space_to_depth(
 ) -> Any:
     """Blocks of pixels as channels: the inverse of `depth_to_space`."""
     xp, x = array(input)
-    x, size = xp.moveaxis(x, 1, -1) if data_format == "NCHW" else x, static_size(block_size)
+    first, size = _channels_first(data_format, 2), static_size(block_size)
+    x = xp.moveaxis(x, 1, -1) if first else x
     n, height, width, channels = x.shape
     x = x.reshape(n, height // size, size, width // size, size, channels).swapaxes(2, 3)
     x = x.reshape(n, height // size, width // size, channels * size**2)
-    return xp.moveaxis(x, -1, 1) if data_format == "NCHW" else x
+    return xp.moveaxis(x, -1, 1) if first else x
 
 
 @array_function
@@ -319,3 +348,62 @@ def batch_to_space(input: Any, block_shape: Any, crops: Any, name: str | None = 
     x = x.reshape(n, *whole, *rest)
     cut = [slice(a, size - b) for (a, b), size in zip(edges, whole, strict=True)]
     return x[(slice(None), *cut)]
+
+
+@array_function
+def total_variation(images: Any, name: str | None = None) -> Any:
+    """The sum of the differences of neighbouring pixels, of each image."""
+    x, xp = images_of(images)
+    down, across = x[..., 1:, :, :] - x[..., :-1, :, :], x[..., 1:, :] - x[..., :-1, :]
+    return sum(xp.sum(xp.abs(one), axis=(-3, -2, -1)) for one in (down, across))
+
+
+def _batch(images: Any) -> tuple[Any, Any]:
+    xp, x = array(images)
+    if x.ndim != 4:
+        raise UsageError.of("images", "a batch with four axes", tuple(x.shape))
+    return xp, x
+
+
+@array_function
+def image_gradients(image: Any) -> tuple[Any, Any]:
+    """What each pixel differs by from the one below, and from the one to the right; 0 at edges."""
+    xp, x = _batch(image)
+    down, across = x[:, 1:] - x[:, :-1], x[:, :, 1:] - x[:, :, :-1]
+    none = (0, 0)
+    return xp.pad(down, (none, (0, 1), none, none)), xp.pad(across, (none, none, (0, 1), none))
+
+
+@array_function
+def sobel_edges(image: Any) -> Any:
+    """Sobel's edges: along a new last axis the change downwards and that to the right."""
+    xp, x = _batch(image)
+    x = xp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="reflect")
+    down, across = x[:, 2:] - x[:, :-2], x[:, :, 2:] - x[:, :, :-2]
+    down = down[:, :, :-2] + 2 * down[:, :, 1:-1] + down[:, :, 2:]
+    across = across[:, :-2] + 2 * across[:, 1:-1] + across[:, 2:]
+    return xp.stack([down, across], axis=-1)
+
+
+@array_function
+def extract_patches(
+    images: Any, sizes: Any, strides: Any, rates: Any, padding: str, name: str | None = None
+) -> Any:
+    """Patches of images, each flat along the last axis."""
+    x = jnp.asarray(_batch(images)[1])
+    for name, given in (("sizes", sizes), ("strides", strides), ("rates", rates)):
+        outer, *each, inner = static_shape(given)
+        if len(each) != 2 or (outer, inner) != (1, 1) or min(each) < 1:
+            raise UsageError.of(name, "[1, height, width, 1], at least 1 each", given)
+    size = static_shape(sizes)[1:3]
+    found = lax.conv_general_dilated_patches(
+        x,
+        size,
+        static_shape(strides)[1:3],
+        padding_of(padding, 2, first=False),
+        rhs_dilation=static_shape(rates)[1:3],
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        precision=lax.Precision.HIGHEST,
+    )
+    apart = found.reshape(*found.shape[:3], x.shape[-1], -1)  # XLA has the channels outside
+    return jnp.swapaxes(apart, -1, -2).reshape(found.shape)

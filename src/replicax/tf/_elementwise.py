@@ -198,11 +198,13 @@ def add_n(inputs: Any, name: str | None = None) -> Any:
     """The sum of a list of arrays of one shape.
 
     Raises:
-        UsageError: If the list is empty.
+        UsageError: If the list is empty, or the shapes differ.
     """
     if not isinstance(inputs, list | tuple) or not inputs:
         raise UsageError.of("inputs", "a list of one or more arrays", inputs)
     _, found = arrays(*inputs)
+    if len(shapes := {np.shape(one) for one in found}) > 1:
+        raise UsageError.of("inputs", "of one shape", sorted(shapes))
     return sum(found[1:], found[0])
 
 
@@ -217,7 +219,7 @@ def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Any:
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
     """The elements, and the limit for those that are outside."""
     xp, (t, low, high) = arrays(t, clip_value_min, clip_value_max)
-    return xp.minimum(xp.maximum(t, low), high).astype(t.dtype)
+    return xp.maximum(xp.minimum(t, high), low).astype(t.dtype)
 
 
 @array_function

@@ -315,6 +315,8 @@ def encode_jpeg(
     name: str | None = None,
 ) -> Any:
     """The bytes of a JPEG, without the density and the metadata."""
+    if not 0 <= quality <= 100:
+        raise UsageError.of("quality", "from 0 to 100", quality)
     subsampling = 2 if chroma_downsampling else 0
     options = {"progressive": progressive, "optimize": optimize_size, "subsampling": subsampling}
     return HostTensor.of(encode(np.asarray(image), "jpeg", quality=quality, **options))

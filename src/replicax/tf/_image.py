@@ -58,13 +58,13 @@ def resize(
     Raises:
         UsageError: If there is no such method, or these are no images.
     """
-    image, numpy = _images(images)
+    image, numpy = images_of(images)
     if method not in METHODS:
         raise UsageError(
             f"No resize method {method!r}.{did_you_mean(method, METHODS)} Methods are "
             f"{', '.join(METHODS)}."
         )
-    height, width = static_shape(size)
+    height, width = size_of(size)
     old = image.shape[-3:-1]
     if preserve_aspect_ratio:
         scale = min(height / old[0], width / old[1])
@@ -95,6 +95,14 @@ def _along(image: Any, axis: int, new: int, method: str, numpy: Any) -> Any:
     return sum(parts)
 
 
+def size_of(size: Any, name: str = "size") -> tuple[int, int]:
+    """A height and a width as numbers."""
+    found = static_shape(size)
+    if len(found) != 2 or min(found) < 1:
+        raise UsageError.of(name, "a height and a width of at least 1", size)
+    return found
+
+
 @in_models
 def crop_to_bounding_box(
     image: Any, offset_height: int, offset_width: int, target_height: int, target_width: int
@@ -105,9 +113,9 @@ def crop_to_bounding_box(
         UsageError: If it reaches over the edge. An offset that compiled code computes is checked
             while it runs.
     """
-    found, _ = _images(image)
+    found, _ = images_of(image)
     height, width = found.shape[-3:-1]
-    target_height, target_width = static_size(target_height), static_size(target_width)
+    target_height, target_width = size_of([target_height, target_width])
     if _is_computed(offset_height, offset_width):
         _check_offsets(offset_height, offset_width, height - target_height, width - target_width)
         window = jax.lax.dynamic_slice_in_dim(found, offset_height, target_height, found.ndim - 3)
@@ -132,9 +140,9 @@ def pad_to_bounding_box(
         UsageError: If the target is too small. An offset that compiled code computes is checked
             while it runs.
     """
-    found, numpy = _images(image)
+    found, numpy = images_of(image)
     height, width = found.shape[-3:-1]
-    target_height, target_width = static_size(target_height), static_size(target_width)
+    target_height, target_width = size_of([target_height, target_width])
     if _is_computed(offset_height, offset_width):
         _check_offsets(offset_height, offset_width, target_height - height, target_width - width)
         shape = (*found.shape[:-3], target_height, target_width, found.shape[-1])
@@ -156,9 +164,9 @@ def pad_to_bounding_box(
 @in_models
 def resize_with_crop_or_pad(image: Any, target_height: int, target_width: int) -> Any:
     """An image of this size: cut off, or padded with zeros, on both sides alike."""
-    found, _ = _images(image)
+    found, _ = images_of(image)
     height, width = found.shape[-3:-1]
-    target_height, target_width = static_size(target_height), static_size(target_width)
+    target_height, target_width = size_of([target_height, target_width])
     kept = min(height, target_height), min(width, target_width)
     top, left = max(0, (height - target_height) // 2), max(0, (width - target_width) // 2)
     cut = crop_to_bounding_box(found, top, left, *kept)
@@ -175,8 +183,8 @@ def resize_with_pad(
     antialias: bool = False,
 ) -> Any:
     """An image of this size: resized without distortion, and padded with zeros."""
-    found, _ = _images(image)
-    target, old = static_shape([target_height, target_width]), found.shape[-3:-1]
+    found, _ = images_of(image)
+    target, old = size_of([target_height, target_width]), found.shape[-3:-1]
     scale = min(new / size for new, size in zip(target, old, strict=True))
     exact = [size * scale for size in old]
     resized = resize(found, [int(size) for size in exact], method, antialias=antialias)
@@ -196,7 +204,7 @@ def central_crop(image: Any, central_fraction: float) -> Any:
         central_fraction = concrete(central_fraction, "tf.image.central_crop").item()
     if not 0 < central_fraction <= 1:
         raise UsageError.of("central_fraction", "above 0 and at most 1", central_fraction)
-    found, _ = _images(image)
+    found, _ = images_of(image)
     height, width = found.shape[-3:-1]
     top = int((height - height * central_fraction) / 2)
     left = int((width - width * central_fraction) / 2)
@@ -206,7 +214,7 @@ def central_crop(image: Any, central_fraction: float) -> Any:
 @in_models
 def flip_left_right(image: Any) -> Any:
     """The mirror image."""
-    found, numpy = _images(image)
+    found, numpy = images_of(image)
     if numpy is np:  # which takes twice as long to read pixels from right to left
         return hosted(found.take(np.arange(found.shape[-2])[::-1], axis=-2))
     return hosted(found[..., ::-1, :])
@@ -215,19 +223,19 @@ def flip_left_right(image: Any) -> Any:
 @in_models
 def flip_up_down(image: Any) -> Any:
     """The image upside down."""
-    return hosted(_images(image)[0][..., ::-1, :, :])
+    return hosted(images_of(image)[0][..., ::-1, :, :])
 
 
 def transpose(image: Any, name: str | None = None) -> Any:
     """Rows as columns."""
-    found, numpy = _images(image)
+    found, numpy = images_of(image)
     return hosted(numpy.swapaxes(found, -3, -2))
 
 
 @in_models
 def rot90(image: Any, k: int = 1, name: str | None = None) -> Any:
     """Turned to the left, `k` times by 90 degrees."""
-    found, numpy = _images(image)
+    found, numpy = images_of(image)
     return hosted(numpy.rot90(found, static_size(k), axes=(found.ndim - 3, found.ndim - 2)))
 
 
@@ -242,12 +250,13 @@ def _check_offsets(down: Any, along: Any, lowest: int, rightmost: int) -> None:
         assert_less_equal(offset, last, "The window is not inside the image")
 
 
-def _images(image: Any) -> tuple[Any, Any]:
+def images_of(image: Any, *, channels: int | None = None) -> tuple[Any, Any]:
+    """An image or a batch as an array with so many channels, and the module that computes."""
     found = array_of(image)
-    if found.ndim not in (3, 4):
+    if found.ndim not in (3, 4) or found.shape[-1] != (channels or found.shape[-1]):
         raise UsageError(
-            "Images must have shape (height, width, channels), or with a batch axis before, got "
-            f"{tuple(found.shape)}. Add the missing axis, for example with `image[..., None]`."
+            f"Images must have shape (height, width, {channels or 'channels'}), or with a batch "
+            f"axis before, got {tuple(found.shape)}. Add a missing axis with `image[..., None]`."
         )
     numpy = numpy_or_jax(found)
     return (found.view(np.ndarray) if numpy is np else found), numpy
@@ -299,11 +308,11 @@ def stateless_random_crop(value: Any, size: Any, seed: Any, name: str | None = N
 
 def _room(value: Any, size: Any) -> list[int]:
     size = static_shape(size)
-    room = [old - new for old, new in zip(value.shape, size, strict=True)]
-    if min(room) < 0:
+    room = [old - new for old, new in zip(value.shape, size, strict=False)]
+    if len(size) != len(value.shape) or min(room, default=0) < 0:
         raise UsageError(
             f"Cannot crop {list(size)} from an array of shape {tuple(value.shape)}. Use "
-            "a smaller size, or pad the array first."
+            "a smaller size with a number for each axis, or pad the array first."
         )
     return room
 

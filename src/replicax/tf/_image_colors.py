@@ -1,4 +1,4 @@
-"""`tf.image`: other types and colors, also by chance; edges, patches; how much images differ.
+"""`tf.image`: other types and colors, also by chance; how much images differ.
 
 NumPy arrays, as in pipelines, stay on the host. Random changes take seeds as `tf.random` does.
 """
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from replicax._core.errors import UsageError
 from replicax._core.host_calls import array_of
 from replicax._cpu import images as kernels
 from replicax.tf._calls import (
@@ -25,9 +26,9 @@ from replicax.tf._calls import (
     in_models,
     numpy_or_jax,
     published,
-    static_shape,
 )
 from replicax.tf._files import decode_jpeg, encode_jpeg
+from replicax.tf._image import images_of
 from replicax.tf._random import stateless_uniform, uniform
 
 _FLOAT32 = np.dtype(np.float32)
@@ -41,7 +42,9 @@ def convert_image_dtype(
 ) -> Any:
     """An image in another type: of numbers from 0 to 1, or of whole ones up to the largest."""
     found = image if hasattr(image, "dtype") else np.asarray(image)
-    return hosted(_converted(found, np.dtype(dtype), saturate))
+    if not jnp.issubdtype(new := np.dtype(dtype), np.number):
+        raise UsageError.of("dtype", "an integer or floating-point type", dtype)
+    return hosted(_converted(found, new, saturate))
 
 
 def _converted(image: Any, new: np.dtype[Any], saturate: bool = False) -> Any:
@@ -124,12 +127,14 @@ def adjust_contrast(images: Any, contrast_factor: Any) -> Any:
 @in_models
 def adjust_gamma(image: Any, gamma: float = 1, gain: float = 1) -> Any:
     """`gain * image ** gamma`."""
+    _check(gamma, 0, np.inf, "gamma")
     return _in_floats(image, lambda x, numpy: (gain * x**gamma).astype(x.dtype))
 
 
 @in_models
 def adjust_saturation(image: Any, saturation_factor: Any, name: str | None = None) -> Any:
     """The strength of the colors times a factor."""
+    images_of(image, channels=3)
 
     def change(x: Any, numpy: Any) -> Any:
         planes, low, value = _planes(x, numpy)
@@ -144,6 +149,8 @@ def adjust_saturation(image: Any, saturation_factor: Any, name: str | None = Non
 @in_models
 def adjust_hue(image: Any, delta: Any, name: str | None = None) -> Any:
     """Other colors: `delta` is a part of the circle, from -1 to 1."""
+    images_of(image, channels=3)
+    _check(delta, -1, 1, "delta")
 
     def change(x: Any, numpy: Any) -> Any:
         planes, low, value = _planes(x, numpy)
@@ -157,7 +164,7 @@ def adjust_hue(image: Any, delta: Any, name: str | None = None) -> Any:
 @in_models
 def rgb_to_hsv(images: Any, name: str | None = None) -> Any:
     """Hue, saturation and value, from 0 to 1, of red, green and blue."""
-    numpy = numpy_or_jax(images)
+    images, numpy = _colors(images)
     planes, low, value = _planes(images, numpy)
     spread = value - low
     hue = _hue(planes, value, spread, numpy) / 6
@@ -168,10 +175,42 @@ def rgb_to_hsv(images: Any, name: str | None = None) -> Any:
 @in_models
 def hsv_to_rgb(images: Any, name: str | None = None) -> Any:
     """Red, green and blue of hue, saturation and value."""
-    numpy = numpy_or_jax(images)
+    images, numpy = _colors(images)
     hue, strength, value = numpy.moveaxis(images, -1, 0)
     spread = value * strength
     return hosted(_image(_of_hue(hue * 6, value - spread, spread, numpy), images, numpy))
+
+
+def _colors(image: Any) -> tuple[Any, Any]:
+    """Three colors of each pixel, integers as float32, and the module that computes."""
+    xp, x = array(image)
+    if x.shape[-1:] != (3,):
+        raise UsageError.of("images", "of shape (…, 3)", tuple(x.shape))
+    return (x.astype(np.float32) if _is_whole(np.dtype(x.dtype)) else x), xp
+
+
+def _are_known(*values: Any) -> bool:
+    return all(isinstance(value, _NUMBERS) for value in values)
+
+
+def _check(value: Any, least: float, most: float, name: str) -> None:
+    """Check a number that is known; what compiled code computes is not."""
+    if _are_known(value) and not np.all((least <= value) & (value <= most)):
+        raise UsageError.of(name, f"from {least} to {most}", value)
+
+
+def _up_to(delta: Any, most: float = np.inf) -> tuple[Any, Any]:
+    _check(delta, 0, most, "max_delta")
+    return -delta, delta
+
+
+def _between(lower: Any, upper: Any, most: float = np.inf) -> tuple[Any, Any]:
+    if _are_known(lower, upper) and not 0 <= lower < upper <= most:
+        raise UsageError(
+            f"A range must begin at 0 or above, end later, and end at {most} or below, got "
+            f"({lower}, {upper})."
+        )
+    return lower, upper
 
 
 def _planes(x: Any, numpy: Any) -> tuple[Any, Any, Any]:
@@ -204,6 +243,7 @@ def _image(planes: Any, like: Any, numpy: Any) -> Any:
 @in_models
 def rgb_to_grayscale(images: Any, name: str | None = None) -> Any:
     """One channel, as bright as the three look."""
+    images_of(images, channels=3)
 
     def change(x: Any, numpy: Any) -> Any:
         red, green, blue = (x[..., i, None] * x.dtype.type(_GRAY[i]) for i in range(3))
@@ -215,7 +255,10 @@ def rgb_to_grayscale(images: Any, name: str | None = None) -> Any:
 @in_models
 def grayscale_to_rgb(images: Any, name: str | None = None) -> Any:
     """Three equal channels."""
-    return hosted(numpy_or_jax(images).repeat(images, 3, axis=-1))
+    xp, x = array(images)
+    if x.shape[-1:] != (1,):
+        raise UsageError.of("images", "of shape (…, 1)", tuple(x.shape), "Add it: `x[..., None]`.")
+    return hosted(xp.repeat(x, 3, axis=-1))
 
 
 @in_models
@@ -231,42 +274,42 @@ def per_image_standardization(image: Any) -> Any:
 
 def random_brightness(image: Any, max_delta: float, seed: int | None = None) -> Any:
     """Brighter or darker by up to `max_delta`."""
-    return adjust_brightness(image, uniform([], -max_delta, max_delta, seed=seed))
+    return adjust_brightness(image, uniform([], *_up_to(max_delta), seed=seed))
 
 
 def random_contrast(image: Any, lower: float, upper: float, seed: int | None = None) -> Any:
     """The contrast times a factor between the two."""
-    return adjust_contrast(image, uniform([], lower, upper, seed=seed))
+    return adjust_contrast(image, uniform([], *_between(lower, upper), seed=seed))
 
 
 def random_saturation(image: Any, lower: float, upper: float, seed: int | None = None) -> Any:
     """The strength of colors times a factor between the two."""
-    return adjust_saturation(image, uniform([], lower, upper, seed=seed))
+    return adjust_saturation(image, uniform([], *_between(lower, upper), seed=seed))
 
 
 def random_hue(image: Any, max_delta: float, seed: int | None = None) -> Any:
     """Other colors, by up to `max_delta` of the circle."""
-    return adjust_hue(image, uniform([], -max_delta, max_delta, seed=seed))
+    return adjust_hue(image, uniform([], *_up_to(max_delta, 0.5), seed=seed))
 
 
 def stateless_random_brightness(image: Any, max_delta: float, seed: Any) -> Any:
     """As `random_brightness`; equal seeds give equal results."""
-    return adjust_brightness(image, stateless_uniform([], seed, -max_delta, max_delta))
+    return adjust_brightness(image, stateless_uniform([], seed, *_up_to(max_delta)))
 
 
 def stateless_random_contrast(image: Any, lower: float, upper: float, seed: Any) -> Any:
     """As `random_contrast`; equal seeds give equal results."""
-    return adjust_contrast(image, stateless_uniform([], seed, lower, upper))
+    return adjust_contrast(image, stateless_uniform([], seed, *_between(lower, upper)))
 
 
 def stateless_random_saturation(image: Any, lower: float, upper: float, seed: Any) -> Any:
     """As `random_saturation`; equal seeds give equal results."""
-    return adjust_saturation(image, stateless_uniform([], seed, lower, upper))
+    return adjust_saturation(image, stateless_uniform([], seed, *_between(lower, upper)))
 
 
 def stateless_random_hue(image: Any, max_delta: float, seed: Any) -> Any:
     """As `random_hue`; equal seeds give equal results."""
-    return adjust_hue(image, stateless_uniform([], seed, -max_delta, max_delta))
+    return adjust_hue(image, stateless_uniform([], seed, *_up_to(max_delta, 0.5)))
 
 
 _POWER_FACTORS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
@@ -275,6 +318,11 @@ _POWER_FACTORS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
 def _both_in_floats(a: Any, b: Any, max_val: Any) -> tuple[Any, Any, Any, Any]:
     """Both images in floating-point numbers, and their largest number in these."""
     xp, (a, b) = arrays(a, b)
+    if a.ndim < 3 or a.shape[-3:] != b.shape[-3:]:
+        raise UsageError(
+            "Two images must have one shape (…, height, width, channels), got "
+            f"{tuple(a.shape)} and {tuple(b.shape)}. Resize one of them."
+        )
     top = np.asarray(max_val).astype(a.dtype)
     a, b, top = (array(convert_image_dtype(one, np.float32))[1] for one in (a, b, top))
     return xp, a, b, top
@@ -290,6 +338,10 @@ def psnr(a: Any, b: Any, max_val: Any, name: str | None = None) -> Any:
 
 def _similar(a: Any, b: Any, top: Any, size: int, sigma: float, k1: float, k2: float) -> Any:
     """Of each pixel and channel the similarity, and that of contrast and structure alone."""
+    if min(a.shape[-3:-1]) < size:
+        raise UsageError.of(
+            "filter_size", f"at most the height and width, here {a.shape[-3:-1]}", size
+        )
     places = np.arange(size, dtype=np.float32) - (size - 1) / 2
     bell = np.exp(-(places**2) / (2 * sigma**2))
     kernel = np.outer(bell, bell) / np.outer(bell, bell).sum()
@@ -363,57 +415,14 @@ def _halved(x: Any) -> Any:
     return x.reshape(*outer, height // 2, 2, width // 2, 2, channels).mean(axis=(-4, -2))
 
 
-@array_function
-def total_variation(images: Any, name: str | None = None) -> Any:
-    """The sum of the differences of neighbouring pixels, of each image."""
-    xp, x = array(images)
-    down, across = x[..., 1:, :, :] - x[..., :-1, :, :], x[..., 1:, :] - x[..., :-1, :]
-    return sum(xp.sum(xp.abs(one), axis=(-3, -2, -1)) for one in (down, across))
-
-
-@array_function
-def image_gradients(image: Any) -> tuple[Any, Any]:
-    """What each pixel differs by from the one below, and from the one to the right; 0 at edges."""
-    xp, x = array(image)
-    down, across = x[:, 1:] - x[:, :-1], x[:, :, 1:] - x[:, :, :-1]
-    none = (0, 0)
-    return xp.pad(down, (none, (0, 1), none, none)), xp.pad(across, (none, none, (0, 1), none))
-
-
-@array_function
-def sobel_edges(image: Any) -> Any:
-    """Sobel's edges: along a new last axis the change downwards and that to the right."""
-    xp, x = array(image)
-    x = xp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="reflect")
-    down, across = x[:, 2:] - x[:, :-2], x[:, :, 2:] - x[:, :, :-2]
-    down = down[:, :, :-2] + 2 * down[:, :, 1:-1] + down[:, :, 2:]
-    across = across[:, :-2] + 2 * across[:, 1:-1] + across[:, 2:]
-    return xp.stack([down, across], axis=-1)
-
-
-@array_function
-def extract_patches(
-    images: Any, sizes: Any, strides: Any, rates: Any, padding: str, name: str | None = None
-) -> Any:
-    """Patches of images, each flat along the last axis."""
-    x = jnp.asarray(images)
-    size = static_shape(sizes)[1:3]
-    found = lax.conv_general_dilated_patches(
-        x,
-        size,
-        static_shape(strides)[1:3],
-        padding,
-        rhs_dilation=static_shape(rates)[1:3],
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        precision=lax.Precision.HIGHEST,
-    )
-    apart = found.reshape(*found.shape[:3], x.shape[-1], -1)  # XLA has the channels outside
-    return jnp.swapaxes(apart, -1, -2).reshape(found.shape)
-
-
 def _recolored(name: str, matrix: Any, text: str) -> Callable[..., Any]:
     def function(images: Any, name: str | None = None) -> Any:
         xp, x = array(images)
+        if x.shape[-1:] != (3,) or not jnp.issubdtype(x.dtype, jnp.floating):
+            raise UsageError(
+                "Colors must be floating-point numbers of shape (…, 3), got "
+                f"{x.dtype}{list(x.shape)}. Call `tf.image.convert_image_dtype` first."
+            )
         parts = [x[..., i, None] * np.asarray(row, x.dtype) for i, row in enumerate(matrix)]
         return xp.asarray(sum(parts))
 
@@ -456,6 +465,7 @@ yiq_to_rgb = _recolored(
 
 def adjust_jpeg_quality(image: Any, jpeg_quality: Any, name: str | None = None) -> Any:
     """An image as a JPEG of this quality shows it; on the host, by Pillow."""
+    _check(jpeg_quality, 0, 100, "jpeg_quality")
     pixels = np.asarray(convert_image_dtype(image, np.uint8, saturate=True))
     shown = decode_jpeg(encode_jpeg(pixels, quality=int(jpeg_quality)), pixels.shape[-1])
     return hosted(convert_image_dtype(shown, np.dtype(image.dtype), saturate=True))
@@ -465,7 +475,8 @@ def random_jpeg_quality(
     image: Any, min_jpeg_quality: int, max_jpeg_quality: int, seed: int | None = None
 ) -> Any:
     """An image as a JPEG of a random quality shows it, below the largest."""
-    quality = uniform([], min_jpeg_quality, max_jpeg_quality, "int32", seed)
+    qualities = _between(min_jpeg_quality, max_jpeg_quality, 100)
+    quality = uniform([], *qualities, "int32", seed)
     return adjust_jpeg_quality(image, quality)
 
 
@@ -473,5 +484,6 @@ def stateless_random_jpeg_quality(
     image: Any, min_jpeg_quality: int, max_jpeg_quality: int, seed: Any
 ) -> Any:
     """As `random_jpeg_quality`; equal seeds give equal results."""
-    quality = stateless_uniform([], seed, min_jpeg_quality, max_jpeg_quality, "int32")
+    qualities = _between(min_jpeg_quality, max_jpeg_quality, 100)
+    quality = stateless_uniform([], seed, *qualities, "int32")
     return adjust_jpeg_quality(image, quality)

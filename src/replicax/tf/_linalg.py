@@ -106,7 +106,7 @@ def l2_normalize(
     xp, x = array(x)
     axes = axes_of(axis if dim is None else dim)
     squares = xp.sum(xp.real(x * xp.conj(x)), axis=axes, keepdims=True)
-    return (x / xp.sqrt(xp.maximum(squares, epsilon))).astype(x.dtype)
+    return x / xp.sqrt(xp.maximum(squares, epsilon))
 
 
 @array_function
@@ -122,6 +122,8 @@ def normalize(
 @array_function
 def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = None) -> Any:
     """The array, scaled down to a norm if its own is larger."""
+    xp, t = array(t)
+    t = t.astype(np.float32) if t.dtype.kind in "iu" else t
     xp, (t, clip_norm) = arrays(t, clip_norm)
     squares = xp.sum(t * t, axis=axes_of(axes), keepdims=True)
     positive = squares > 0
@@ -222,7 +224,14 @@ def diag_part(
 ) -> Any:
     """The diagonal of each matrix, the k-th above the main one."""
     xp, x = array(input)
+    _check_diagonal(k, x)
     return xp.diagonal(x, offset=int(k), axis1=-2, axis2=-1)
+
+
+def _check_diagonal(k: Any, x: Any) -> None:
+    rows, columns = x.shape[-2:]
+    if np.ndim(k) or not -rows < k < columns:
+        raise UsageError.of("k", f"one integer from {1 - rows} to {columns - 1}", k)
 
 
 @array_function
@@ -231,7 +240,11 @@ def set_diag(
 ) -> Any:
     """The matrices with another diagonal, the k-th above the main one."""
     x, values = jnp.asarray(input), jnp.asarray(diagonal)
-    places = np.arange(values.shape[-1])
+    _check_diagonal(k, x)
+    shape = jax.eval_shape(lambda: jnp.diagonal(x, offset=int(k), axis1=-2, axis2=-1)).shape
+    if values.shape != shape:
+        raise UsageError.of("diagonal", f"of shape {shape}", values.shape)
+    places = np.arange(shape[-1])
     return x.at[..., places + max(-int(k), 0), places + max(int(k), 0)].set(values)
 
 
@@ -270,7 +283,8 @@ def det(input: Any, name: str | None = None) -> Any:
 @array_function
 def logdet(matrix: Any, name: str | None = None) -> Any:
     """The logarithm of the determinant of each positive definite matrix."""
-    return jnp.linalg.slogdet(jnp.asarray(matrix))[1]
+    factors = jnp.diagonal(cholesky(matrix), axis1=-2, axis2=-1)
+    return 2 * jnp.sum(jnp.log(factors), axis=-1)
 
 
 @array_function
@@ -313,8 +327,8 @@ def lstsq(
 
 @array_function
 def cholesky(input: Any, name: str | None = None) -> Any:
-    """The lower triangular factor of each positive definite matrix."""
-    return jnp.linalg.cholesky(jnp.asarray(input))
+    """The lower triangular factor of each positive definite matrix, as its lower half gives it."""
+    return jnp.linalg.cholesky(jnp.asarray(input), symmetrize_input=False)
 
 
 @array_function

@@ -119,6 +119,7 @@ def sparse_softmax_cross_entropy_with_logits(
     **Differs from TF:** a class that the logits do not have gives NaN, as on TensorFlow's GPUs.
     """
     labels, logits = jnp.asarray(labels), jnp.asarray(logits)
+    _check_shape("labels", labels, logits.shape[:-1])
     found = jax.nn.log_softmax(logits)
     chosen = jnp.take_along_axis(found, labels[..., None], axis=-1, mode="fill", fill_value=jnp.nan)
     there = (labels >= 0) & (labels < logits.shape[-1])
@@ -132,6 +133,7 @@ def sigmoid_cross_entropy_with_logits(
     """The cross entropy of probabilities and the sigmoid of logits, one for each element."""
     x = jnp.asarray(logits)
     z = jnp.asarray(labels).astype(x.dtype)
+    _check_shape("labels", z, x.shape)
     return jax.nn.relu(x) - x * z + jnp.log1p(jnp.exp(-jnp.abs(x)))
 
 
@@ -142,15 +144,22 @@ def weighted_cross_entropy_with_logits(
     """`sigmoid_cross_entropy_with_logits`, where positive examples count `pos_weight`."""
     x = jnp.asarray(logits)
     z = jnp.asarray(labels).astype(x.dtype)
-    weight = 1 + (pos_weight - 1) * z
+    _check_shape("labels", z, x.shape)
+    weight = 1 + (jnp.asarray(pos_weight) - 1) * z
     return (1 - z) * x + weight * (jnp.log1p(jnp.exp(-jnp.abs(x))) + jax.nn.relu(-x))
+
+
+def _check_shape(name: str, found: Any, shape: Any) -> None:
+    """Refuse what would be broadcast: a loss of (n, 1) logits and n labels would be n × n."""
+    if found.shape != shape:
+        raise UsageError.of(name, f"of shape {tuple(shape)}", tuple(found.shape), "Reshape them.")
 
 
 @array_function
 def l2_loss(t: Any, name: str | None = None) -> Any:
     """Half the sum of the squares."""
     xp, t = array(t)
-    return (xp.sum(t * t) / 2).astype(t.dtype)
+    return xp.sum(t * t) / 2
 
 
 @array_function
@@ -159,6 +168,7 @@ def log_poisson_loss(
 ) -> Any:
     """The negative log-likelihood of counts; the full one has Stirling's term for large ones."""
     c, z = jnp.asarray(log_input), jnp.asarray(targets)
+    _check_shape("targets", z, c.shape)
     found = jnp.exp(c) - z * c
     if not compute_full_loss:
         return found
@@ -183,6 +193,8 @@ def dropout(
     if isinstance(rate, int | float) and not 0 <= rate < 1:
         raise UsageError.of("rate", "at least 0 and less than 1", rate)
     x = jnp.asarray(x)
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise UsageError.of("x", "of a floating-point type", str(x.dtype), "Call `tf.cast`.")
     wanted = x.shape if noise_shape is None else static_shape(noise_shape)
     shape = [x.shape[i] if size is None else size for i, size in enumerate(wanted)]
     kept = jnp.asarray(uniform(shape, seed=seed)) >= rate

@@ -22,7 +22,7 @@ from replicax._core.errors import UsageError
 from replicax._core.tracing import is_inside
 from replicax._keras import _compat
 from replicax._program.capture import CaptureScope, begin_with, keep_while
-from replicax.tf._calls import static_shape
+from replicax.tf._calls import REFUSALS, explain, static_shape
 from replicax.tf._random_streams import as_key, streams
 
 
@@ -78,6 +78,13 @@ def _is_integer(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.integer)
 
 
+def _sizes(shape: Any) -> tuple[int, ...]:
+    found = static_shape(shape)
+    if any(isinstance(size, int) and size < 0 for size in found):
+        raise UsageError.of("shape", "of sizes of at least 0", list(found))
+    return found
+
+
 def _floats(value: Any) -> Any:
     return value if hasattr(value, "shape") else np.asarray(value, np.float32)
 
@@ -86,13 +93,16 @@ def _uniform(
     random: Any, key: Any, shape: Any, minval: Any = 0, maxval: Any = None, dtype: Any = "float32"
 ) -> Any:
     """Numbers from `minval` up to, but without, `maxval`."""
-    dtype, sizes = _kind(dtype), static_shape(shape)
+    dtype, sizes = _kind(dtype), _sizes(shape)
     if not _is_integer(dtype):
         top = 1 if maxval is None else maxval
         drawn = random.uniform(key, sizes, dtype) * (top - minval) + minval
         return drawn.astype(dtype, copy=False)
     if maxval is None:
         raise UsageError(f"`maxval` is missing for random integers of {dtype.name}. Pass it.")
+    known = not isinstance(minval, jax.Array) and not isinstance(maxval, jax.Array)
+    if known and np.any(np.greater_equal(minval, maxval)):
+        raise UsageError.of("minval", f"below maxval={maxval}", minval)
     return random.randint(key, sizes, minval, maxval, dtype)
 
 
@@ -101,7 +111,7 @@ def _normal(
 ) -> Any:
     """Normal numbers."""
     dtype = _kind(dtype)
-    return (random.normal(key, static_shape(shape), dtype) * stddev + mean).astype(dtype)
+    return (random.normal(key, _sizes(shape), dtype) * stddev + mean).astype(dtype)
 
 
 def _truncated_normal(
@@ -109,7 +119,7 @@ def _truncated_normal(
 ) -> Any:
     """Normal numbers, none of them beyond two standard deviations."""
     dtype = _kind(dtype)
-    drawn = random.truncated_normal(key, -2.0, 2.0, static_shape(shape), dtype)
+    drawn = random.truncated_normal(key, -2.0, 2.0, _sizes(shape), dtype)
     return (drawn * stddev + mean).astype(dtype)
 
 
@@ -124,7 +134,7 @@ def _parameterized_truncated_normal(
 ) -> Any:
     """Normal numbers from `minvals` to `maxvals`."""
     low, high = (minvals - means) / stddevs, (maxvals - means) / stddevs
-    drawn = random.truncated_normal(key, low, high, static_shape(shape), np.dtype("float32"))
+    drawn = random.truncated_normal(key, low, high, _sizes(shape), np.dtype("float32"))
     return drawn * stddevs + means
 
 
@@ -133,7 +143,7 @@ def _gamma(
 ) -> Any:
     """Gamma numbers of this whole shape."""
     dtype, beta = _kind(dtype), 1.0 if beta is None else beta
-    drawn = random.gamma(key, _floats(alpha), static_shape(shape), dtype)
+    drawn = random.gamma(key, _floats(alpha), _sizes(shape), dtype)
     return (drawn / _floats(beta)).astype(dtype)
 
 
@@ -141,25 +151,25 @@ def _gamma_of_each(
     random: Any, key: Any, shape: Any, alpha: Any, beta: Any = None, dtype: Any = "float32"
 ) -> Any:
     """Gamma numbers; of the shape `shape` + that of alpha and beta."""
-    sizes = (*static_shape(shape), *np.broadcast_shapes(np.shape(alpha), np.shape(beta or 1)))
+    sizes = (*_sizes(shape), *np.broadcast_shapes(np.shape(alpha), np.shape(beta or 1)))
     return _gamma(random, key, sizes, alpha, beta, dtype)
 
 
 def _poisson(random: Any, key: Any, shape: Any, lam: Any, dtype: Any = "int32") -> Any:
     """Poisson numbers of this whole shape."""
-    return random.poisson(key, _floats(lam), static_shape(shape)).astype(_kind(dtype))
+    return random.poisson(key, _floats(lam), _sizes(shape)).astype(_kind(dtype))
 
 
 def _poisson_of_each(random: Any, key: Any, shape: Any, lam: Any, dtype: Any = "float32") -> Any:
     """Poisson numbers; of the shape `shape` + that of `lam`."""
-    return _poisson(random, key, (*static_shape(shape), *np.shape(lam)), lam, dtype)
+    return _poisson(random, key, (*_sizes(shape), *np.shape(lam)), lam, dtype)
 
 
 def _binomial(
     random: Any, key: Any, shape: Any, counts: Any, probs: Any, output_dtype: Any = "int32"
 ) -> Any:
     """Binomial numbers of this whole shape."""
-    sizes = static_shape(shape)
+    sizes = _sizes(shape)
     counts, probs = (np.broadcast_to(np.float32(one), sizes) for one in (counts, probs))
     return random.binomial(key, counts, probs, sizes).astype(_kind(output_dtype))
 
@@ -167,13 +177,16 @@ def _binomial(
 def _categorical(random: Any, key: Any, logits: Any, num_samples: int, dtype: Any = None) -> Any:
     """Numbers of classes, by unnormalized log-probabilities: `num_samples` for each row."""
     rows = logits if hasattr(logits, "ndim") else np.asarray(logits, np.float32)
+    if rows.ndim != 2:
+        raise UsageError.of("logits", "of shape (rows, classes)", rows.shape)
     drawn = random.categorical(key, rows, shape=(int(num_samples), *rows.shape[:-1]))
     return np.moveaxis(drawn, 0, -1).astype(_kind(dtype or "int64"))
 
 
 def _shuffle(random: Any, key: Any, value: Any) -> Any:
     """The rows in a random order."""
-    return random.permutation(key, value if hasattr(value, "shape") else np.asarray(value))
+    rows = value if hasattr(value, "shape") else np.asarray(value)
+    return random.permutation(key, rows) if rows.ndim else rows  # not the numbers below one
 
 
 # Where the numbers come from.
@@ -240,7 +253,11 @@ def _published(
         given = {source_name: kwargs.pop(source_name)} if source_name in kwargs else {}
         # Arguments beyond the last go along, for Python to refuse.
         own = (*args[:at], *args[at + 1 : end], *args[end + len(unused) :])
-        return get(draw, own, kwargs, *args[at : at + 1], **given)
+        try:
+            return get(draw, own, kwargs, *args[at : at + 1], **given)
+        except REFUSALS as error:
+            explain(error, function, args, kwargs, __file__)
+            raise
 
     function.__name__, function.__qualname__ = name.rpartition(".")[2], name
     same = " Equal seeds give equal results." if get is _from_seed else ""
@@ -396,7 +413,7 @@ class Generator:
     def uniform_full_int(self, shape: Any, dtype: Any = "uint64", name: str | None = None) -> Any:
         """Integers of the whole range of a type."""
         kind = _kind(dtype)
-        bits = jax.random.bits(self._next_key(), static_shape(shape), f"uint{8 * kind.itemsize}")
+        bits = jax.random.bits(self._next_key(), _sizes(shape), f"uint{8 * kind.itemsize}")
         return bits.astype(kind)
 
     def binomial(

@@ -26,7 +26,7 @@ import numpy as np
 from jax.experimental import io_callback
 
 from replicax._core.context import current_frame
-from replicax._core.errors import UnavailableError
+from replicax._core.errors import UnavailableError, UsageError
 from replicax._core.host_calls import is_compiling
 from replicax._keras import _compat
 from replicax._program.capture import CaptureScope, current_recorder
@@ -143,6 +143,8 @@ def _resetting(original: Any) -> Any:
 
 def as_key(words: Any) -> Any:
     """A key for `jax.random`, of two integers, of which 64 bits count; also traced ones."""
+    if np.shape(words) != (2,):
+        raise UsageError.of("seed", "of two integers", words, "Write `seed=[1, 2]`.")
     if isinstance(words, np.ndarray | list | tuple) and not is_compiling(*words):
         words = (np.asarray(words).astype(np.int64) % _WORDS).astype(np.uint32)
     return jax.random.wrap_key_data(jnp.asarray(words).astype(jnp.uint32), impl="threefry2x32")

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
+from replicax._core.errors import UsageError
 from replicax.tf._calls import (
     array,
     array_function,
@@ -141,7 +142,7 @@ def count_nonzero(
 ) -> Any:
     """How many elements are not 0, over axes."""
     xp, x = array(input)
-    found = xp.sum(x != 0, axis=axes_of(axis), keepdims=bool(keepdims))
+    found = xp.sum(x.astype(bool), axis=axes_of(axis), keepdims=bool(keepdims))
     return found.astype(numpy_dtype(dtype, xp))
 
 
@@ -223,6 +224,13 @@ def _sorted(kind: str, reduce: Reduce) -> Callable[..., Any]:
 
     def function(data: Any, segment_ids: Any, name: str | None = None) -> Any:
         ids = concrete(segment_ids, function.__name__)
+        if ids.shape != np.shape(data)[:1] or np.any(np.diff(ids, prepend=0) < 0):
+            raise UsageError.of(
+                "segment_ids",
+                f"{len(data)} numbers from 0 on, in order",
+                ids[:20].tolist(),
+                f"Use `tf.math.unsorted_{function.__name__}`.",
+            )
         return reduce(jnp.asarray(data), ids, int(ids[-1]) + 1 if ids.size else 0)
 
     text = f"For each segment id, the {kind} of the rows that have it."
@@ -293,21 +301,25 @@ def bincount(
     binary_output: bool = False,
 ) -> Any:
     """How often each integer occurs; inside compiled code only if the two lengths are equal."""
+    if axis not in (None, 0, -1):
+        raise UsageError.of("axis", "None, 0 or -1", axis)
     if minlength is not None and minlength == maxlength:
         length = int(minlength)
     else:
         values = concrete(arr, "bincount")
+        if values.min(initial=0) < 0:
+            raise UsageError.of("arr", "integers of at least 0", int(values.min()))
         length = max(int(values.max(initial=-1)) + 1, int(minlength or 0))
         length = length if maxlength is None else min(length, int(maxlength))
     values = jnp.asarray(arr)
-    rows = values.reshape(1, -1) if axis is None else values
+    rows = values if axis == -1 and values.ndim > 1 else values.reshape(1, -1)
     kind = jnp.asarray(weights).dtype if weights is not None else numpy_dtype(dtype, jnp)
     parts = jnp.ones(rows.shape, kind) if weights is None else jnp.asarray(weights)
     # What is too large falls out of the sum.
     count = jax.vmap(lambda part, row: jax.ops.segment_sum(part, row, length))
     found = count(parts.reshape(rows.shape), rows)
     found = (found != 0).astype(kind) if binary_output else found
-    return found[0] if axis is None else found
+    return found if rows is values else found[0]
 
 
 @array_function
@@ -324,10 +336,13 @@ def confusion_matrix(
     In compiled code `num_classes` must be given.
     """
     if num_classes is None:
-        both = (concrete(found, "confusion_matrix") for found in (labels, predictions))
+        both = [concrete(found, "confusion_matrix") for found in (labels, predictions)]
+        if min(found.min(initial=0) for found in both) < 0:
+            raise UsageError("`labels` and `predictions` must be at least 0, but some are below.")
         num_classes = 1 + max(int(found.max(initial=-1)) for found in both)
     number, kind = static_size(num_classes), numpy_dtype(dtype, jnp)
     _, (labels, predictions) = arrays(labels, predictions)
     places = (jnp.asarray(labels).ravel(), jnp.asarray(predictions).ravel())
     counts = 1 if weights is None else jnp.asarray(weights).astype(kind).ravel()
-    return jnp.zeros((number, number), kind).at[places].add(counts)
+    empty = jnp.zeros((number, number), kind)
+    return empty.at[places].add(counts, wrap_negative_indices=False)

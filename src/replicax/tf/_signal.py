@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import max_dim
 
+from replicax._core.errors import UsageError
 from replicax.tf._calls import (
     array,
     array_function,
@@ -94,6 +95,13 @@ def dct(
 ) -> Any:
     """The cosine transform of the last axis, of type 1 to 4; with `n`, of its first numbers."""
     xp, x = array(input)
+    if type not in (1, 2, 3, 4) or norm not in (None, "ortho") or axis not in (-1, x.ndim - 1):
+        raise UsageError(
+            "`type` must be 1 to 4, `norm` None or 'ortho', `axis` the last, got "
+            f"type={type}, norm={norm!r}, axis={axis}."
+        )
+    if type == 1 and norm:
+        raise UsageError.of("norm", "None for type 1", norm)
     if n is not None:
         x = x[..., :n]
         x = xp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, n - x.shape[-1])])
@@ -144,7 +152,10 @@ def frame(
 ) -> Any:
     """Windows of an axis, one every `frame_step` numbers, along an axis before that of a window."""
     xp, x = array(signal)
-    length, step, axis = static_size(frame_length), static_size(frame_step), axis % x.ndim
+    length, step = static_size(frame_length), static_size(frame_step)
+    axis = range(x.ndim)[axis]
+    if min(length, step) < 1:
+        raise UsageError.of("frame_length and frame_step", "at least 1", (length, step))
     size = x.shape[axis]
     count = -(-size // step) if pad_end else max_dim(1 + (size - length) // step, 0)
     if pad_end:
@@ -165,6 +176,8 @@ def overlap_and_add(signal: Any, frame_step: Any, name: str | None = None) -> An
     """The sum of windows, each `frame_step` numbers behind the one before."""
     xp, x = array(signal)
     step, (count, length) = static_size(frame_step), x.shape[-2:]
+    if step < 1:
+        raise UsageError.of("frame_step", "at least 1", step)
     places = _windows(count, length, step)
     found = xp.zeros((*x.shape[:-2], (count - 1) * step + length), x.dtype)
     if xp is jnp:
@@ -274,6 +287,11 @@ def linear_to_mel_weight_matrix(
 ) -> Any:
     """The matrix by which a spectrogram is multiplied to have mel frequencies."""
     bins, edges = static_size(num_spectrogram_bins), (lower_edge_hertz, upper_edge_hertz)
+    if not 0 <= lower_edge_hertz < upper_edge_hertz <= sample_rate / 2 or num_mel_bins < 1:
+        raise UsageError(
+            "`num_mel_bins` must be at least 1, and the edges ascend from 0 to half of "
+            f"sample_rate={sample_rate}, got num_mel_bins={num_mel_bins} and edges {edges}."
+        )
     low, high = (_MEL_SCALE * np.log1p(float(edge) / _MEL_BREAK) for edge in edges)
     between = np.linspace(low, high, static_size(num_mel_bins) + 2)
     lower, center, upper = between[:-2], between[1:-1], between[2:]

@@ -22,8 +22,10 @@ def _each(fn: Callable[[str], Any], value: Any, kind: Any = object) -> Any:
         return value.with_values(_each(fn, value.values, kind))
 
     def one(text: Any) -> Any:
+        if isinstance(text, str):
+            return fn(text)
         if not isinstance(text, bytes):
-            return fn(str(text))
+            raise UsageError.of("input", "of texts", text, "Convert it by `tf.strings.as_string`.")
         found = fn(text.decode(errors="replace"))
         return found.encode() if isinstance(found, str) else found
 
@@ -78,18 +80,25 @@ def strip(input: Any, name: str | None = None) -> Any:
 @in_models
 def length(input: Any, unit: str = "BYTE", name: str | None = None) -> Any:
     """How many bytes, or, with `unit="UTF8_CHAR"`, characters."""
-    characters = unit == "UTF8_CHAR"
+    characters = _is_characters(unit)
     return _each(lambda text: len(text if characters else text.encode()), input, np.int32)
+
+
+def _is_characters(unit: str) -> bool:
+    if unit not in ("BYTE", "UTF8_CHAR"):
+        raise UsageError.of("unit", "'BYTE' or 'UTF8_CHAR'", unit)
+    return unit == "UTF8_CHAR"
 
 
 @in_models
 def substr(input: Any, pos: int, len: int, unit: str = "BYTE", name: str | None = None) -> Any:
-    """`len` bytes from byte `pos` on; characters, with `unit="UTF8_CHAR"`."""
+    """`len` bytes from byte `pos` on, all if it is negative; `unit="UTF8_CHAR"`: characters."""
+    characters, end = _is_characters(unit), len if len >= 0 else None
 
     def part(text: str) -> str:
-        if unit == "UTF8_CHAR":
-            return text[pos:][:len]
-        return text.encode()[pos:][:len].decode(errors="replace")
+        if characters:
+            return text[pos:][:end]
+        return text.encode()[pos:][:end].decode(errors="replace")
 
     return _each(part, input)
 
@@ -101,13 +110,22 @@ def regex_replace(
     """With what fits a pattern replaced; the patterns are those of Python."""
     count = 0 if replace_global else 1
     rewrite = re.sub(r"\\(\d)", r"\\g<\1>", _plain(rewrite))
-    return _each(lambda text: re.sub(_plain(pattern), rewrite, text, count=count), input)
+    found = _pattern(pattern)
+    return _each(lambda text: found.sub(rewrite, text, count=count), input)
+
+
+def _pattern(pattern: Any) -> re.Pattern[str]:
+    try:
+        return re.compile(_plain(pattern))
+    except re.error as error:
+        raise UsageError.of("pattern", f"a regular expression ({error})", pattern) from error
 
 
 @in_models
 def regex_full_match(input: Any, pattern: str, name: str | None = None) -> Any:
     """Whether the whole text fits a pattern of Python."""
-    return _each(lambda text: re.fullmatch(_plain(pattern), text) is not None, input, bool)
+    found = _pattern(pattern)
+    return _each(lambda text: found.fullmatch(text) is not None, input, bool)
 
 
 def split(input: Any, sep: str | None = None, maxsplit: int = -1, name: str | None = None) -> Any:
@@ -157,6 +175,8 @@ def ngrams(
     is_ragged = isinstance(data, RaggedTensor)
     texts = np.asarray(data.values if is_ragged else data, object)
     widths = [ngram_width] if isinstance(ngram_width, int) else list(ngram_width)
+    if min(widths) < 1:
+        raise UsageError.of("ngram_width", "at least 1", ngram_width)
     ends = (pad_values, pad_values) if isinstance(pad_values, str | bytes) else pad_values
     rows = []
     given = data if is_ragged else texts.reshape(-1, texts.shape[-1])
@@ -253,7 +273,11 @@ def to_number(input: Any, out_type: Any = "float32", name: str | None = None) ->
             raise UsageError(f"Cannot convert {text!r} to a number. Take the underscores out.")
         return float(text) if kind.kind == "f" else int(text)
 
-    return _each(number, input, kind)
+    found = _each(number, input)
+    limits = np.iinfo(kind) if kind.kind in "iu" else None
+    if limits and found.size and not limits.min <= found.min() <= found.max() <= limits.max:
+        raise UsageError(f"A text has a number beyond {kind}: {found.tolist()}. Use tf.int64.")
+    return found.astype(kind)
 
 
 def as_string(
@@ -287,6 +311,11 @@ def format(
 
     values = inputs if isinstance(inputs, list | tuple) else [inputs]
     parts = _plain(template).split(placeholder)
+    if len(parts) != len(values) + 1:
+        raise UsageError(
+            f"{template!r} has {len(parts) - 1} times {placeholder!r}, but there are {len(values)} "
+            "`inputs`. Pass a list with a value for each."
+        )
     texts = [
         array_text(ends(array, summarize), array.shape, summarize)
         for array in map(np.asarray, values)
@@ -301,6 +330,8 @@ def to_hash_bucket_fast(input: Any, num_buckets: int, name: str | None = None) -
 
     **Differs from TF:** the numbers are others.
     """
+    if num_buckets < 1:
+        raise UsageError.of("num_buckets", "at least 1", num_buckets)
     return _each(lambda text: zlib.crc32(text.encode()) % num_buckets, input, np.int64)
 
 

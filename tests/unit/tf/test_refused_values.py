@@ -1,0 +1,130 @@
+"""Ordinary mistakes in calls of `replicax.tf`: each is refused, in words that name the mend.
+
+TensorFlow refuses each of them, too; that was observed with TensorFlow 2.21.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import replicax.tf as tf
+from replicax._core.errors import UsageError
+
+IMAGE = np.ones((4, 6, 3), np.float32)
+BATCH = IMAGE[None]
+BOXES = [[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9]]
+FILTERS = np.ones((2, 2, 3, 2), np.float32)
+ROWS = [[1.0, 2.0], [3.0, 4.0]]
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: tf.image.resize(IMAGE, (-1, 2)), "`size`"),
+        (lambda: tf.image.resize(IMAGE, (2.5, 2)), "integers"),
+        (lambda: tf.image.resize(IMAGE, 2), "a height and a width"),
+        (lambda: tf.image.resize_with_crop_or_pad(IMAGE, 0, 5), "at least 1"),
+        (lambda: tf.image.adjust_hue(IMAGE, 3), "-1 to 1"),
+        (lambda: tf.image.adjust_gamma(IMAGE, -1), "`gamma`"),
+        (lambda: tf.image.adjust_jpeg_quality(IMAGE, 200), "0 to 100"),
+        (lambda: tf.image.random_brightness(IMAGE, -0.1), "`max_delta`"),
+        (lambda: tf.image.random_hue(IMAGE, 0.7), "0.5"),
+        (lambda: tf.image.random_contrast(IMAGE, 0.5, 0.2), "range"),
+        (lambda: tf.image.rgb_to_grayscale(IMAGE[..., :2]), "height, width, 3"),
+        (lambda: tf.image.rgb_to_grayscale(np.ones((2, 2, 4), np.float32)), "height, width, 3"),
+        (lambda: tf.image.grayscale_to_rgb(IMAGE), "(…, 1)"),
+        (lambda: tf.image.rgb_to_yuv(np.ones((2, 2, 3), np.uint8)), "convert_image_dtype"),
+        (lambda: tf.image.convert_image_dtype(IMAGE, tf.string), "`dtype`"),
+        (lambda: tf.image.psnr(IMAGE, IMAGE[..., :1], 1.0), "one shape"),
+        (lambda: tf.image.ssim(IMAGE, IMAGE, 1.0), "filter_size"),
+        (lambda: tf.image.sobel_edges(IMAGE), "batch"),
+        (lambda: tf.image.extract_patches(BATCH, [1, 2, 2, 2], [1] * 4, [1] * 4, "VALID"), "sizes"),
+        (lambda: tf.image.crop_and_resize(BATCH, BOXES[:1], [1], [2, 2]), "box_indices"),
+        (lambda: tf.image.crop_and_resize(BATCH, BOXES[:1], [0], [2, 2], "bicubic"), "bilinear"),
+        (lambda: tf.image.non_max_suppression(BOXES, [0.5, 0.6], 2, 1.5), "iou_threshold"),
+        (lambda: tf.image.non_max_suppression(BOXES, [0.5], 2), "one score"),
+        (lambda: tf.io.encode_png(IMAGE * 0.5), "convert_image_dtype"),
+        (lambda: tf.nn.conv2d(BATCH, FILTERS, [1, 2, 2, 2], "SAME"), "channels"),
+        (lambda: tf.nn.conv2d(BATCH, FILTERS, 1, "SAEM"), "'SAME', 'VALID'"),
+        (lambda: tf.nn.conv2d(BATCH, FILTERS[:, :, :2], 1, "SAME"), "divides the channels"),
+        (lambda: tf.nn.conv2d_transpose(BATCH, FILTERS.mT, [1, 99, 9, 2], 2), "output_shape"),
+        (lambda: tf.nn.bias_add(ROWS, [1.0]), "`bias`"),
+        (lambda: tf.nn.dropout([1, 2], 0.5), "tf.cast"),
+        (lambda: tf.nn.depth_to_space(BATCH, 1, "NCHW_VECT_C"), "'NHWC' or 'NCHW'"),
+        (lambda: tf.nn.sigmoid_cross_entropy_with_logits([1.0, 0.0], ROWS), "`labels`"),
+        (lambda: tf.nn.sparse_softmax_cross_entropy_with_logits([0], ROWS), "`labels`"),
+        (lambda: tf.nn.log_poisson_loss([1.0], [1.0, 2.0]), "`targets`"),
+        (lambda: tf.linalg.set_diag(ROWS, [1.0, 2.0, 3.0]), "`diagonal`"),
+        (lambda: tf.linalg.diag_part(ROWS, k=3), "-1 to 1"),
+        (lambda: tf.math.add_n([[1, 2], [3]]), "one shape"),
+        (lambda: tf.math.segment_sum([1, 2, 3], [1, 0, 1]), "unsorted_segment_sum"),
+        (lambda: tf.math.bincount([1, -1, 2]), "`arr`"),
+        (lambda: tf.math.confusion_matrix([0, -1], [1, 1]), "`labels`"),
+        (lambda: tf.reduce_sum([1, 2], axis=0.5), "`axis`"),
+        (lambda: tf.signal.dct([1.0, 2.0], type=5), "`type`"),
+        (lambda: tf.signal.frame([1.0, 2.0], 2, 0), "frame_step"),
+        (lambda: tf.signal.frame([1.0, 2.0], 2, 1, axis=1), "axis=1"),
+        (lambda: tf.signal.linear_to_mel_weight_matrix(upper_edge_hertz=9000.0), "sample_rate"),
+        (lambda: tf.random.uniform([2], 5, 3, tf.int32), "`minval`"),
+        (lambda: tf.random.uniform([-1]), "`shape`"),
+        (lambda: tf.random.categorical([1.0, 2.0], 3), "`logits`"),
+        (lambda: tf.random.stateless_uniform([2], 1), "`seed`"),
+        (lambda: tf.strings.strip(None), "as_string"),
+        (lambda: tf.strings.length("a", unit="CHAR"), "UTF8_CHAR"),
+        (lambda: tf.strings.to_number("99999999999", tf.int32), "tf.int64"),
+        (lambda: tf.strings.regex_replace("a", "(", ""), "`pattern`"),
+        (lambda: tf.strings.ngrams(["a", "b"], 0), "`ngram_width`"),
+        (lambda: tf.strings.format("{} {}", 1), "inputs"),
+    ],
+)
+def test_what_would_give_wrong_numbers_is_refused(call, named):
+    with pytest.raises(UsageError) as caught:
+        call()
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "shown"),
+    [
+        (lambda: tf.linalg.inv(tf.ones([2, 3])), "`inv(float32[2, 3])`"),
+        (lambda: tf.matmul(tf.ones([2, 3]), tf.ones([2, 3])), "`matmul(float32[2, 3], float32"),
+        (lambda: tf.reduce_sum([1, 2], axis=1), "`reduce_sum([1, 2], axis=1)`"),
+        (lambda: tf.concat([tf.ones([2, 2]), tf.ones([3, 3])], 0), "[float32[2, 2], float32[3, 3]]"),
+        (lambda: tf.random.normal([2], dtype=tf.int32), "`normal([2], dtype=tf.int32)`"),
+    ],
+)
+def test_a_refusal_by_jax_or_numpy_names_the_call(call, shown):
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        call()
+    assert isinstance(caught.value, UsageError)
+    assert shown in str(caught.value)
+    assert caught.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("call", [tf.nn.relu, tf.random.uniform, tf.image.flip_up_down])
+def test_a_missing_argument_is_a_type_error(call):
+    with pytest.raises(TypeError):
+        call()
+
+
+def test_values_that_were_wrong():
+    """The expected numbers are TensorFlow's, where it takes these arguments."""
+    assert np.isnan(tf.linalg.logdet([[1.0, 2.0], [3.0, 4.0]]))
+    assert tf.linalg.cholesky([[4.0, 9.0], [2.0, 5.0]]).numpy().tolist() == [[2, 0], [1, 2]]
+    assert tf.clip_by_value([1.0, 5.0], 3.0, 2.0).numpy().tolist() == [3, 3]
+    assert tf.math.bincount([[1, 1], [2, 0]], axis=0).numpy().tolist() == [1, 2, 1]
+    assert int(tf.math.count_nonzero(["a", ""])) == 1
+    assert tf.strings.substr("hello", 1, -1).item() == "ello"
+    assert int(tf.random.shuffle(5)) == 5
+    hsv = tf.image.rgb_to_hsv(np.array([[[0, 1, 2]]], np.uint8))
+    np.testing.assert_allclose(hsv, [[[7 / 12, 1, 2]]], rtol=1e-6)
+    places, scores = tf.image.non_max_suppression_with_scores(
+        BOXES, [0.5, 0.6], 2, soft_nms_sigma=0.5
+    )
+    assert places.numpy().tolist() == [1, 0]
+    np.testing.assert_allclose(scores, [0.6, 0.222429], rtol=1e-5)
+    # Of integers, which TensorFlow refuses.
+    np.testing.assert_allclose(tf.nn.l2_normalize([3, 4]), [0.6, 0.8], rtol=1e-6)
+    np.testing.assert_allclose(tf.clip_by_norm([3, 4], 1), [0.6, 0.8], rtol=1e-6)
+    assert float(tf.nn.l2_loss([3, 4])) == 12.5
