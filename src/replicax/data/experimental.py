@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from replicax.data._formats import tfrecord
 from replicax.data._node import INFINITE_CARDINALITY as INFINITE_CARDINALITY
@@ -15,6 +14,9 @@ from replicax.data._options import DistributeOptions as DistributeOptions
 from replicax.data._options import ThreadingOptions as ThreadingOptions
 from replicax.data._readers import CsvDataset as CsvDataset
 from replicax.data._readers import make_csv_dataset as make_csv_dataset
+
+if TYPE_CHECKING:
+    import os
 
 
 @final

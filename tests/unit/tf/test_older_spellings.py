@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import keras
 import numpy as np
 import pytest
@@ -53,6 +54,35 @@ def test_the_learning_rate_has_its_older_name():
     assert float(optimizer.lr) == 0.5
     optimizer.lr = 0.25
     assert float(optimizer.learning_rate) == 0.25
+
+
+def test_variables_of_an_optimizer_may_be_called():
+    optimizer = tf.keras.optimizers.Adam()
+    for one in (optimizer, tf.keras.mixed_precision.LossScaleOptimizer(optimizer)):
+        one.build([tf.Variable(1.0)])
+        assert list(map(id, one.variables())) == list(map(id, one.variables))
+        assert len(jax.tree.leaves([v.value for v in one.variables])) == len(one.variables)
+        assert jax.tree.leaves(one.variables) == one.variables
+
+
+def test_layers_take_arguments_by_position_and_models_none():
+    class Frozen(tf.keras.layers.Layer):
+        def __init__(self, *args):
+            super().__init__(*args)
+
+    class Network(tf.keras.Model):
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.dense = tf.keras.layers.Dense(1)
+
+        def call(self, x):
+            return self.dense(x)
+
+    layer = Frozen(False, "frozen", "float16")
+    assert (layer.trainable, layer.name, layer.dtype) == (False, "frozen", "float16")
+    with pytest.raises(UsageError, match="trainable"):
+        Frozen({})
+    assert Network((None, 3))(tf.ones((2, 3))).shape == (2, 1)
 
 
 def test_layers_say_their_shapes():

@@ -94,8 +94,17 @@ def _with_any_name(
         self.name = name
 
 
-def _with_first_weights(method: Callable[..., Any], self: Any, /, **options: Any) -> None:
-    """The `__init__` of layers, with `weights` and `batch_input_shape`."""
+def _with_first_weights(
+    method: Callable[..., Any], self: Any, /, *args: Any, **options: Any
+) -> None:
+    """The `__init__` of layers, with `weights` and `batch_input_shape`, and by Keras 2's positions.
+
+    A model takes no notice of what it is given by position, as in Keras 2.
+    """
+    if args and not isinstance(self, keras.Model):
+        if not isinstance(args[0], bool):
+            raise UsageError.of("trainable", "True or False", args[0])
+        options |= dict(zip(("trainable", "name", "dtype"), args, strict=False))
     weights = options.pop("weights", None)
     batch_shape = options.pop("batch_input_shape", None)
     method(self, **options)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, final
 
+import jax
 import keras
 import numpy as np
 
@@ -67,6 +68,9 @@ def install() -> None:
     _add(optimizer, "get_weights", lambda self: [np.asarray(v.value) for v in self.variables])
     _add(optimizer, "set_weights", _set_weights)
     _add(optimizer, "weights", property(lambda self: self.variables))
+    jax.tree_util.register_pytree_node(_Variables, lambda held: (held, None), _Variables.of)
+    for owner in (optimizer, _compat.LossScaleOptimizer):
+        owner.variables = property(functools.partial(_callable, owner.variables.fget))
     _add(optimizer, "get_slot", _get_slot)
     _add(optimizer, "get_slot_names", _get_slot_names)
     # Gradients are scaled back when they are applied.
@@ -160,6 +164,22 @@ class _OlderLearningRate:
             optimizer.learning_rate = value
         else:
             vars(optimizer)["lr"] = value
+
+
+@final
+class _Variables(list[Any]):
+    """The variables of an optimizer; Keras 2 has a method in their place, and both work."""
+
+    def __call__(self) -> list[Any]:
+        return self
+
+    @classmethod
+    def of(cls, _: None, held: Any) -> list[Any]:
+        return cls(held)
+
+
+def _callable(variables: Callable[[Any], list[Any]], optimizer: Any) -> list[Any]:
+    return _Variables(variables(optimizer))
 
 
 @final
