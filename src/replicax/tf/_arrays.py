@@ -181,7 +181,10 @@ def split(
 def tile(input: Any, multiples: Any, name: str | None = None) -> Any:
     """An array repeated as often along each axis."""
     xp, x = array(input)
-    return xp.tile(x, static_shape(multiples))
+    counts = static_shape(multiples)
+    if len(counts) != x.ndim or any(isinstance(n, int) and n < 0 for n in counts):
+        raise UsageError.of("multiples", f"{x.ndim} integers of at least 0", list(counts))
+    return xp.tile(x, counts)
 
 
 @array_function
@@ -211,6 +214,12 @@ def pad(
         return xp.pad(x, widths, mode="constant", constant_values=constant_values)
     if mode.upper() not in ("REFLECT", "SYMMETRIC"):
         raise UsageError.of("mode", '"CONSTANT", "REFLECT" or "SYMMETRIC"', mode)
+    short = 1 if mode.upper() == "REFLECT" else 0
+    if any(max(pair) > old - short for pair, old in zip(widths, x.shape, strict=False)):
+        raise UsageError(
+            f"Cannot pad shape {tuple(x.shape)} by {widths} with mode={mode!r}: a mirror image has "
+            "no more elements than the array. Pad several times."
+        )
     return xp.pad(x, widths, mode=mode.lower())
 
 
@@ -225,6 +234,8 @@ def reverse(tensor: Any, axis: Any, name: str | None = None) -> Any:
 def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Any:
     """The elements moved along axes, those from the end to the start."""
     xp, x = array(input)
+    if np.shape(shift) != np.shape(axis):
+        raise UsageError("`shift` and `axis` of `tf.roll` must have one length.")
     if isinstance(shift, list | tuple | Tracer):
         xp, (x, shift) = apart(x, shift)
         return xp.roll(x, shift, axes_of(axis))
@@ -269,6 +280,8 @@ def ones(shape: Any, dtype: Any = float32, name: str | None = None) -> Any:
 def fill(dims: Any, value: Any, name: str | None = None) -> Any:
     """An array of one number or text, in its type."""
     _, value = array(value)
+    if value.ndim:
+        raise UsageError.of("value", "one number or text", f"shape {value.shape}")
     counts = isinstance(value, jax.Array) or value.dtype == object
     xp = numpy_or_jax(*([value] if counts else []))
     return xp.full(static_shape(dims), value, value.dtype)

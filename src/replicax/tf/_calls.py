@@ -331,7 +331,12 @@ def of_python(value: Any) -> np.ndarray:
             "for example with `keras.utils.pad_sequences`."
         ) from error
     if found.dtype.kind in "US":
-        return np.asarray(value, object)
+        found = np.asarray(value, object)
+        if not all(isinstance(one, str | bytes) for one in found.flat):
+            raise UsageError(f"Cannot make one array of texts and numbers: {reprlib.repr(value)}.")
+        return found
+    if found.dtype.kind == "O":
+        raise UsageError(f"No type of 64 bits holds all of {reprlib.repr(value)}.")
     if found.dtype.kind == "f":
         with np.errstate(over="ignore"):  # allowed for 64 bits only, see `fitting`
             return fitting(found).astype(np.float32)

@@ -165,6 +165,11 @@ _BY_NUMBER: dict[int, DType] = dict(zip(_NUMBERS, _KNOWN, strict=True))
 _BY_TYPE = {float: float32, builtins.bool: bool, object: string, str: string, bytes: string}
 
 
+@final
+class NoSuchType(UsageError, TypeError):
+    """A `UsageError` as TensorFlow raises it for an unknown type."""
+
+
 def as_dtype(type_value: Any) -> DType:
     """The `DType` that a name, a type of NumPy, JAX or Python, or a `DType` means.
 
@@ -192,7 +197,7 @@ def as_dtype(type_value: Any) -> DType:
         name = getattr(kept, "name", "")
         found = string if getattr(kept, "kind", "") in ("U", "S", "T") else _BY_NAME.get(name)
     if found is None:
-        raise TypeError(
+        raise NoSuchType(
             f"No dtype {type_value!r} here.{did_you_mean(type_value, _BY_NAME)} Use one of "
             'tf.dtypes, such as tf.float32, or its name, "float32".'
         )

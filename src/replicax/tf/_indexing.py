@@ -45,7 +45,7 @@ def gather(
 
     **Differs from TF:** an index that is not there gives NaN, or for integers the smallest number,
     where TensorFlow raises an error or gives 0; compiled code cannot raise one. Of NumPy arrays
-    it raises an IndexError.
+    it is an error. A negative index counts from the end.
     """
     xp, (params, indices) = apart(params, indices)
     batch = batch_dims + (indices.ndim if batch_dims < 0 else 0)
@@ -76,12 +76,14 @@ def gather_nd(
 ) -> Any:
     """The elements, or the parts, at the places that the last axis of the indices names.
 
-    **Differs from TF:** a place that is not there gives the nearest one; of NumPy arrays it raises
-    an IndexError.
+    **Differs from TF:** a place that is not there gives what it does in `gather`.
     """
     xp, (params, indices) = apart(params, indices)
     if not batch_dims:
-        return params[_places(xp, indices)]
+        places = _places(xp, indices)
+        if xp is np:
+            return params[places]
+        return params.at[places].get(mode="fill", wrap_negative_indices=False)
     of_one = functools.partial(gather_nd, batch_dims=batch_dims - 1)
     return _of_each(xp, of_one, params, indices)
 
@@ -94,7 +96,10 @@ def _places(xp: Any, indices: Any) -> tuple[Any, ...]:
 def scatter_nd(
     indices: Any, updates: Any, shape: Any, bad_indices_policy: str = "", name: str | None = None
 ) -> Any:
-    """Zeros, with updates added at the places that the last axis of the indices names."""
+    """Zeros, with updates added at the places that the last axis of the indices names.
+
+    **Differs from TF:** updates of places that are not there are dropped, as on TensorFlow's GPUs.
+    """
     if isinstance(updates, Unwritten):
         return np.zeros(static_shape(shape), updates.dtype)
     xp, (updates, indices) = apart(updates, indices)
@@ -108,11 +113,16 @@ def _scattered(tensor: Any, indices: Any, updates: Any, how: str) -> Any:
         return _unwritten(tensor, indices.size, how)
     xp, (tensor, indices, updates) = apart(tensor, indices, updates)
     places = _places(xp, indices)
+    shape = (*indices.shape[:-1], *tensor.shape[len(places) :])
+    if updates.ndim and updates.shape != shape:
+        raise UsageError.of("updates", f"of shape {shape}", updates.shape)
+    if updates.dtype.kind == "f" and tensor.dtype.kind in "iu":
+        raise UsageError.of("updates", f"of type {tensor.dtype}", str(updates.dtype))
     updates = updates.astype(tensor.dtype)
     if how == "subtract":  # the passes over compiled steps know "scatter-add" only
         how, updates = "add", -updates
     if xp is jnp:
-        return getattr(tensor.at[places], how)(updates)
+        return getattr(tensor.at[places], how)(updates, wrap_negative_indices=False)
     found = np.array(tensor)
     if how == "set":
         found[places] = updates
@@ -178,6 +188,8 @@ def boolean_mask(
     xp, x = array(tensor)
     chosen = concrete(mask, "boolean_mask")
     axis = int(axis or 0)
+    if chosen.shape != x.shape[axis : axis + chosen.ndim]:
+        raise UsageError.of("mask", f"of a shape that {x.shape} has from axis {axis}", chosen.shape)
     rows = x.reshape(*x.shape[:axis], chosen.size, *x.shape[axis + chosen.ndim :])
     return xp.take(rows, np.flatnonzero(chosen), axis=axis)
 
@@ -215,7 +227,14 @@ def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Any:
         lengths = [x.shape[i] if wish == -1 else wish for i, wish in enumerate(sizes)]
         return jax.lax.dynamic_slice(x, starts, lengths)
     starts = static_shape(starts)
-    pairs = zip(starts, sizes, strict=True)
+    pairs = [*zip(starts, sizes, strict=True)]
+    ends = [old if n == -1 else a + n for (a, n), old in zip(pairs, x.shape, strict=False)]
+    inside = all(0 <= a <= b <= old for a, b, old in zip(starts, ends, x.shape, strict=False))
+    if len(pairs) != x.ndim or not inside:
+        raise UsageError(
+            f"A slice from {list(starts)} of size {list(sizes)} is not inside an array of shape "
+            f"{tuple(x.shape)}. Both need a number for each axis."
+        )
     return x[tuple(builtins.slice(a, None if n == -1 else a + n) for a, n in pairs)]
 
 

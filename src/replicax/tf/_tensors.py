@@ -111,9 +111,15 @@ def _as_tensor(value: Any, dtype: Any) -> Any:
     if isinstance(value, jax.Array | Tracer):
         return value if dtype is None else value.astype(numpy_dtype(dtype, jnp))
     if not isinstance(value, np.ndarray | np.generic) and not is_python(value):
+        if value is None:
+            raise UsageError("Cannot make a tensor of None. Pass a number, a text or an array.")
         found = array(value)[1]  # a variable, or a list in which there are arrays
         return found if dtype is None else found.astype(numpy_dtype(dtype, jnp))
     held = value if hasattr(value, "dtype") else of_python(value)
+    if dtype is not None and held is not value and held.dtype.kind == "f":
+        wanted = np.dtype(numpy_dtype(dtype))
+        if wanted.kind in "iu" and np.any(held != np.trunc(held)):
+            raise UsageError.of("value", f"of integers for {wanted}", value, "Call `tf.cast`.")
     if dtype is not None:
         held = np.asarray(value if held.dtype != object else held).astype(numpy_dtype(dtype))
     if held.dtype.kind in "OSU" or is_inside():

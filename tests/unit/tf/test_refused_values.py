@@ -70,6 +70,18 @@ ROWS = [[1.0, 2.0], [3.0, 4.0]]
         (lambda: tf.random.uniform([-1]), "`shape`"),
         (lambda: tf.random.categorical([1.0, 2.0], 3), "`logits`"),
         (lambda: tf.random.stateless_uniform([2], 1), "`seed`"),
+        (lambda: tf.slice([1, 2, 3], [1], [5]), "inside"),
+        (lambda: tf.pad([1, 2], [[3, 3]], "REFLECT"), "mirror"),
+        (lambda: tf.tile([1, 2], [2, 2]), "`multiples`"),
+        (lambda: tf.roll([1, 2, 3], [1, 1], [0]), "one length"),
+        (lambda: tf.fill([2], [1, 2]), "`value`"),
+        (lambda: tf.boolean_mask(tf.ones([3, 2]), [[True] * 3] * 2), "`mask`"),
+        (lambda: tf.scatter_nd([[1], [2]], [1], [3]), "`updates`"),
+        (lambda: tf.tensor_scatter_nd_update([1, 2], [[0]], [9.5]), "`updates`"),
+        (lambda: tf.constant([1.5], dtype=tf.int32), "tf.cast"),
+        (lambda: tf.constant([1, "a"]), "texts and numbers"),
+        (lambda: tf.constant(2**70), "64 bits"),
+        (lambda: tf.convert_to_tensor(None), "None"),
         (lambda: tf.strings.strip(None), "as_string"),
         (lambda: tf.strings.length("a", unit="CHAR"), "UTF8_CHAR"),
         (lambda: tf.strings.to_number("99999999999", tf.int32), "tf.int64"),
@@ -90,7 +102,10 @@ def test_what_would_give_wrong_numbers_is_refused(call, named):
         (lambda: tf.linalg.inv(tf.ones([2, 3])), "`inv(float32[2, 3])`"),
         (lambda: tf.matmul(tf.ones([2, 3]), tf.ones([2, 3])), "`matmul(float32[2, 3], float32"),
         (lambda: tf.reduce_sum([1, 2], axis=1), "`reduce_sum([1, 2], axis=1)`"),
-        (lambda: tf.concat([tf.ones([2, 2]), tf.ones([3, 3])], 0), "[float32[2, 2], float32[3, 3]]"),
+        (
+            lambda: tf.concat([tf.ones([2, 2]), tf.ones([3, 3])], 0),
+            "[float32[2, 2], float32[3, 3]]",
+        ),
         (lambda: tf.random.normal([2], dtype=tf.int32), "`normal([2], dtype=tf.int32)`"),
     ],
 )
@@ -117,6 +132,8 @@ def test_values_that_were_wrong():
     assert int(tf.math.count_nonzero(["a", ""])) == 1
     assert tf.strings.substr("hello", 1, -1).item() == "ello"
     assert int(tf.random.shuffle(5)) == 5
+    assert np.isnan(tf.gather_nd(tf.ones([2, 2]), [[0, 2], [0, -1]])).all()
+    assert tf.scatter_nd([[1], [-1]], tf.constant([1, 2]), [3]).numpy().tolist() == [0, 1, 0]
     hsv = tf.image.rgb_to_hsv(np.array([[[0, 1, 2]]], np.uint8))
     np.testing.assert_allclose(hsv, [[[7 / 12, 1, 2]]], rtol=1e-6)
     places, scores = tf.image.non_max_suppression_with_scores(
