@@ -271,13 +271,12 @@ def to_number(input: Any, out_type: Any = "float32", name: str | None = None) ->
     def number(text: str) -> float:
         if "_" in text:  # which Python reads
             raise UsageError(f"Cannot convert {text!r} to a number. Take the underscores out.")
-        return float(text) if kind.kind == "f" else int(text)
+        found = float(text) if kind.kind == "f" else int(text)
+        if kind.kind in "iu" and not np.iinfo(kind).min <= found <= np.iinfo(kind).max:
+            raise UsageError(f"Cannot convert {text!r} to {kind}. Pass `out_type=tf.int64`.")
+        return found
 
-    found = _each(number, input)
-    limits = np.iinfo(kind) if kind.kind in "iu" else None
-    if limits and found.size and not limits.min <= found.min() <= found.max() <= limits.max:
-        raise UsageError(f"A text has a number beyond {kind}: {found.tolist()}. Use tf.int64.")
-    return found.astype(kind)
+    return _each(number, input, kind)
 
 
 def as_string(
