@@ -353,16 +353,16 @@ def test_a_variable_stays_a_weight_while_an_attribute_holds_it():
             self.size = shape[-1]
 
     layer = Layer()
-    names = {"private", "public", "first", "second"}
+    names = {"private:0", "public:0", "first:0", "second:0"}
     assert {weight.name for weight in layer.weights} == names
     layer.another = tf.Variable([6.0], name="fifth")
     layer.another = tf.Variable([7.0], name="another")
-    names.add("another")
+    names.add("another:0")
     layer.places = {1: 2, "a": 3}
     layer.build((None, 1))
     layer.scale, layer._scale = layer._scale, layer.scale
     layer.part = tf.Variable([5.0], name="third")
-    assert {weight.name for weight in layer.weights} == names | {"third"}
+    assert {weight.name for weight in layer.weights} == names | {"third:0"}
 
 
 def test_a_lambda_layer_finds_its_shape_with_sizes_unknown():
