@@ -234,7 +234,8 @@ def reverse(tensor: Any, axis: Any, name: str | None = None) -> Any:
 def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Any:
     """The elements moved along axes, those from the end to the start."""
     xp, x = array(input)
-    if np.shape(shift) != np.shape(axis):
+    given = (shift, axis)  # lists may hold numbers that compiled code computes
+    if len({(len(one),) if isinstance(one, list | tuple) else np.shape(one) for one in given}) > 1:
         raise UsageError("`shift` and `axis` of `tf.roll` must have one length.")
     if isinstance(shift, list | tuple | Tracer):
         xp, (x, shift) = apart(x, shift)
