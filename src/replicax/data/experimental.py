@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from replicax.data._formats import tfrecord
 from replicax.data._node import INFINITE_CARDINALITY as INFINITE_CARDINALITY
@@ -14,9 +14,6 @@ from replicax.data._options import DistributeOptions as DistributeOptions
 from replicax.data._options import ThreadingOptions as ThreadingOptions
 from replicax.data._readers import CsvDataset as CsvDataset
 from replicax.data._readers import make_csv_dataset as make_csv_dataset
-
-if TYPE_CHECKING:
-    import os
 
 
 @final
@@ -39,9 +36,7 @@ class TFRecordWriter:
         [b'a', b'b']
     """
 
-    def __init__(
-        self, filename: str | os.PathLike[str], compression_type: str | None = None
-    ) -> None:
+    def __init__(self, filename: Any, compression_type: str | None = None) -> None:
         self._filename, self._compression_type = filename, compression_type
 
     def write(self, dataset: Any) -> None:
