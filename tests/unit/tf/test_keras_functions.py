@@ -90,3 +90,18 @@ def test_open_sizes_of_a_variable_are_those_of_its_value(shape):
     variable = tf.Variable(X, shape=shape, validate_shape=False)
     assert variable.shape == (2, 2)
     assert variable.assign(2 * X).numpy().tolist() == [[2.0, 4.0], [6.0, 8.0]]
+
+
+def test_an_optimizer_names_its_variables_by_those_of_a_layer():
+    class Scale(tf.keras.layers.Layer):
+        def build(self, shape):
+            self.factor = tf.Variable(tf.ones([2, 2]), name="factor")
+
+        def call(self, x):
+            return x @ self.factor
+
+    model = tf.keras.Sequential([tf.keras.Input((2,)), Scale(name="scale")])
+    assert model.weights[0].name == "sequential/scale/factor:0"
+    model.compile(tf.keras.optimizers.Adafactor(), "mse")
+    model.fit(np.ones((2, 2)), np.zeros((2, 2)), verbose=0)
+    assert len(model.optimizer.variables) > 2

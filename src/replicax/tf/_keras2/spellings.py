@@ -78,6 +78,7 @@ def install() -> None:
     _add(_compat.LossScaleOptimizer, "get_unscaled_gradients", _unscaled_gradients)
     around(optimizer, "apply_gradients", _summed_already)
     around(optimizer, "__init__", _older_optimizer)
+    around(keras.optimizers.Adafactor, "build", _by_names_of_keras)
     around(_compat.Trainer, "compute_loss", _flat_targets)
     around(_compat.Trainer, "compile", _metrics_of_each_output)
     layer: Any = keras.Layer
@@ -195,6 +196,15 @@ class _ShapeOf:
         if _HIDDEN in vars(layer):
             raise AttributeError(f"{self._end}_shape")
         return keras.tree.map_structure(lambda x: tuple(x.shape), getattr(layer, self._end))
+
+
+def _by_names_of_keras(method: Callable[..., Any], *args: Any) -> None:
+    """Make slots that are named as their variables; Keras refuses paths for names."""
+    before, seams.speaks_tensorflow = seams.speaks_tensorflow, False
+    try:
+        method(*args)
+    finally:
+        seams.speaks_tensorflow = before
 
 
 def _without_shapes(method: Callable[..., Any], self: Any, /) -> None:
