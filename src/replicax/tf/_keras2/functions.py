@@ -33,7 +33,7 @@ def _recorded(compute: Callable[..., Any]) -> Callable[..., Any]:
             return compute(*args, **options)
 
         def whole() -> Any:  # JAX keeps the trace of a function that it was given before
-            given = keras.tree.map_structure(_anew, (args, options))
+            given: Any = keras.tree.map_structure(_anew, (args, options))
             return compute(*given[0], **given[1])
 
         def build() -> Any:

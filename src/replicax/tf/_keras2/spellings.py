@@ -69,7 +69,8 @@ def install() -> None:
     _add(optimizer, "set_weights", _set_weights)
     _add(optimizer, "weights", property(lambda self: self.variables))
     jax.tree_util.register_pytree_node(_Variables, lambda held: (held, None), _Variables.of)
-    for owner in (optimizer, _compat.LossScaleOptimizer):
+    scaling: Any = _compat.LossScaleOptimizer
+    for owner in (optimizer, scaling):
         owner.variables = property(functools.partial(_callable, owner.variables.fget))
     _add(optimizer, "get_slot", _get_slot)
     _add(optimizer, "get_slot_names", _get_slot_names)
@@ -175,11 +176,11 @@ class _Variables(list[Any]):
         return self
 
     @classmethod
-    def of(cls, _: None, held: Any) -> list[Any]:
+    def of(cls, _: Any, held: Any) -> list[Any]:
         return cls(held)
 
 
-def _callable(variables: Callable[[Any], list[Any]], optimizer: Any) -> list[Any]:
+def _callable(variables: Any, optimizer: Any) -> list[Any]:
     return _Variables(variables(optimizer))
 
 
