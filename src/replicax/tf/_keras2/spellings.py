@@ -176,7 +176,7 @@ class _Variables(list[Any]):
         return self
 
     @classmethod
-    def of(cls, _: Any, held: Any) -> list[Any]:
+    def of(cls, _: Any, held: Any) -> Any:
         return cls(held)
 
 
