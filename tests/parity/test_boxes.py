@@ -27,6 +27,7 @@ def test_boxes_that_overlap_a_better_one_are_left_out():
     assert i.non_max_suppression(BOXES, SCORES, 3).tolist() == [3, 0, 5]
     assert i.non_max_suppression(BOXES, SCORES, 2).tolist() == [3, 0]
     assert i.non_max_suppression(BOXES, SCORES, 30, score_threshold=0.4).tolist() == [3, 0]
+    assert i.non_max_suppression(np.zeros((0, 4)), np.zeros(0), 3).tolist() == []
     compiled = rx.function(lambda b, s: i.non_max_suppression_padded(b, s, 5))
     places, count = compiled(BOXES, SCORES)
     assert places.tolist() == [3, 0, 5, 0, 0] and int(count) == 3

@@ -281,8 +281,9 @@ def ones(shape: Any, dtype: Any = float32, name: str | None = None) -> Any:
 def fill(dims: Any, value: Any, name: str | None = None) -> Any:
     """An array of one number or text, in its type."""
     _, value = array(value)
-    if value.ndim:
+    if value.size != 1:
         raise UsageError.of("value", "one number or text", f"shape {value.shape}")
+    value = value.reshape(())
     counts = isinstance(value, jax.Array) or value.dtype == object
     xp = numpy_or_jax(*([value] if counts else []))
     return xp.full(static_shape(dims), value, value.dtype)

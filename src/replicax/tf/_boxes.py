@@ -61,6 +61,8 @@ def _chosen(
         raise UsageError.of("max_output_size", "at least 0", count)
     if isinstance(most_shared, int | float) and not 0 <= most_shared <= 1:
         raise UsageError.of("iou_threshold", "from 0 to 1", most_shared)
+    if not scores.size:
+        return jnp.zeros(count, jnp.int32), jnp.zeros(count, scores.dtype), jnp.int32(0)
     # Soft suppression lowers the scores of what overlaps.
     scale = jnp.where(jnp.asarray(sigma) > 0, -0.5 / jnp.maximum(sigma, 1e-30), 0.0)
 

@@ -250,13 +250,13 @@ def _check_offsets(down: Any, along: Any, lowest: int, rightmost: int) -> None:
         assert_less_equal(offset, last, "The window is not inside the image")
 
 
-def images_of(image: Any, *, channels: int | None = None) -> tuple[Any, Any]:
-    """An image or a batch as an array with so many channels, and the module that computes."""
+def images_of(image: Any) -> tuple[Any, Any]:
+    """An image or a batch of images as an array, and the module that computes."""
     found = array_of(image)
-    if found.ndim not in (3, 4) or found.shape[-1] != (channels or found.shape[-1]):
+    if found.ndim not in (3, 4):
         raise UsageError(
-            f"Images must have shape (height, width, {channels or 'channels'}), or with a batch "
-            f"axis before, got {tuple(found.shape)}. Add a missing axis with `image[..., None]`."
+            "Images must have shape (height, width, channels), or with a batch axis before, got "
+            f"{tuple(found.shape)}. Add a missing axis with `image[..., None]`."
         )
     numpy = numpy_or_jax(found)
     return (found.view(np.ndarray) if numpy is np else found), numpy

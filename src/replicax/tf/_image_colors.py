@@ -28,7 +28,6 @@ from replicax.tf._calls import (
     published,
 )
 from replicax.tf._files import decode_jpeg, encode_jpeg
-from replicax.tf._image import images_of
 from replicax.tf._random import stateless_uniform, uniform
 
 _FLOAT32 = np.dtype(np.float32)
@@ -134,7 +133,7 @@ def adjust_gamma(image: Any, gamma: float = 1, gain: float = 1) -> Any:
 @in_models
 def adjust_saturation(image: Any, saturation_factor: Any, name: str | None = None) -> Any:
     """The strength of the colors times a factor."""
-    images_of(image, channels=3)
+    _check_colors(image)
 
     def change(x: Any, numpy: Any) -> Any:
         planes, low, value = _planes(x, numpy)
@@ -149,7 +148,7 @@ def adjust_saturation(image: Any, saturation_factor: Any, name: str | None = Non
 @in_models
 def adjust_hue(image: Any, delta: Any, name: str | None = None) -> Any:
     """Other colors: `delta` is a part of the circle, from -1 to 1."""
-    images_of(image, channels=3)
+    _check_colors(image)
     _check(delta, -1, 1, "delta")
 
     def change(x: Any, numpy: Any) -> Any:
@@ -181,11 +180,17 @@ def hsv_to_rgb(images: Any, name: str | None = None) -> Any:
     return hosted(_image(_of_hue(hue * 6, value - spread, spread, numpy), images, numpy))
 
 
-def _colors(image: Any) -> tuple[Any, Any]:
-    """Three colors of each pixel, integers as float32, and the module that computes."""
-    xp, x = array(image)
+def _check_colors(images: Any) -> tuple[Any, Any]:
+    """The module that computes, and an array whose last axis has three colors."""
+    xp, x = array(images)
     if x.shape[-1:] != (3,):
         raise UsageError.of("images", "of shape (…, 3)", tuple(x.shape))
+    return xp, x
+
+
+def _colors(image: Any) -> tuple[Any, Any]:
+    """Three colors of each pixel, integers as float32, and the module that computes."""
+    xp, x = _check_colors(image)
     return (x.astype(np.float32) if _is_whole(np.dtype(x.dtype)) else x), xp
 
 
@@ -243,7 +248,7 @@ def _image(planes: Any, like: Any, numpy: Any) -> Any:
 @in_models
 def rgb_to_grayscale(images: Any, name: str | None = None) -> Any:
     """One channel, as bright as the three look."""
-    images_of(images, channels=3)
+    _check_colors(images)
 
     def change(x: Any, numpy: Any) -> Any:
         red, green, blue = (x[..., i, None] * x.dtype.type(_GRAY[i]) for i in range(3))

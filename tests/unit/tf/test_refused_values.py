@@ -31,8 +31,8 @@ ROWS = [[1.0, 2.0], [3.0, 4.0]]
         (lambda: tf.image.random_brightness(IMAGE, -0.1), "`max_delta`"),
         (lambda: tf.image.random_hue(IMAGE, 0.7), "0.5"),
         (lambda: tf.image.random_contrast(IMAGE, 0.5, 0.2), "range"),
-        (lambda: tf.image.rgb_to_grayscale(IMAGE[..., :2]), "height, width, 3"),
-        (lambda: tf.image.rgb_to_grayscale(np.ones((2, 2, 4), np.float32)), "height, width, 3"),
+        (lambda: tf.image.rgb_to_grayscale(IMAGE[..., :2]), "(…, 3)"),
+        (lambda: tf.image.rgb_to_grayscale(np.ones((2, 2, 4), np.float32)), "(…, 3)"),
         (lambda: tf.image.grayscale_to_rgb(IMAGE), "(…, 1)"),
         (lambda: tf.image.rgb_to_yuv(np.ones((2, 2, 3), np.uint8)), "convert_image_dtype"),
         (lambda: tf.image.convert_image_dtype(IMAGE, tf.string), "`dtype`"),
@@ -121,6 +121,17 @@ def test_a_refusal_by_jax_or_numpy_names_the_call(call, shown):
 def test_a_missing_argument_is_a_type_error(call):
     with pytest.raises(TypeError):
         call()
+
+
+def test_colors_of_any_number_of_axes_are_changed():
+    for shape in [(3,), (2, 2, 4, 4, 3)]:
+        gray = tf.image.rgb_to_grayscale(np.ones(shape, np.float32))
+        assert gray.shape == (*shape[:-1], 1)
+    film = np.random.default_rng(0).random((2, 2, 4, 4, 3), np.float32)
+    np.testing.assert_allclose(
+        tf.image.adjust_hue(film, 0.1)[0], tf.image.adjust_hue(film[0], 0.1), rtol=1e-6
+    )
+    assert tf.fill([2], tf.constant([1])).numpy().tolist() == [1, 1]
 
 
 def test_values_that_were_wrong():
