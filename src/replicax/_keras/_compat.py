@@ -73,6 +73,7 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.trainers.trainer import Trainer
+from keras.src.tree import register_tree_node_class
 from keras.src.utils.file_utils import is_remote_path as is_remote
 from keras.src.utils.python_utils import is_default
 from keras.src.utils.python_utils import pythonify_logs as numbers_of

@@ -98,7 +98,7 @@ def encode(image: np.ndarray, kind: str, **options: Any) -> bytes:
         from PIL import Image
     pixels = np.asarray(image, np.uint8)
     fits = image.dtype.kind in "iu" and np.array_equal(pixels, image)
-    if not fits or image.ndim != 3 or image.shape[-1] not in _MODES:
+    if not fits or image.ndim != 3 or image.shape[-1] not in (*_MODES, 2 if kind == "png" else 1):
         raise UsageError(
             "Only uint8 images of shape (height, width, 1, 3 or 4) can be encoded, got "
             f"{image.dtype}{list(image.shape)}. Call `tf.image.convert_image_dtype` first."

@@ -151,7 +151,6 @@ class Selection:
         numbers = Range(int(start), 1, None, np.dtype(np.int64))
         return derived(self, Zip((numbers, self.node), jax.tree.structure((0, 0))))
 
-    @checks_types
     def cache(self, filename: str | bytes | os.PathLike[str] = "") -> Dataset:
         """Keep the elements of the first complete pass for later passes.
 
@@ -166,7 +165,10 @@ class Selection:
             >>> len(list(dataset)) + len(list(dataset)), len(calls)
             (4, 2)
         """
-        folder = os.fsdecode(filename)
+        name = np.asarray(filename, object).item()
+        if not isinstance(name, str | bytes | os.PathLike):
+            raise UsageError.of("filename", "a path", filename)
+        folder = os.fsdecode(name)
         return derived(self, FileCache(self.node, folder) if folder else Cache(self.node))
 
 

@@ -215,7 +215,10 @@ def pad(
     if mode.upper() not in ("REFLECT", "SYMMETRIC"):
         raise UsageError.of("mode", '"CONSTANT", "REFLECT" or "SYMMETRIC"', mode)
     short = 1 if mode.upper() == "REFLECT" else 0
-    if any(max(pair) > old - short for pair, old in zip(widths, x.shape, strict=False)):
+    known = [
+        (max(pair), old) for pair, old in zip(widths, x.shape, strict=False) if type(old) is int
+    ]
+    if any(width > old - short for width, old in known):
         raise UsageError(
             f"Cannot pad shape {tuple(x.shape)} by {widths} with mode={mode!r}: a mirror image has "
             "no more elements than the array. Pad several times."

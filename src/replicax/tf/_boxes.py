@@ -209,12 +209,11 @@ def crop_and_resize(
     size, old = size_of(crop_size, "crop_size"), images.shape[1:3]
     if method not in ("bilinear", "nearest"):
         raise UsageError.of("method", "'bilinear' or 'nearest'", method)
-    if not isinstance(box_indices, Tracer):
+    box_indices, count = jnp.asarray(box_indices), images.shape[0]
+    if not isinstance(box_indices, Tracer) and isinstance(count, int):
         known = np.asarray(box_indices)
-        if known.shape != boxes.shape[:1] or not np.all((known >= 0) & (known < len(images))):
-            raise UsageError.of(
-                "box_indices", f"{len(boxes)} numbers from 0 to {len(images) - 1}", box_indices
-            )
+        if known.shape != boxes.shape[:1] or not np.all((known >= 0) & (known < count)):
+            raise UsageError.of("box_indices", f"{len(boxes)} numbers from 0 to {count - 1}", known)
 
     def along(axis: int) -> tuple[Any, Any]:
         begin, end, last = boxes[:, axis], boxes[:, axis + 2], old[axis] - 1
@@ -231,7 +230,7 @@ def crop_and_resize(
         pick = functools.partial(map_coordinates, coordinates=at, order=order, mode="nearest")
         return jax.vmap(pick, -1, -1)(images[number])
 
-    found = jax.vmap(one)(jnp.asarray(box_indices), rows, columns)
+    found = jax.vmap(one)(box_indices, rows, columns)
     there = (rows_there[:, :, None] & columns_there[:, None])[..., None]
     return jnp.where(there, found, extrapolation_value)
 

@@ -41,6 +41,7 @@ _HOMES = (
 # Tuples, as `X | Y` is made anew in each call; a pipeline asks for every element.
 _ARRAYS = (np.ndarray, np.generic)
 _ON_HOST = (*_ARRAYS, str, bytes)
+_TEXTS = (str, bytes)
 _NUMBERS, _LISTS, _NESTS = (int, float, complex), (list, tuple), (list, tuple, dict)
 # Elements of a constant that compiled code may hold: as a literal, a long one slows compilation.
 MOST_FOLDED = 4096
@@ -128,7 +129,11 @@ def _shown(value: Any) -> str:
     if isinstance(value, _LISTS):
         return f"[{', '.join(map(_shown, value[:6]))}{', …' if len(value) > 6 else ''}]"
     shape = getattr(value, "shape", None)
-    return reprlib.repr(value) if shape is None else f"{value.dtype}{list(shape)}"
+    return (
+        reprlib.repr(value)
+        if shape is None
+        else f"{getattr(value, 'dtype', type(value).__name__)}{list(shape)}"
+    )
 
 
 def published(function: Callable[..., Any], name: str, text: str) -> Any:
@@ -332,7 +337,7 @@ def of_python(value: Any) -> np.ndarray:
         ) from error
     if found.dtype.kind in "US":
         found = np.asarray(value, object)
-        if not all(isinstance(one, str | bytes) for one in found.flat):
+        if not all(isinstance(one, _TEXTS) for one in found.flat):
             raise UsageError(f"Cannot make one array of texts and numbers: {reprlib.repr(value)}.")
         return found
     if found.dtype.kind == "O":
@@ -400,9 +405,10 @@ def static_size(size: Any) -> Any:
         return size
     if isinstance(size, Tracer):
         raise _not_static(size)
-    if isinstance(size, float | str) or getattr(size, "dtype", np.dtype(int)).kind not in "iub":
+    is_array = isinstance(size, np.ndarray | np.generic | jax.Array)
+    if isinstance(size, float | str) or (is_array and size.dtype.kind not in "iub"):
         raise UsageError(f"Sizes must be integers, got {size!r}. Round with `int`.")
-    return int(size) if isinstance(size, np.ndarray | np.generic | jax.Array) else size
+    return int(size) if is_array else size
 
 
 def _not_static(size: Any) -> NeedsValues:

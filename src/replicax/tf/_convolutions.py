@@ -195,13 +195,14 @@ def _transposed(name: str, space: int | None, layout: str | None) -> Callable[..
             axes = space or x.ndim - 2
             return _convolved(axes, images, kernel, strides, padding, data_format, dilations)
 
-        if (wanted := jax.eval_shape(forward, shape).shape) != x.shape:
-            raise UsageError(
-                f"`output_shape` {shape.shape} belongs to an input of shape {wanted}, got "
-                f"{x.shape}. Correct the strides or `output_shape`."
-            )
         # It is linear: its transpose needs no point to be taken at.
-        (found,) = jax.linear_transpose(forward, shape)(x)
+        try:
+            (found,) = jax.linear_transpose(forward, shape)(x)
+        except TypeError as error:
+            raise UsageError(
+                f"`output_shape` {shape.shape} does not belong to an input of shape {x.shape}. "
+                "Correct the strides or `output_shape`."
+            ) from error
         return found
 
     text = """The gradient of a convolution for its input: images become larger.

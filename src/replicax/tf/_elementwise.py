@@ -204,7 +204,7 @@ def add_n(inputs: Any, name: str | None = None) -> Any:
         raise UsageError.of("inputs", "a list of one or more arrays", inputs)
     _, found = arrays(*inputs)
     if len(shapes := {np.shape(one) for one in found}) > 1:
-        raise UsageError.of("inputs", "of one shape", sorted(shapes))
+        raise UsageError.of("inputs", "of one shape", list(shapes))
     return sum(found[1:], found[0])
 
 

@@ -229,7 +229,10 @@ def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Any:
     starts = static_shape(starts)
     pairs = [*zip(starts, sizes, strict=True)]
     ends = [old if n == -1 else a + n for (a, n), old in zip(pairs, x.shape, strict=False)]
-    inside = all(0 <= a <= b <= old for a, b, old in zip(starts, ends, x.shape, strict=False))
+    found = zip(starts, ends, x.shape, strict=False)
+    inside = all(
+        0 <= a <= b <= old for a, b, old in found if {type(a), type(b), type(old)} == {int}
+    )
     if len(pairs) != x.ndim or not inside:
         raise UsageError(
             f"A slice from {list(starts)} of size {list(sizes)} is not inside an array of shape "

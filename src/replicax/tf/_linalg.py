@@ -106,7 +106,8 @@ def l2_normalize(
     xp, x = array(x)
     axes = axes_of(axis if dim is None else dim)
     squares = xp.sum(xp.real(x * xp.conj(x)), axis=axes, keepdims=True)
-    return x / xp.sqrt(xp.maximum(squares, epsilon))
+    found = x / xp.sqrt(xp.maximum(squares, epsilon))
+    return found.astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.inexact) else found
 
 
 @array_function
@@ -230,7 +231,7 @@ def diag_part(
 
 def _check_diagonal(k: Any, x: Any) -> None:
     rows, columns = x.shape[-2:]
-    if np.ndim(k) or not -rows < k < columns:
+    if np.ndim(k) or (k and not -rows < k < columns):
         raise UsageError.of("k", f"one integer from {1 - rows} to {columns - 1}", k)
 
 
@@ -284,7 +285,7 @@ def det(input: Any, name: str | None = None) -> Any:
 def logdet(matrix: Any, name: str | None = None) -> Any:
     """The logarithm of the determinant of each positive definite matrix."""
     factors = jnp.diagonal(cholesky(matrix), axis1=-2, axis2=-1)
-    return 2 * jnp.sum(jnp.log(factors), axis=-1)
+    return 2 * jnp.sum(jnp.log(jnp.real(factors)), axis=-1)
 
 
 @array_function
@@ -328,7 +329,12 @@ def lstsq(
 @array_function
 def cholesky(input: Any, name: str | None = None) -> Any:
     """The lower triangular factor of each positive definite matrix, as its lower half gives it."""
-    return jnp.linalg.cholesky(jnp.asarray(input), symmetrize_input=False)
+    x = jnp.asarray(input)
+    lower = jnp.tril(x) + jnp.conj(jnp.tril(x, -1).mT)
+    # Its value, with the gradient of a matrix that stays symmetric, as in TensorFlow.
+    both = (x + jnp.conj(x.mT)) / 2
+    x = both + jax.lax.stop_gradient(lower - both)
+    return jnp.linalg.cholesky(x, symmetrize_input=False)
 
 
 @array_function

@@ -463,11 +463,11 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "hard_sigmoid", "in_top_k", "int_shape", "l2_normalize", "map_fn",
             "moving_average_update", "ndim", "one_hot", "ones", "ones_like", "permute_dimensions",
             "pow", "random_bernoulli", "random_normal", "random_normal_variable", "random_uniform",
-            "random_uniform_variable", "relu", "repeat", "repeat_elements", "reverse", "set_value",
-            "spatial_2d_padding", "switch", "temporal_padding", "tile", "truncated_normal",
-            "update", "update_add", "update_sub", "variable", "zeros", "zeros_like",
+            "random_uniform_variable", "relu", "repeat", "repeat_elements", "reverse", "rnn",
+            "set_value", "spatial_2d_padding", "switch", "temporal_padding", "tile",
+            "truncated_normal", "update", "update_add", "update_sub", "variable", "zeros",
+            "zeros_like",
         ),
-        _of("._keras2.functions", "rnn"),
         _of("._arrays", "shape"),
         _of("._services", "name_scope"),
         "keras.backend",
@@ -497,11 +497,6 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         "keras.mixed_precision",
     ),
     "tf.keras.models": ("models, and how they are saved", _SAVING, "keras.models"),
-    "tf.keras.ops": (
-        "`keras.ops`, with loops whose variables a tape sees",
-        _of("._keras2.functions", "cond", "fori_loop", "map", "scan", "switch", "while_loop"),
-        "keras.ops",
-    ),
     "tf.keras.optimizers.experimental": ("Keras' optimizers of today", "keras.optimizers"),
     "tf.keras.optimizers.legacy": ("Keras' optimizers of today", "keras.optimizers"),
     "tf.keras.preprocessing": (
@@ -533,7 +528,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
     "tf.keras.random": (
         "`keras.random`, which needs no seed in compiled code",
         _of(
-            "._keras2.functions",
+            "._keras2.random",
             "beta", "binomial", "categorical", "dropout", "gamma", "normal", "randint", "shuffle",
             "truncated_normal", "uniform",
         ),
@@ -790,7 +785,7 @@ NAMESPACES |= {
     f"tf.keras.{name}": (f"the same as `keras.{name}`", f"keras.{name}")
     for name in (
         "activations", "applications", "config", "constraints", "datasets", "distribution",
-        "dtype_policies", "export", "initializers", "mixed_precision", "optimizers",
+        "dtype_policies", "export", "initializers", "mixed_precision", "ops", "optimizers",
         "optimizers.schedules", "quantizers", "regularizers", "tree", "wrappers",
     )
 }

@@ -100,8 +100,8 @@ def _uniform(
         return drawn.astype(dtype, copy=False)
     if maxval is None:
         raise UsageError(f"`maxval` is missing for random integers of {dtype.name}. Pass it.")
-    known = not isinstance(minval, jax.Array) and not isinstance(maxval, jax.Array)
-    if known and np.any(np.greater_equal(minval, maxval)):
+    known = all(isinstance(end, int | float | np.ndarray | np.generic) for end in (minval, maxval))
+    if known and 0 not in sizes and np.any(np.greater_equal(minval, maxval)):
         raise UsageError.of("minval", f"below maxval={maxval}", minval)
     return random.randint(key, sizes, minval, maxval, dtype)
 

@@ -223,15 +223,15 @@ def _sorted(kind: str, reduce: Reduce) -> Callable[..., Any]:
     """`segment_…`: a function of the rows with the same id, which stand together."""
 
     def function(data: Any, segment_ids: Any, name: str | None = None) -> Any:
-        ids = concrete(segment_ids, function.__name__)
-        if ids.shape != np.shape(data)[:1] or np.any(np.diff(ids, prepend=0) < 0):
+        ids, data = concrete(segment_ids, function.__name__), jnp.asarray(data)
+        if ids.shape != data.shape[:1] or np.any(np.diff(ids, prepend=0) < 0):
             raise UsageError.of(
                 "segment_ids",
                 f"{len(data)} numbers from 0 on, in order",
                 ids[:20].tolist(),
                 f"Use `tf.math.unsorted_{function.__name__}`.",
             )
-        return reduce(jnp.asarray(data), ids, int(ids[-1]) + 1 if ids.size else 0)
+        return reduce(data, ids, int(ids[-1]) + 1 if ids.size else 0)
 
     text = f"For each segment id, the {kind} of the rows that have it."
     return array_function(published(function, f"segment_{kind}", text))

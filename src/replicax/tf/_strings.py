@@ -110,8 +110,7 @@ def regex_replace(
     """With what fits a pattern replaced; the patterns are those of Python."""
     count = 0 if replace_global else 1
     rewrite = re.sub(r"\\(\d)", r"\\g<\1>", _plain(rewrite))
-    found = _pattern(pattern)
-    return _each(lambda text: found.sub(rewrite, text, count=count), input)
+    return _each(lambda text: _pattern(pattern).sub(rewrite, text, count=count), input)
 
 
 def _pattern(pattern: Any) -> re.Pattern[str]:
@@ -124,8 +123,7 @@ def _pattern(pattern: Any) -> re.Pattern[str]:
 @in_models
 def regex_full_match(input: Any, pattern: str, name: str | None = None) -> Any:
     """Whether the whole text fits a pattern of Python."""
-    found = _pattern(pattern)
-    return _each(lambda text: found.fullmatch(text) is not None, input, bool)
+    return _each(lambda text: _pattern(pattern).fullmatch(text) is not None, input, bool)
 
 
 def split(input: Any, sep: str | None = None, maxsplit: int = -1, name: str | None = None) -> Any:

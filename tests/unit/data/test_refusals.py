@@ -61,7 +61,7 @@ REFUSED = [
        [np.float32(1), (np.zeros(2), np.zeros(3)), "text", (1, [2])])
       for method in (lambda ds: ds.unbatch(), lambda ds: ds.rebatch(2))),
     (lambda v: numbers().batch(2).rebatch(v), f"{WHOLE} 1", [[], [2, 0], [1.5]]),
-    (lambda v: numbers().cache(v), "text", [3, True]),
+    (lambda v: numbers().cache(v), "path", [3, True]),
     *((lambda v, a=name: numbers().window(**({"size": 2} | {a: v})),
        f"`{name}` {WHOLE} 1", [0]) for name in ("size", "shift", "stride")),
     (num_rows, "shapes",

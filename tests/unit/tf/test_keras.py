@@ -20,8 +20,7 @@ NAMESPACES = [name for name, table in TABLE.items() if table[-1] == name.removep
 OURS = {
     "callbacks.BackupAndRestore", "callbacks.TensorBoard", "layers.Discretization",
     "layers.HashedCrossing", "layers.Hashing", "layers.IntegerLookup", "layers.StringLookup",
-    "layers.TextVectorization", "models.load_model", "models.save_model", "ops.cond",
-    "ops.fori_loop", "ops.map", "ops.scan", "ops.switch", "ops.while_loop", "random.beta",
+    "layers.TextVectorization", "models.load_model", "models.save_model", "random.beta",
     "random.binomial", "random.categorical", "random.dropout", "random.gamma", "random.normal",
     "random.randint", "random.shuffle", "random.truncated_normal", "random.uniform",
     "saving.load_model",

@@ -1,4 +1,4 @@
-"""`tf.keras.ops` and `tf.keras.random`, where they are not Keras' own; names of variables."""
+"""`tf.keras.random`, where it is not Keras' own; names and shapes of variables."""
 
 from __future__ import annotations
 
@@ -7,41 +7,7 @@ import pytest
 
 import replicax.tf as tf
 
-ops = tf.keras.ops
 X = tf.constant([[1.0, 2.0], [3.0, 4.0]])
-LOOPS = {
-    "map": lambda v, y: ops.map(lambda row: row * v * y, X),
-    "scan": lambda v, y: ops.scan(lambda c, row: (c * v, c * y + row), X[0], X)[1],
-    "fori_loop": lambda v, y: ops.fori_loop(0, 3, lambda i, a: a * v + y, X),
-    "cond": lambda v, y: ops.cond(True, lambda: X * v + y, lambda: X),
-    "switch": lambda v, y: ops.switch(1, [lambda a: a, lambda a: a * v + y], X),
-    "rnn": lambda v, y: tf.keras.backend.rnn(
-        lambda row, states: (row * v + states[0], [row * y + states[0]]),
-        X[None],
-        [tf.zeros((1, 2))],
-    )[1],
-}
-
-
-@pytest.mark.parametrize("name", LOOPS)
-def test_a_tape_sees_the_variables_of_a_loop(name):
-    v = tf.Variable([2.0, 3.0])
-
-    def gradients():
-        with tf.GradientTape() as tape:
-            total = tf.reduce_sum(LOOPS[name](v, v**2))
-        return tape.gradient(total, v)
-
-    np.testing.assert_allclose(gradients(), tf.function(gradients)(), rtol=1e-6)
-
-
-def test_a_tape_sees_the_variables_of_a_loop_without_a_known_end():
-    v = tf.Variable(2.0)
-    with tf.GradientTape() as tape:
-        end = ops.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a * v), (0, tf.constant(1.0)))
-    assert float(tape.gradient(end[1], v)) == 12.0
-
-
 DRAWS = {
     "normal": lambda: tf.keras.random.normal((3,)),
     "uniform": lambda: tf.keras.random.uniform((3,)),

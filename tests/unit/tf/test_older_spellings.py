@@ -95,6 +95,8 @@ def test_layers_say_their_shapes():
     model = tf.keras.Sequential([flat, tf.keras.layers.Dense(2)])
     assert not model.built  # a layer that was called elsewhere does not say the model's shape
     assert model(tf.ones((5, 2, 2))).shape == (5, 2)
+    first = keras.Model(flat.input, flat.output).layers[0]
+    assert first.input_shape == first.output_shape == [(None, 4, 3)]
     flat.input_shape = 3  # a program's own
     assert flat.input_shape == 3
 

@@ -5,6 +5,8 @@ TensorFlow refuses each of them, too; that was observed with TensorFlow 2.21.
 
 from __future__ import annotations
 
+import jax
+import keras
 import numpy as np
 import pytest
 
@@ -156,3 +158,65 @@ def test_values_that_were_wrong():
     np.testing.assert_allclose(tf.nn.l2_normalize([3, 4]), [0.6, 0.8], rtol=1e-6)
     np.testing.assert_allclose(tf.clip_by_norm([3, 4], 1), [0.6, 0.8], rtol=1e-6)
     assert float(tf.nn.l2_loss([3, 4])) == 12.5
+
+
+def test_what_tensorflow_takes_is_not_refused(tmp_path):
+    x = np.arange(6, dtype=np.float32)
+    rows = tf.function(lambda v: tf.math.segment_sum([v, v * 2.0], [0, 0]))(tf.constant([1.0]))
+    assert rows.numpy().tolist() == [[3.0]]
+    boxes = tf.constant([[0.0, 0.0, 1.0, 1.0]] * 2)
+    crops = tf.function(
+        lambda i: tf.image.crop_and_resize(tf.ones([2, 4, 4, 1]), boxes, [i, 0], [2, 2])
+    )
+    assert crops(tf.constant(1)).shape == (2, 2, 2, 1)
+    assert tf.linalg.diag_part(tf.zeros([0, 0])).shape == (0,)
+    assert tf.random.uniform([0], 0, 0, tf.int32).shape == (0,)
+    assert tf.strings.regex_replace(np.array([], object), r"\p{L}", "").shape == (0,)
+    assert tf.io.encode_png(np.zeros((2, 2, 2), np.uint8)).numpy()[1:4] == b"PNG"
+    half = tf.nn.l2_normalize(x.astype(np.float16), epsilon=np.float64(1e-3))
+    assert half.dtype == tf.float16
+    dataset = tf.data.Dataset.range(2).cache(tf.constant(str(tmp_path / "cache")))
+    assert list(dataset.as_numpy_iterator()) == [0, 1]
+
+
+def test_pieces_of_arrays_of_open_sizes_are_exported(tmp_path):
+    class Crop(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None, None, None, 3])])
+        def __call__(self, x):
+            return tf.slice(x, [0, 0, 0, 0], [-1, 2, 2, -1])
+
+    tf.saved_model.save(Crop(), str(tmp_path / "crop"))
+    loaded = tf.saved_model.load(str(tmp_path / "crop"))
+    assert loaded(np.ones((2, 4, 5, 3), np.float32)).shape == (2, 2, 2, 3)
+
+
+def test_the_gradient_of_a_cholesky_factor_is_that_of_a_symmetric_matrix():
+    a = tf.constant([[4.0, 1.0], [1.0, 3.0]])
+    with tf.GradientTape() as tape:
+        tape.watch(a)
+        total = tf.reduce_sum(tf.linalg.cholesky(a) * [[1.0, 0.0], [2.0, 3.0]])
+    expected = [[0.1815, 0.2739], [0.2739, 0.9045]]  # TensorFlow's
+    np.testing.assert_allclose(tape.gradient(total, a), expected, atol=1e-4)
+
+
+def test_a_shape_that_the_value_does_not_have_is_refused():
+    for shape in ([None, 5], [None]):
+        with pytest.raises(UsageError, match="shape"):
+            tf.Variable(np.ones((2, 3)), shape=shape)
+
+
+def test_a_name_of_a_model_by_position_is_refused():
+    x = tf.keras.Input((2,))
+    with pytest.raises(UsageError, match="name"):
+        tf.keras.Model(x, x, "model")
+
+
+def test_variables_of_an_optimizer_are_a_list_to_all_trees():
+    optimizer = tf.keras.optimizers.Adafactor()
+    optimizer.build(var_list=[tf.Variable(tf.ones([2, 2]), name="a/b")])
+    count = len(optimizer.variables())
+    assert len(keras.tree.flatten(optimizer.variables)) == count > 2
+    shapes = keras.tree.map_structure(lambda one: one.shape, optimizer.variables)
+    assert type(shapes) is list
+    is_leaf = lambda one: not isinstance(one, list)  # noqa: E731
+    assert type(jax.tree.map(lambda one: one, optimizer.variables, is_leaf=is_leaf)) is list

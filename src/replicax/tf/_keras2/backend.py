@@ -23,6 +23,7 @@ def get_value(x: Any) -> Any:
 
 
 eval = get_value
+rnn = _compat.jax_rnn.rnn
 
 
 def set_value(x: Any, value: Any) -> None:

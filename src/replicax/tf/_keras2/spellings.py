@@ -68,7 +68,8 @@ def install() -> None:
     _add(optimizer, "get_weights", lambda self: [np.asarray(v.value) for v in self.variables])
     _add(optimizer, "set_weights", _set_weights)
     _add(optimizer, "weights", property(lambda self: self.variables))
-    jax.tree_util.register_pytree_node(_Variables, lambda held: (held, None), _Variables.of)
+    jax.tree_util.register_pytree_node_class(_Variables)
+    _compat.register_tree_node_class(_Variables)
     scaling: Any = _compat.LossScaleOptimizer
     for owner in (optimizer, scaling):
         owner.variables = property(functools.partial(_callable, owner.variables.fget))
@@ -175,9 +176,12 @@ class _Variables(list[Any]):
     def __call__(self) -> list[Any]:
         return self
 
+    def tree_flatten(self) -> tuple[list[Any], None]:
+        return self, None
+
     @classmethod
-    def of(cls, _: Any, held: Any) -> Any:
-        return cls(held)
+    def tree_unflatten(cls, _: None, held: Any) -> list[Any]:
+        return list(held)
 
 
 def _callable(variables: Any, optimizer: Any) -> list[Any]:
@@ -196,14 +200,16 @@ class _ShapeOf:
             return self
         if _HIDDEN in vars(layer):
             raise AttributeError(f"{self._end}_shape")
+        if isinstance(layer, keras.layers.InputLayer):
+            return [tuple(layer.batch_shape)]
         return keras.tree.map_structure(lambda x: tuple(x.shape), getattr(layer, self._end))
 
 
-def _by_names_of_keras(method: Callable[..., Any], *args: Any) -> None:
+def _by_names_of_keras(method: Callable[..., Any], *args: Any, **options: Any) -> None:
     """Make slots that are named as their variables; Keras refuses paths for names."""
     before, seams.speaks_tensorflow = seams.speaks_tensorflow, False
     try:
-        method(*args)
+        method(*args, **options)
     finally:
         seams.speaks_tensorflow = before
 
