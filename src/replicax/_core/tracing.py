@@ -140,22 +140,30 @@ def refuse_inside_a_trace(home: Any = None) -> None:
 
     `home` is the trace that the elements belong to; None for outside of all.
     """
+    if is_apart(home or evaluation()):
+        loops = seams.spelled(
+            "`tf.map_fn`, `tf.scan`, `tf.while_loop`, `tf.cond`",
+            "`jax.lax.scan`, `jax.lax.while_loop`, `jax.lax.cond`",
+        )
+        raise UsageError(
+            "Cannot take an element of an iterator in a function that JAX traces once "
+            f"({loops}, `jax.jit`): every call would compute with the same element. Take it "
+            "outside and pass it, or write `for batch in dataset`."
+        )
+
+
+def is_apart(home: Any) -> bool:
+    """Whether operations become part of another program than those of the trace `home`.
+
+    Tapes, `grad` and `vmap` hand values on to the trace around; the body of a loop keeps them.
+    """
     trace = current_trace()
-    home = home or evaluation()
     while trace is not home:
-        # Tapes, `grad` and `vmap` hand constants on to the trace around; a program keeps them.
         outer = _outside(trace)
         if outer is None or type(trace) is _staging():
-            loops = seams.spelled(
-                "`tf.map_fn`, `tf.scan`, `tf.while_loop`, `tf.cond`",
-                "`jax.lax.scan`, `jax.lax.while_loop`, `jax.lax.cond`",
-            )
-            raise UsageError(
-                "Cannot take an element of an iterator in a function that JAX traces once "
-                f"({loops}, `jax.jit`): every call would compute with the same element. Take it "
-                "outside and pass it, or write `for batch in dataset`."
-            )
+            return True
         trace = outer
+    return False
 
 
 def is_staged() -> bool:

@@ -24,7 +24,7 @@ from jax.dtypes import canonicalize_dtype
 from replicax._core import seams
 from replicax._core.errors import UsageError
 from replicax._core.placement import is_spread
-from replicax._core.tracing import Reader, read_by
+from replicax._core.tracing import Reader, current_trace, is_apart, read_by
 from replicax._core.values import PerReplica, is_text
 from replicax._keras import _compat
 from replicax._program.explain import raise_explained
@@ -166,9 +166,11 @@ class CaptureScope(keras.StatelessScope):
         # By variable: the value this replica wrote, and the one that replicas assigned together.
         self.agreed: dict[int, tuple[Any, Any]] = {}
         self.recorder = recorder
+        self._home: Any = None  # the trace that the lent values belong to
 
     def lend(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         """Let reads of these variables see these values."""
+        self._home = current_trace()
         self.lent = {id(variable): value for variable, value in pairs}
         self.state_mapping.update(self.lent)
 
@@ -182,6 +184,13 @@ class CaptureScope(keras.StatelessScope):
 
     def add_update(self, update: tuple[Any, Any]) -> None:
         variable, value = update
+        if self._home is not None and is_apart(self._home):
+            raise UsageError(
+                f"Cannot write variable '{variable.path}' in a branch or a loop of `keras.ops` or "
+                "`jax.lax`, or in `jax.jit`, which JAX traces apart: the write would count even if "
+                "the branch is not taken. Return the value and assign it outside"
+                f"{seams.spelled(', or use `tf.cond` or `tf.while_loop`', '')}."
+            )
         self.writes.setdefault(id(variable), variable)
         self.state_mapping[id(variable)] = value
 

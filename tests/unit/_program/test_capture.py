@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import replicax as rx
 import replicax.tf as tf
+from replicax._core.errors import UsageError
 from replicax._program.capture import (
     CaptureScope,
     MadeOfArguments,
@@ -249,3 +251,45 @@ def test_a_value_of_a_branch_is_refused():
     with pytest.raises(rx.errors.UsageError):
         rx.get_strategy().run(of_a_branch, args=(jnp.float32(1.0),))
     assert not made
+
+
+@pytest.mark.parametrize(
+    "apart",
+    [
+        lambda fn: keras.ops.cond(ONE > 2, fn, lambda: ONE),
+        lambda fn: keras.ops.fori_loop(0, 0, lambda i, x: fn(), ONE),
+        lambda fn: keras.ops.map(lambda x: fn(), ONE[None]),
+        lambda fn: jax.jit(fn)(),
+    ],
+)
+def test_a_write_in_what_jax_traces_apart_is_refused(apart):
+    # It would be stored even if the branch is not taken.
+    variable = keras.Variable(0.0, name="hits")
+
+    def fn():
+        variable.assign(5.0)
+        return ONE
+
+    with pytest.raises(UsageError, match="hits"):
+        rx.function(lambda: apart(fn))()
+    with pytest.raises(UsageError, match="hits"):
+        rx.OneDeviceStrategy("CPU:0").run(lambda: apart(fn))
+    assert float(variable) == 0.0
+
+
+def test_writes_around_gradients_and_tapes_are_kept():
+    variable, weight = keras.Variable(0.0), keras.Variable(3.0)
+
+    def loss():
+        variable.assign_add(2.0)
+        return weight * weight
+
+    @rx.function
+    def both():
+        rx.value_and_grad(loss, [weight])()
+        with rx.GradientTape() as tape:
+            found = loss()
+        return tape.gradient(found, weight)
+
+    assert float(both()) == 6.0
+    assert float(variable) == 4.0
