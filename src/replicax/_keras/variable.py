@@ -127,9 +127,11 @@ def _summed_over_replicas(beginning: Any) -> Any:
 def _beginning(value: Any, shape: Any, dtype: Any) -> tuple[Any, Any, str]:
     """What Keras makes a variable of: a value or an initializer, a shape, and a type."""
     wanted = None if dtype is None else np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
-    open_shape: Any = None
-    if getattr(shape, "rank", 0) is None or (isinstance(shape, Sequence) and None in shape):
-        open_shape, shape = shape, None  # open sizes are the value's
+    sizes: Any = None  # those wanted, if some are open: they are the value's
+    if getattr(shape, "rank", 0) is None:
+        shape = None
+    elif isinstance(shape, Sequence) and None in shape:
+        sizes, shape = shape, None
     try:
         shape = None if shape is None else tuple(map(operator.index, shape))
     except TypeError as error:
@@ -156,10 +158,10 @@ def _beginning(value: Any, shape: Any, dtype: Any) -> tuple[Any, Any, str]:
     host = _on_host(value)
     kind = _stored(wanted or host.dtype)
     _check_fits(host, kind)
-    if getattr(open_shape, "rank", 0) is not None and open_shape is not None:
-        pairs = zip(open_shape, host.shape, strict=False)
-        if len(open_shape) != host.ndim or any(wish not in (None, size) for wish, size in pairs):
-            raise UsageError.of("shape", f"of the initial value's {host.shape}", tuple(open_shape))
+    if sizes is not None:
+        pairs = zip(sizes, host.shape, strict=False)
+        if len(sizes) != host.ndim or any(wish not in (None, size) for wish, size in pairs):
+            raise UsageError.of("shape", f"of the initial value's {host.shape}", tuple(sizes))
     whole = host if shape is None or host.shape == shape else np.broadcast_to(host, shape)
     # Copies: JAX may share the memory of a NumPy array, which the program may change.
     if not traced:

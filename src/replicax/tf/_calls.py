@@ -129,11 +129,9 @@ def _shown(value: Any) -> str:
     if isinstance(value, _LISTS):
         return f"[{', '.join(map(_shown, value[:6]))}{', …' if len(value) > 6 else ''}]"
     shape = getattr(value, "shape", None)
-    return (
-        reprlib.repr(value)
-        if shape is None
-        else f"{getattr(value, 'dtype', type(value).__name__)}{list(shape)}"
-    )
+    if shape is None:
+        return reprlib.repr(value)
+    return f"{getattr(value, 'dtype', type(value).__name__)}{list(shape)}"
 
 
 def published(function: Callable[..., Any], name: str, text: str) -> Any:

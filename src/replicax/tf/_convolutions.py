@@ -386,23 +386,25 @@ def sobel_edges(image: Any) -> Any:
     return xp.stack([down, across], axis=-1)
 
 
+def _height_and_width(name: str, given: Any) -> list[int]:
+    outer, *each, inner = static_shape(given)
+    if len(each) != 2 or (outer, inner) != (1, 1) or min(each) < 1:
+        raise UsageError.of(name, "[1, height, width, 1], at least 1 each", given)
+    return each
+
+
 @array_function
 def extract_patches(
     images: Any, sizes: Any, strides: Any, rates: Any, padding: str, name: str | None = None
 ) -> Any:
     """Patches of images, each flat along the last axis."""
     x = jnp.asarray(_batch(images)[1])
-    for name, given in (("sizes", sizes), ("strides", strides), ("rates", rates)):
-        outer, *each, inner = static_shape(given)
-        if len(each) != 2 or (outer, inner) != (1, 1) or min(each) < 1:
-            raise UsageError.of(name, "[1, height, width, 1], at least 1 each", given)
-    size = static_shape(sizes)[1:3]
     found = lax.conv_general_dilated_patches(
         x,
-        size,
-        static_shape(strides)[1:3],
+        _height_and_width("sizes", sizes),
+        _height_and_width("strides", strides),
         padding_of(padding, 2, first=False),
-        rhs_dilation=static_shape(rates)[1:3],
+        rhs_dilation=_height_and_width("rates", rates),
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
         precision=lax.Precision.HIGHEST,
     )
