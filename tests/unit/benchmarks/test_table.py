@@ -187,13 +187,15 @@ def test_it_writes_the_table_and_leaves_nothing_behind(tmp_path, environment):
 @pytest.mark.timeout(200)
 def test_its_processes_end_with_it(tmp_path, environment):
     environment["TMPDIR"] = str(tmp_path)
-    process = subprocess.Popen(
-        command(tmp_path, "100000"), stderr=subprocess.DEVNULL, env=environment
-    )
+    with open(tmp_path / "said", "w+") as said:
+        process = subprocess.Popen(
+            command(tmp_path, "100000"), stdout=said, stderr=said, env=environment
+        )
     try:
-        # From here on its children are sides.
-        wait_until(lambda: list(tmp_path.glob("cache-*")), 150)
-        wait_until(lambda: len(left_over(environment)) > 1, 150)
+        # Its children are sides once it has made this folder.
+        wait_until(lambda: process.poll() is not None or list(tmp_path.glob("cache-*")), 150)
+        wait_until(lambda: process.poll() is not None or len(left_over(environment)) > 1, 150)
+        assert process.poll() is None, (tmp_path / "said").read_text()
         process.terminate()
         assert process.wait(30) == 128 + signal.SIGTERM
         wait_until(lambda: left_over(environment) == [], 30)
