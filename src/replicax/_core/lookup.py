@@ -6,6 +6,7 @@ held in fixed shapes, as JAX wants them: an entry without an id is marked and le
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from replicax._core.errors import UsageError
 
@@ -150,6 +152,35 @@ def _lookup_in_shards(shards: list[Any], ids: Any) -> Any:
             rows = jnp.where(inside.reshape(_padded_shape(inside, rows.ndim)), rows, result)
         result = rows
     return result
+
+
+def check_places(
+    places: Sequence[Any], sizes: Sequence[Any], name: str = "indices", *, signed: bool = False
+) -> None:
+    """Refuse indices outside of an array, an array of indices for each axis.
+
+    Only those that are at hand are checked. `signed` ones may be negative.
+    """
+    for indices, size in zip(places, sizes, strict=False):
+        numbers = at_hand(indices) if isinstance(size, int) else None
+        if numbers is None:
+            continue
+        wrong = numbers >= size if signed else (numbers < 0) | (numbers >= size)
+        if wrong.any():
+            raise UsageError.of(name, f"from 0 to {size - 1}", int(numbers[wrong].flat[0]))
+
+
+def at_hand(value: Any) -> np.ndarray | None:
+    """The numbers of a value, if they cost nothing to look at.
+
+    Compiled code has none yet, and reading an accelerator's memory waits for all that it computes.
+    """
+    if isinstance(value, Tracer):
+        return None
+    if isinstance(value, jax.Array):
+        here = value.is_fully_addressable and all(d.platform == "cpu" for d in value.devices())
+        return np.asarray(value) if here else None
+    return np.asarray(value)
 
 
 def _inside(ids: Any, rows: int) -> tuple[Any, Any]:

@@ -7,6 +7,7 @@ A part of a variable, `variable[index]`, can be assigned as well.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
@@ -16,8 +17,10 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from replicax._core import seams
 from replicax._core.context import current_group
-from replicax._core.errors import VariableNotReduced
+from replicax._core.errors import UsageError, VariableNotReduced
+from replicax._core.lookup import check_places
 from replicax._core.options import VariableSynchronization
 from replicax._keras import _compat
 from replicax._program.aggregation import Settlement, change, settle
@@ -90,6 +93,7 @@ class VariableMethods:
     ) -> Any:
         """What assigning by this method of Keras' gives: in `run`, what the replicas agree on."""
         value = _part(value)
+        check_kind(value, self.dtype)  # pyright: ignore[reportAttributeAccessIssue]
         agreed = agree(self, value)
         assigned = getattr(super(), method)(value)
         scope: Any = _compat.get_stateless_scope()
@@ -127,7 +131,9 @@ class VariableMethods:
 
     def gather_nd(self, indices: Any, name: str | None = None) -> Any:
         """The parts at several indices, each a row of `indices`."""
-        return self.read_value()[_places(indices)]
+        places = _places(indices)
+        check_places(places, self.get_shape())
+        return self.read_value().at[places].get(mode="fill", wrap_negative_indices=False)
 
     def sparse_read(self, indices: Any, name: str | None = None) -> Any:
         """The rows of these numbers."""
@@ -184,6 +190,25 @@ def _places(indices: Any) -> Any:
     return tuple(jnp.moveaxis(jnp.asarray(indices), -1, 0))
 
 
+def check_kind(value: Any, dtype: Any) -> None:
+    """Refuse numbers that a variable's type would cut: 1.5 for integers, 2 for truth values."""
+    kinds = [getattr(leaf, "dtype", type(leaf)) for leaf in jax.tree.leaves(value)]
+    given = max(kinds, key=_rank, default=bool)
+    if _rank(given) > _rank(dtype):
+        raise UsageError(
+            f"A variable of {dtype} cannot take values of {getattr(given, '__name__', given)}. "
+            f"Convert them, for example with `{seams.spelled('tf.cast', 'keras.ops.cast')}`."
+        )
+
+
+@functools.cache
+def _rank(kind: Any) -> int:
+    """How much a type holds: truth values 0, integers 1, real numbers 2, complex ones 3."""
+    kinds = jnp.integer, jnp.floating, jnp.complexfloating
+    found = [rank for rank, many in enumerate(kinds, 1) if jnp.issubdtype(kind, many)]
+    return found[0] if found else 0
+
+
 def _part(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return np.array(value)  # JAX may share its memory, and the program may change it
@@ -192,6 +217,8 @@ def _part(value: Any) -> Any:
 
 def _change_at(variable: Any, places: Any, how: str, updates: Any) -> Any:
     value = variable.read_value()
+    check_kind(updates, value.dtype)
+    check_places(places if isinstance(places, tuple) else (places,), value.shape)
     updates = jnp.asarray(updates, value.dtype)
     if how in ("add", "sub"):
         change = jnp.zeros_like(value).at[places].add(updates)
@@ -333,6 +360,7 @@ class VariableSlice:
 
     def _changed(self, how: str, value: Any) -> Any:
         whole = self._variable.read_value()
+        check_kind(value, whole.dtype)
         place = whole.at[self._index]
         new = getattr(place, how)(jnp.asarray(value, whole.dtype))
         return assign_parts(self._variable, new)

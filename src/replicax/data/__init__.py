@@ -1,4 +1,9 @@
-"""`replicax.data`: input pipelines with the names and meanings of tf.data, on NumPy and Grain."""
+"""`replicax.data`: input pipelines with the names and meanings of tf.data, on NumPy and Grain.
+
+A `Dataset` (`_dataset.py`) is a chain of nodes (`_nodes/`), which say what is done; a cursor runs a
+node and holds the position that checkpoints save. `_formats/` reads files. Neither Keras nor the
+engine is imported.
+"""
 
 from replicax.data import experimental as experimental
 from replicax.data._dataset import Dataset as Dataset

@@ -1,4 +1,8 @@
-"""Keras layers for embedding tables that are too large for one process, and for text and ids."""
+"""Keras layers for embedding tables that are too large for one process, and for text and ids.
+
+Tables (`_tables.py`) live on parameter servers if the strategy has some, in this process otherwise.
+Text is computed on the host, before the compiled part of a model (`_text_models.py`).
+"""
 
 from replicax._function.importing import TFSMLayer as TFSMLayer
 from replicax._ps.tables.initial_rows import hash_ids as hash_ids

@@ -13,6 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
+from replicax._core.lookup import at_hand
 from replicax.tf._calls import array, array_function, arrays, numpy_dtype, published
 from replicax.tf._dtypes import as_dtype
 
@@ -69,6 +70,20 @@ def _divided(xp: Any, x: Any, y: Any) -> Any:
 def _divided_or_zero(xp: Any, x: Any, y: Any) -> Any:
     zero = y == 0
     return xp.where(zero, xp.zeros_like(y), xp.true_divide(x, xp.where(zero, xp.ones_like(y), y)))
+
+
+def _of_integers(compute: Compute) -> Compute:
+    """A quotient or remainder, or an error if integers are divided by a 0 that is at hand.
+
+    XLA has -1 there.
+    """
+
+    def function(xp: Any, x: Any, y: Any) -> Any:
+        if xp.result_type(x, y).kind in "biu" and np.any(at_hand(y) == 0):
+            raise UsageError("Cannot divide integers by 0. Use `tf.math.divide_no_nan`.")
+        return compute(xp, x, y)
+
+    return function
 
 
 def _whole_quotient(xp: Any, x: Any, y: Any, of_floats: Compute, of_integers: Compute) -> Any:
@@ -155,8 +170,8 @@ bitwise_xor = _two("bitwise_xor")
 divide = _two("divide", _divided)
 divide_no_nan = _two("divide_no_nan", _divided_or_zero)
 equal = _two("equal")
-floordiv = _two("floordiv", _floored)
-floormod = _two("floormod", "mod")
+floordiv = _two("floordiv", _of_integers(_floored))
+floormod = _two("floormod", _of_integers(lambda xp, x, y: xp.mod(x, y)))
 greater = _two("greater")
 greater_equal = _two("greater_equal")
 left_shift = _two("left_shift")
@@ -167,7 +182,7 @@ logical_or = _two("logical_or")
 logical_xor = _two("logical_xor")
 maximum = _two("maximum")
 minimum = _two("minimum")
-mod = _two("mod")
+mod = _two("mod", _of_integers(lambda xp, x, y: xp.mod(x, y)))
 multiply = _two("multiply")
 multiply_no_nan = _two(
     "multiply_no_nan", lambda xp, x, y: xp.where(y == 0, xp.zeros_like(x * y), x * y)
@@ -179,8 +194,8 @@ right_shift = _two("right_shift")
 squared_difference = _two("squared_difference", lambda xp, x, y: (x - y) * xp.conj(x - y))
 subtract = _two("subtract")
 truediv = _two("truediv", _divided)
-truncatediv = _two("truncatediv", _truncated)
-truncatemod = _two("truncatemod", "fmod")
+truncatediv = _two("truncatediv", _of_integers(_truncated))
+truncatemod = _two("truncatemod", _of_integers(lambda xp, x, y: xp.fmod(x, y)))
 xdivy = _two("xdivy", _x_times(lambda xp, y: 1 / y))
 xlog1py = _two("xlog1py", _x_times(lambda xp, y: xp.log1p(y)))
 xlogy = _two("xlogy", _x_times(lambda xp, y: xp.log(y)))

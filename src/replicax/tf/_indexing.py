@@ -16,6 +16,7 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
+from replicax._core.lookup import check_places
 from replicax.tf._calls import (
     apart,
     array,
@@ -44,12 +45,14 @@ def gather(
     """The rows that indices name, or what they name along another axis.
 
     **Differs from TF:** an index that is not there gives NaN, or for integers the smallest number,
-    where TensorFlow raises an error or gives 0; compiled code cannot raise one. Of NumPy arrays
-    it is an error. A negative index counts from the end.
+    in compiled code and on accelerators, where TensorFlow raises an error or gives 0. Elsewhere it
+    is an error. A negative index counts from the end.
     """
     xp, (params, indices) = apart(params, indices)
     batch = batch_dims + (indices.ndim if batch_dims < 0 else 0)
     axis = batch if axis is None else int(axis)
+    if -params.ndim <= axis < params.ndim:
+        check_places([indices], [params.shape[axis]], signed=True)
     return _gather(xp, params, indices, axis + (params.ndim if axis < 0 else 0), batch)
 
 
@@ -81,6 +84,7 @@ def gather_nd(
     xp, (params, indices) = apart(params, indices)
     if not batch_dims:
         places = _places(xp, indices)
+        check_places(places, params.shape)
         if xp is np:
             return params[places]
         return params.at[places].get(mode="fill", wrap_negative_indices=False)
@@ -98,7 +102,8 @@ def scatter_nd(
 ) -> Any:
     """Zeros, with updates added at the places that the last axis of the indices names.
 
-    **Differs from TF:** updates of places that are not there are dropped, as on TensorFlow's GPUs.
+    **Differs from TF:** compiled code drops updates of places that are not there, as TensorFlow
+    does on GPUs. Elsewhere they are an error.
     """
     if isinstance(updates, Unwritten):
         return np.zeros(static_shape(shape), updates.dtype)
@@ -113,6 +118,7 @@ def _scattered(tensor: Any, indices: Any, updates: Any, how: str) -> Any:
         return _unwritten(tensor, indices.size, how)
     xp, (tensor, indices, updates) = apart(tensor, indices, updates)
     places = _places(xp, indices)
+    check_places(places, tensor.shape)
     shape = (*indices.shape[:-1], *tensor.shape[len(places) :])
     if updates.ndim and updates.shape != shape:
         raise UsageError.of("updates", f"of shape {shape}", updates.shape)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
 from replicax._core.errors import UsageError
+from replicax._core.lookup import check_places
 from replicax.tf._calls import (
     array,
     array_function,
@@ -242,9 +243,10 @@ def _unsorted(kind: str, reduce: Reduce) -> Callable[..., Any]:
 
     def function(data: Any, segment_ids: Any, num_segments: Any, name: str | None = None) -> Any:
         ids = jnp.asarray(segment_ids)
-        data = jnp.asarray(data)
+        data, number = jnp.asarray(data), static_size(num_segments)
+        check_places([ids], [number], "segment_ids", signed=True)
         rows = data.reshape(ids.size, *data.shape[ids.ndim :])
-        return reduce(rows, ids.ravel(), static_size(num_segments))
+        return reduce(rows, ids.ravel(), number)
 
     text = f"For each segment id, the {kind} of the rows that have it."
     return array_function(published(function, f"unsorted_segment_{kind}", text))
@@ -337,12 +339,12 @@ def confusion_matrix(
     """
     if num_classes is None:
         both = [concrete(found, "confusion_matrix") for found in (labels, predictions)]
-        if min(found.min(initial=0) for found in both) < 0:
-            raise UsageError("`labels` and `predictions` must be at least 0, but some are below.")
         num_classes = 1 + max(int(found.max(initial=-1)) for found in both)
     number, kind = static_size(num_classes), numpy_dtype(dtype, jnp)
     _, (labels, predictions) = arrays(labels, predictions)
     places = (jnp.asarray(labels).ravel(), jnp.asarray(predictions).ravel())
+    check_places(places[:1], [number], "labels")
+    check_places(places[1:], [number], "predictions")
     counts = 1 if weights is None else jnp.asarray(weights).astype(kind).ravel()
     empty = jnp.zeros((number, number), kind)
     return empty.at[places].add(counts, wrap_negative_indices=False)

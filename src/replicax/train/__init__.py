@@ -1,4 +1,9 @@
-"""Checkpoints: the names of `tf.train` for what a training run keeps on disk."""
+"""Checkpoints: the names of `tf.train` for what a training run keeps on disk.
+
+`_checkpoint.py` saves objects, whose parts `_parts.py` names; `_workers.py` lets several workers
+save and restore one checkpoint together. `_files.py` is the format, in a folder or behind a URL,
+and `_theirs.py` reads TensorFlow's. It imports no strategy: variables know their own placement.
+"""
 
 from replicax.train._checkpoint import Checkpoint as Checkpoint
 from replicax.train._manager import CheckpointManager as CheckpointManager

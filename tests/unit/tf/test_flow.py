@@ -362,7 +362,8 @@ def test_cases():
         lambda x: tf.case([(x > 10, lambda: x * 0), (x > 5, lambda: x * 10)], default=lambda: -x)
     )
     assert [int(fn(jnp.int32(x))) for x in (11, 6, 1)] == [0, 60, -1]
-    assert int(tf.case([(False, lambda: 1), (False, lambda: 2)])) == 2
+    last = tf.function(lambda x: tf.case([(x > 10, lambda: 1), (x > 5, lambda: 2)]))
+    assert int(last(jnp.int32(1))) == 2
     with pytest.raises(rx.errors.UsageError, match="no branches"):
         tf.case([])
 

@@ -80,6 +80,30 @@ ROWS = [[1.0, 2.0], [3.0, 4.0]]
         (lambda: tf.boolean_mask(tf.ones([3, 2]), [[True] * 3] * 2), "`mask`"),
         (lambda: tf.scatter_nd([[1], [2]], [1], [3]), "`updates`"),
         (lambda: tf.tensor_scatter_nd_update([1, 2], [[0]], [9.5]), "`updates`"),
+        (lambda: tf.tensor_scatter_nd_add([1, 2], [[2]], [9]), "from 0 to 1"),
+        (lambda: tf.tensor_scatter_nd_update([1, 2], [[-1]], [9]), "got -1"),
+        (lambda: tf.scatter_nd([[7]], [1], [3]), "from 0 to 2"),
+        (lambda: tf.gather([1, 2, 3], [5]), "from 0 to 2"),
+        (lambda: tf.gather(ROWS, [[0], [7]], batch_dims=1), "from 0 to 1"),
+        (lambda: tf.gather_nd(tf.constant(ROWS), [[1, 2]]), "from 0 to 1"),
+        (lambda: tf.math.unsorted_segment_sum([1, 2], [0, 3], 3), "`segment_ids`"),
+        (lambda: tf.math.confusion_matrix([0, 1], [1, 7], 2), "`predictions`"),
+        (lambda: tf.math.floordiv(tf.constant([3, 4]), [0, 2]), "divide_no_nan"),
+        (lambda: tf.truncatemod(np.array([3]), 0), "divide_no_nan"),
+        (lambda: tf.einsum("ij,jk->ik", tf.ones([1, 2]), tf.ones([1, 2])), "(1, 2), (1, 2)"),
+        (lambda: tf.Variable([1, 2]).assign([1.5, 2.0]), "tf.cast"),
+        (lambda: tf.Variable([1, 2])[1:].assign_add([1.5]), "float"),
+        (lambda: tf.Variable([True]).assign([2]), "bool"),
+        (lambda: tf.Variable([1.0]).assign(tf.constant([1j])), "complex64"),
+        (lambda: tf.Variable([1.5], dtype=tf.int32), "int32"),
+        (lambda: tf.Variable([1, 2]).scatter_nd_update([[2]], [5]), "from 0 to 1"),
+        (lambda: tf.Variable([1, 2]).scatter_add(tf.IndexedSlices([1.5], [0])), "float"),
+        (lambda: tf.Variable([1, 2]).gather_nd([[7]]), "from 0 to 1"),
+        (lambda: tf.case([(tf.constant(False), lambda: 1)]), "`default`"),
+        (lambda: tf.cond(True, lambda: 1, 2), "`false_fn`"),
+        (lambda: tf.map_fn(lambda x: x, [1, 2]), "`elems`"),
+        (lambda: tf.foldl(lambda a, x: a + x, [1, 2]), "`elems`"),
+        (lambda: tf.range(1, 5, 0), "`delta`"),
         (lambda: tf.constant([1.5], dtype=tf.int32), "tf.cast"),
         (lambda: tf.constant([1, "a"]), "texts and numbers"),
         (lambda: tf.constant(2**70), "64 bits"),
@@ -145,8 +169,11 @@ def test_values_that_were_wrong():
     assert int(tf.math.count_nonzero(["a", ""])) == 1
     assert tf.strings.substr("hello", 1, -1).item() == "ello"
     assert int(tf.random.shuffle(5)) == 5
-    assert np.isnan(tf.gather_nd(tf.ones([2, 2]), [[0, 2], [0, -1]])).all()
-    assert tf.scatter_nd([[1], [-1]], tf.constant([1, 2]), [3]).numpy().tolist() == [0, 1, 0]
+    # Compiled code cannot raise an error.
+    gathered = tf.function(lambda places: tf.gather_nd(tf.ones([2, 2]), places))
+    assert np.isnan(gathered(tf.constant([[0, 2], [0, -1]]))).all()
+    scattered = tf.function(lambda places: tf.scatter_nd(places, tf.constant([1, 2]), [3]))
+    assert scattered(tf.constant([[1], [-1]])).numpy().tolist() == [0, 1, 0]
     hsv = tf.image.rgb_to_hsv(np.array([[[0, 1, 2]]], np.uint8))
     np.testing.assert_allclose(hsv, [[[7 / 12, 1, 2]]], rtol=1e-6)
     places, scores = tf.image.non_max_suppression_with_scores(

@@ -40,6 +40,9 @@ def cond(
     Returns:
         What the branch returned.
     """
+    for argument, branch in (("true_fn", true_fn), ("false_fn", false_fn)):
+        if not callable(branch):
+            raise UsageError.of(argument, "a function", branch, "Write `lambda: x`.")
     pred = value_of(pred)
     if not isinstance(pred, Tracer):
         return true_fn() if bool(pred) else false_fn()
@@ -53,17 +56,22 @@ def case(
     strict: bool = False,
     name: str = "case",
 ) -> Any:
-    """The branch of the first predicate that holds; without a default, the last one's at worst.
+    """The branch of the first predicate that holds.
 
-    **Differs from TF:** `exclusive` is not checked.
+    **Differs from TF:** `exclusive` is not checked. Without a default, compiled code takes the last
+    branch if no predicate holds, where TensorFlow raises an error.
     """
     pairs = list(pred_fn_pairs.items() if isinstance(pred_fn_pairs, dict) else pred_fn_pairs)
     if not pairs:
         raise UsageError("`tf.case` got no branches. Pass `[(predicate, fn), …]`.")
     (pred, fn), rest = pairs[0], pairs[1:]
-    if not rest:
-        return fn() if default is None else cond(pred, fn, default)
-    return cond(pred, fn, lambda: case(rest, default))
+    if rest:
+        return cond(pred, fn, lambda: case(rest, default))
+    if default is not None:
+        return cond(pred, fn, default)
+    if not isinstance(holds := value_of(pred), Tracer) and not holds:
+        raise UsageError("No predicate of `tf.case` holds. Pass `default`.")
+    return fn()
 
 
 def switch_case(
@@ -334,6 +342,8 @@ def _python_scan(step: Callable[..., Any], state: Any, elems: Any, reverse: bool
 
 
 def _row(leaf: Any) -> Any:
+    if not leaf.shape:
+        raise UsageError("`elems` must be arrays, or a nest of arrays, got a number in it.")
     return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
 
@@ -351,5 +361,6 @@ def _example(rows: Any) -> Any:
 
 
 def _first_of(elems: Any, reverse: bool) -> tuple[Any, Any]:
+    jax.tree.map(_row, elems)
     first, rest = (-1, slice(None, -1)) if reverse else (0, slice(1, None))
     return tuple(jax.tree.map(lambda leaf, at=at: leaf[at], elems) for at in (first, rest))

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from replicax._core.errors import UsageError
 from replicax._core.tracing import NeedsValues, current_reader, refuse_to_loop
 from replicax._keras import _compat
 from replicax.data._host import Unchanging
@@ -39,6 +40,8 @@ def range(
     ends = [_number(value) for value in (start, limit, delta)]
     if any(isinstance(end, Tracer) for end in ends):
         return TracedRange(*ends)
+    if not ends[2]:
+        raise UsageError.of("delta", "another number than 0", ends[2])
     if dtype is not None:
         wanted = numpy_dtype(dtype)
     else:
