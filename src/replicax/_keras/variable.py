@@ -107,11 +107,6 @@ class Variable(VariableMethods, keras.Variable, metaclass=_AnyVariable):
             _compat.set_path(self, f"{outer}/{self.path}")
         self.constraint = constraint
 
-    @property
-    def name(self) -> str:
-        """Its name; with TensorFlow's names its path and `:0`, as in TensorFlow."""
-        return seams.spelled(f"{self.path}:0", super().name)
-
 
 def _summed_over_replicas(beginning: Any) -> Any:
     """The value that is read of a variable if every replica begins with this one."""

@@ -105,6 +105,11 @@ class VariableMethods:
             return None
         return self if scope is None else assigned
 
+    @property
+    def name(self) -> str:
+        """Its name; with TensorFlow's names its path and `:0`, as in TensorFlow."""
+        return seams.spelled(f"{self.path}:0", super().name)  # pyright: ignore[reportAttributeAccessIssue]
+
     def read_value(self) -> Any:
         """The value."""
         return _compat.read(self)  # pyright: ignore[reportArgumentType]

@@ -75,7 +75,7 @@ def _divided_or_zero(xp: Any, x: Any, y: Any) -> Any:
 def _of_integers(compute: Compute) -> Compute:
     """A quotient or remainder, or an error if integers are divided by a 0 that is at hand.
 
-    XLA has -1 there.
+    XLA truncates to -1 there.
     """
 
     def function(xp: Any, x: Any, y: Any) -> Any:

@@ -47,7 +47,10 @@ def test_variables_have_the_names_of_tensorflow():
     layer = tf.keras.layers.Dense(2, name="last")
     layer.build((None, 3))
     assert [tf.Variable(1.0).name, tf.Variable(1.0, name="w").name] == ["Variable:0", "w:0"]
-    assert tf.Variable(1.0, name="block/w").name == "block/w:0"
+    servers = tf.distribute.ParameterServerStrategy(num_workers=1, num_ps=1, engine="threads")
+    for strategy in (tf.distribute.get_strategy(), servers):
+        with strategy.scope():
+            assert tf.Variable(1.0, name="block/w").name == "block/w:0"
     assert [weight.name for weight in layer.weights] == ["kernel", "bias"]  # Keras 3 has no more
 
 
