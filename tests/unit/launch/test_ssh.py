@@ -16,7 +16,7 @@ from replicax.launch._ssh import Host, Ssh, addresses, parse_hosts, place, this_
 
 from exposition import strict
 from helpers import wait_until
-from processes import is_running, wait_for_pids
+from processes import is_running, outcome, wait_for_pids
 
 AB = [Host("a", 1), Host("b", 1)]
 
@@ -130,12 +130,6 @@ def over_hosts(launch, tmp_path):
         return launch(*asked, environ={"PATH": path, **(environ or {})}, **options)
 
     return over_hosts
-
-
-def outcome(process):
-    """Wait for it; give its exit code, the lines it printed, and those of errors."""
-    out, err = process.communicate(timeout=100)
-    return process.returncode, out.splitlines(), err.splitlines()
 
 
 def test_each_host_runs_its_workers_in_the_same_folder(over_hosts, script, tmp_path):
