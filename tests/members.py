@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
+from replicax._net import Refused
 from replicax._ps.hosts.cluster import SERVER, WORKER
 
 import tiny_member
@@ -13,6 +16,15 @@ from processes import is_running
 
 def about(cluster, role, index, op="about"):
     return tiny_member.about(cluster.member(role, index), cluster.secret, op)
+
+
+def check_that_members_are_there_and_know_the_secret(cluster):
+    members = [(SERVER, 0), (WORKER, 0), (WORKER, 1)]
+    found = [about(cluster, *member) for member in members]
+    assert [(one["role"], one["index"]) for one in found] == members
+    assert len({one["process"] for one in found}) == 3
+    with pytest.raises(Refused):
+        tiny_member.about(cluster.member(WORKER, 0), b"another secret of 32 bytes......")
 
 
 def check_that_a_killed_member_comes_back(cluster):

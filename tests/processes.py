@@ -29,6 +29,12 @@ def running_with(variable):
     return found
 
 
+def outcome(process):
+    """Wait for it; give its exit code, the lines it printed, and those of errors."""
+    out, err = process.communicate(timeout=100)
+    return process.returncode, out.splitlines(), err.splitlines()
+
+
 def wait_for_pids(folder, count):
     """Wait for programs that write files named after their process ids; give these."""
     wait_until(lambda: len(list(folder.glob("pid-*"))) >= count)

@@ -157,10 +157,6 @@ def test_run_works_in_a_second_thread(strategy):
     assert results == [3.0 * strategy.num_replicas_in_sync]
 
 
-def test_the_default_strategy_is_one_object():
-    assert rx.get_strategy() is rx.get_strategy()
-
-
 def test_strategies_of_one_machine_have_no_cluster_resolver(strategy):
     resolver = strategy.cluster_resolver
     if isinstance(strategy, rx.MultiWorkerMirroredStrategy):

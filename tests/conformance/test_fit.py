@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax.testing import MATRIX, strategy_params
+from replicax.testing import MATRIX
 
 from fitting import ROWS, TARGETS, dense_net, made, weight_difference
 
@@ -219,13 +219,3 @@ def test_two_strategies_train_in_turn_in_one_process():
             model.fit(ROWS, TARGETS, batch_size=10, verbose=0, shuffle=False)
     for model in models:
         assert weight_difference(model.get_weights(), plain.get_weights()) <= 1e-5
-
-
-@pytest.mark.parametrize("name", strategy_params(replicas=(8,)))
-def test_more_replicas_than_rows(name):
-    results = []
-    for strategy in (None, MATRIX[name]()):
-        model = made(strategy, dense_net)
-        model.fit(ROWS[:3], TARGETS[:3], batch_size=32, epochs=2, verbose=0, shuffle=False)
-        results.append(model.get_weights())
-    assert weight_difference(*results) <= 1e-6

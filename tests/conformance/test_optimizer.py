@@ -62,23 +62,6 @@ def test_the_average_of_the_variables_is_kept(strategy):
         assert_trees_close(kept.value, np.array([average, average + 1]), rtol=1e-4, atol=1e-5)
 
 
-@few_strategies
-def test_iterations_count_global_steps(strategy):
-    variable, optimizer = made(strategy, [1.0], keras.optimizers.SGD)
-    steps(strategy, variable, optimizer, lambda: jnp.ones(1), count=3)
-    assert int(optimizer.iterations.value) == 3
-
-
-@two_replicas
-def test_norms_are_clipped_after_the_sum(strategy):
-    # Each replica's 0.4 would pass; their sum does not.
-    variable, optimizer = made(
-        strategy, [0.0], keras.optimizers.SGD, learning_rate=1.0, clipnorm=0.5
-    )
-    result = steps(strategy, variable, optimizer, lambda: jnp.full((1,), 0.4))
-    assert_trees_close(result, np.array([-0.5]))
-
-
 @two_replicas
 @pytest.mark.parametrize("make", [keras.optimizers.Adam, keras.optimizers.SGD])
 def test_a_schedule_works_with_uneven_batches(strategy, make):

@@ -48,23 +48,6 @@ def test_the_stream_begins_again_with_the_seed(strategy):
 
 
 @few_strategies
-def test_the_first_replica_draws_what_plain_keras_draws(strategy):
-    plain = keras.random.SeedGenerator(5)
-    expected = [np.asarray(keras.random.uniform(SHAPE, seed=plain)) for _ in range(2)]
-    seeds = generator(strategy)
-    assert_trees_close([drawn(strategy, seeds)[0] for _ in range(2)], expected)
-
-
-@few_strategies
-def test_the_stored_state_advances_as_in_plain_keras(strategy):
-    plain, seeds = keras.random.SeedGenerator(5), generator(strategy)
-    for _ in range(3):
-        drawn(strategy, seeds)
-        plain.next()
-    assert_trees_close(seeds.state.value, np.asarray(plain.state.value))
-
-
-@few_strategies
 def test_a_fixed_seed_gives_every_replica_the_same(strategy):
     result = strategy.run(lambda: keras.random.uniform(SHAPE, seed=3))
     expected = np.asarray(keras.random.uniform(SHAPE, seed=3))

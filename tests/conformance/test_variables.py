@@ -21,8 +21,6 @@ from helpers import (
     two_replicas,
 )
 
-AGGREGATIONS = ["none", "mean", "sum", "only_first_replica"]
-
 
 def replica_id():
     return rx.get_replica_context().replica_id_in_sync_group
@@ -38,10 +36,17 @@ def sum_of_numbers(strategy):
     return sum(range(1, strategy.num_replicas_in_sync + 1))
 
 
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
-def test_a_write_in_the_scope_is_stored(strategy, aggregation):
-    # Pair 88: cross-replica assign(7) on a SUM variable; no aggregation outside `run`.
-    v = variable(strategy, 1.0, aggregation=aggregation)
+@pytest.mark.parametrize(
+    ("aggregation", "synchronization"),
+    [
+        *((aggregation, "auto") for aggregation in ("none", "mean", "sum", "only_first_replica")),
+        *((aggregation, "on_read") for aggregation in ("mean", "sum", "only_first_replica")),
+    ],
+)
+def test_a_write_in_the_scope_is_stored(strategy, aggregation, synchronization):
+    # Pair 88: cross-replica assign(7) on a SUM variable; no aggregation outside `run`. Pair 91:
+    # there assign_add on SUM is an error; the stored value is the reduced one here, so it adds.
+    v = variable(strategy, 1.0, aggregation=aggregation, synchronization=synchronization)
     with strategy.scope():
         v.assign(7.0)
         assert float(v.value) == 7.0
@@ -106,20 +111,8 @@ def test_every_replicas_number_enters_a_sum(strategy, number):
     assert float(v.value) == 5.0 * strategy.num_replicas_in_sync
 
 
-@pytest.mark.parametrize("aggregation", ["sum", "mean", "only_first_replica"])
-def test_an_on_read_variable_reads_what_was_assigned(strategy, aggregation):
-    # Pair 91: cross-replica assign(10) reads 10. There assign_add on SUM is an error; the
-    # stored value is the reduced one here, so it adds.
-    v = variable(strategy, 1.0, aggregation=aggregation, synchronization="on_read")
-    with strategy.scope():
-        v.assign(10.0)
-        assert float(v.value) == 10.0
-        v.assign_add(1.0)
-    assert float(v.value) == 11.0
-
-
 def test_extended_update_stores_what_it_assigns(strategy):
-    # Pair 92 reads 10 there, for the same reason.
+    # Pair 92 reads 10 there, as pair 91 does.
     v = variable(strategy, 1.0, aggregation="sum", synchronization="on_read")
     with strategy.scope():
         strategy.extended.update(v, lambda var: var.assign(5.0))
@@ -171,6 +164,8 @@ def test_variables_live_where_the_strategy_keeps_them(strategy):
     v = variable(strategy, np.arange(4.0))
     names = device_names(v.value)
     assert sorted(names) == sorted(strategy.extended.parameter_devices)
+    v.assign(np.zeros(4))
+    assert device_names(v.value) == names
     strategy.run(lambda: v.assign_add(np.ones(4)))
     assert device_names(v.value) == names
 
@@ -188,8 +183,10 @@ def test_a_random_initial_value_is_equal_everywhere(strategy):
 def test_a_variable_made_outside_every_scope_is_adopted(strategy):
     v = keras.Variable(1.0, aggregation="sum")
     strategy.run(lambda: v.assign_add(1.0 + replica_id()))
-    total = sum_of_numbers(strategy)
-    assert float(v.value) == 1.0 + total
+    assert float(v.value) == 1.0 + sum_of_numbers(strategy)
+    assert device_names(v.value) == device_names(variable(strategy, 0.0).value)
+    if strategy is not rx.get_strategy():  # which adopts nothing
+        assert strategy.extended.variable_created_in_scope(v)
 
 
 @three_strategies

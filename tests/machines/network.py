@@ -28,7 +28,6 @@ from processes import running_with
 
 TOOLS = ("ip", "mount", "nsenter", "sh", "unshare")
 NAMESPACES = ("--net", "--uts", "--mount", "--ipc", "--pid", "--fork", "--mount-proc")
-SECONDS_TO_START = 20
 
 # The first process. Folders to hide come as its arguments.
 FIRST = """

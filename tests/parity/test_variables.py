@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import replicax as rx
 import replicax.tf as tf
 
 
@@ -65,9 +64,8 @@ def test_averages_follow_in_a_compiled_function_and_faster_at_first():
         np.testing.assert_allclose(ema.average(v).numpy(), expected, rtol=1e-5)
 
 
-def test_averages_in_run_are_those_of_one_device():
-    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
-    with strategy.scope():
+def test_averages_in_run_are_those_of_one_device(mirrored):
+    with mirrored.scope():
         v = tf.Variable(1.0, aggregation=tf.VariableAggregation.MEAN)
         ema = tf.train.ExponentialMovingAverage(0.75)
         ema.apply([v])
@@ -76,7 +74,7 @@ def test_averages_in_run_are_those_of_one_device():
         v.assign(5.0)
         ema.apply([v])
 
-    strategy.run(step)
+    mirrored.run(step)
     assert float(ema.average(v).numpy()) == 2.0
 
 

@@ -247,7 +247,8 @@ def test_variables_of_workers_add_up(strategy, coordinator):  # 113
         counter.assign_add(by)
         return worker_index()
 
-    mine, by = rx.coordinator.PerWorkerValues(counters), rx.coordinator.PerWorkerValues([1.0, 10.0])
+    mine = rx.coordinator.PerWorkerValues(iter(counters))
+    by = rx.coordinator.PerWorkerValues([1.0, 10.0])
     workers = coordinator.fetch([coordinator.schedule(count, (mine, by)) for _ in range(10)])
     coordinator.join()
     assert [float(c.value) for c in counters] == [workers.count(0), 10.0 * workers.count(1)]

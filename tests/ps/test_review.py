@@ -22,23 +22,6 @@ def coordinator_of(strategy):
     return rx.coordinator.ClusterCoordinator(strategy)
 
 
-def test_a_bound_of_staleness_holds_for_values_that_are_pulled_ahead(started):
-    strategy = started(servers=1, max_staleness=0)
-    with strategy.scope():
-        v, optimizer = keras.Variable(1.0), keras.optimizers.SGD(0.1)
-
-    @rx.function
-    def step():
-        _, gradient = rx.value_and_grad(lambda: v * v, [v])()
-        optimizer.apply(gradient, [v])
-
-    coordinator = coordinator_of(strategy)
-    for _ in range(10):
-        coordinator.schedule(step)
-    coordinator.join()
-    np.testing.assert_allclose(float(v.value), 0.8**10, rtol=1e-5)
-
-
 def test_what_is_scheduled_after_a_fetch_sees_what_was_fetched(started):
     strategy = started(servers=1)
     with strategy.scope():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import threading
 import types
@@ -15,7 +13,7 @@ from replicax._control._heartbeat import Sampler, Ticks, _stack
 from replicax._core.errors import UsageError
 from replicax._core.events import dispatched
 
-from helpers import LEAN, is_waiting, wait_until
+from helpers import LEAN, is_waiting, run_python, wait_until
 
 # Garbage with finalizers that take long, and threads that start, while one is looked at.
 BUSY = """
@@ -63,14 +61,7 @@ os._exit(0)
 
 
 def test_looking_at_a_thread_does_not_stop_a_program_that_collects_garbage():
-    ran = subprocess.run(
-        [sys.executable, "-c", BUSY],
-        env={**os.environ, **LEAN},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert (ran.returncode, ran.stdout) == (0, "True\n"), ran.stderr
+    assert run_python(BUSY, **LEAN) == "True\n"
 
 
 @pytest.fixture

@@ -72,10 +72,6 @@ def results(*futures):
     return [future.result(40) for future in futures]
 
 
-def test_all_come(come):
-    assert results(*[come(index, 3) for index in (0, 1, 2)]) == by_all(3)
-
-
 def test_who_waits_for_somebody_to_listen_goes_on_then_or_when_the_time_is_over(port):
     address = "127.0.0.1", port
     assert not wait_until_open(address, 0.01)  # nobody does

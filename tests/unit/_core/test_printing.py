@@ -79,16 +79,15 @@ def test_values_of_strategies_and_variables():
     assert printed(batch, mirrored, variable) == lines
 
 
-def test_every_replica_prints_each_time_with_the_numbers_of_then():
-    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
+def test_every_replica_prints_each_time_with_the_numbers_of_then(mirrored):
     out = io.StringIO()
 
     def step(x):
         rx.print("x", x, {"sum": x.sum()}, "end", output_stream=out)
         rx.print("only text", output_stream=out)
 
-    for batch in strategy.experimental_distribute_dataset([np.arange(4), np.arange(4, 8)]):
-        strategy.run(step, args=(batch,))
+    for batch in mirrored.experimental_distribute_dataset([np.arange(4), np.arange(4, 8)]):
+        mirrored.run(step, args=(batch,))
     host_calls.flush()
     expected = [
         f"[replica {replica}] x [{a} {a + 1}] {{'sum': {2 * a + 1}}} end"
@@ -99,30 +98,28 @@ def test_every_replica_prints_each_time_with_the_numbers_of_then():
     assert lines.count("[replica 0] only text") == lines.count("[replica 1] only text") == 2
 
 
-def test_uneven_replicas_print_what_each_has():
-    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
+def test_uneven_replicas_print_what_each_has(mirrored):
     out = io.StringIO()
-    (batch,) = strategy.experimental_distribute_dataset([np.arange(3)])
-    strategy.run(lambda x: rx.print(x, output_stream=out), args=(batch,))
+    (batch,) = mirrored.experimental_distribute_dataset([np.arange(3)])
+    mirrored.run(lambda x: rx.print(x, output_stream=out), args=(batch,))
     host_calls.flush()
     assert sorted(out.getvalue().splitlines()) == ["[replica 0] [0 1]", "[replica 1] [2]"]
 
 
-def test_a_compiled_function_prints_at_every_call():
-    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
+def test_a_compiled_function_prints_at_every_call(mirrored):
     out = io.StringIO()
 
     @rx.function
     def whole(batch):
-        rx.print("whole", strategy.run(lambda x: x * 2, args=(batch,)), output_stream=out)
+        rx.print("whole", mirrored.run(lambda x: x * 2, args=(batch,)), output_stream=out)
 
-    for batch in strategy.experimental_distribute_dataset([np.arange(2), np.arange(2)]):
+    for batch in mirrored.experimental_distribute_dataset([np.arange(2), np.arange(2)]):
         whole(batch)
     host_calls.flush()
     assert out.getvalue() == "whole PerReplica:{\n  0: [0],\n  1: [2]\n}\n" * 2
 
 
-def test_fit_prints_a_line_per_batch():
+def test_fit_prints_a_line_per_batch(mirrored):
     out = io.StringIO()
 
     class Speaking(keras.layers.Layer):
@@ -130,8 +127,7 @@ def test_fit_prints_a_line_per_batch():
             rx.print("rows", x[:, 0], output_stream=out)
             return x
 
-    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
-    with strategy.scope():
+    with mirrored.scope():
         model = keras.Sequential([keras.Input((1,)), Speaking(), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
     out.truncate(0)
@@ -145,9 +141,8 @@ def test_fit_prints_a_line_per_batch():
     ]
 
 
-def test_long_arrays_keep_their_order_and_do_not_stand_still():
+def test_long_arrays_keep_their_order_and_do_not_stand_still(mirrored):
     # XLA:CPU copies them on the threads that the other replica's all-reduce waits on.
-    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
     out = io.StringIO()
 
     def step(x):
@@ -155,8 +150,8 @@ def test_long_arrays_keep_their_order_and_do_not_stand_still():
         rx.print("then", x[:2], output_stream=out)
         return rx.get_replica_context().all_reduce("sum", x.sum())
 
-    for batch in strategy.experimental_distribute_dataset([np.zeros(60000, "float32")] * 5):
-        strategy.run(step, args=(batch,))
+    for batch in mirrored.experimental_distribute_dataset([np.zeros(60000, "float32")] * 5):
+        mirrored.run(step, args=(batch,))
     host_calls.flush()
     lines = [line[:16] for line in out.getvalue().splitlines()]
     assert lines.count("[replica 0] long") == lines.count("[replica 1] long") == 5

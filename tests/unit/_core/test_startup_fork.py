@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
+
+from helpers import run_python
 
 PROGRAM = """
 import multiprocessing, os, sys, warnings
@@ -61,11 +62,7 @@ add()
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks")
 def test_a_fork_after_the_start_of_jax_is_told_and_never_waits():
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=100
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines() == ["done", "forks", "done", *(8 * ["True True"])]
+    assert run_python(PROGRAM).splitlines() == ["done", "forks", "done", *(8 * ["True True"])]
 
 
 LOCKED = """
@@ -96,7 +93,4 @@ print(ended[1] if ended[0] else "never")
 
 
 def test_a_fork_while_another_thread_starts_jax_has_an_end():
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", LOCKED], capture_output=True, text=True, timeout=100
-    )
-    assert ran.stdout == "0\n", ran.stderr
+    assert run_python(LOCKED, PYTHONWARNINGS="ignore") == "0\n"

@@ -6,9 +6,6 @@ That they train as one device does is in conformance/test_fit.py.
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
-import sys
 
 import jax
 import keras
@@ -20,6 +17,8 @@ from replicax._fit import trainer
 from replicax._fit.trainer import Steps
 from replicax._keras import _compat
 from replicax.testing import MATRIX
+
+from helpers import run_python
 
 KINDS = ["mirrored_2", "central_storage_2", "one_device"]
 X, Y = np.ones((8, 2), "float32"), np.ones((8, 1), "float32")
@@ -81,45 +80,50 @@ def still_trains(model):
 # A data set that fails.
 
 
-def test_fit_that_fails_at_once_changes_nothing(strategy):
-    model = net(strategy)
-    fails(lambda: model.fit(Failing(0), verbose=0, shuffle=False))
-    assert weights(model) == SEVEN
+def interrupting(method):
+    """A callback that stands for Ctrl-C when Keras calls this method of it."""
+
+    def interrupt(self, *args, **kwargs):
+        raise KeyboardInterrupt
+
+    return type("Interrupting", (keras.callbacks.Callback,), {method: interrupt})()
+
+
+# By data that fail after so many batches, or by a callback that is interrupted.
+@pytest.mark.parametrize(
+    ("method", "ends", "steps"),
+    [
+        ("fit", 0, 0),
+        ("fit", 1, 1),
+        ("evaluate", 0, 0),
+        ("evaluate", 2, 0),
+        ("predict", 0, 0),
+        ("predict", 2, 0),
+        ("fit", "on_train_batch_begin", 0),
+        ("fit", "on_train_batch_end", 1),
+        ("fit", "on_epoch_end", 1),
+        ("evaluate", "on_test_batch_end", 0),
+        ("predict", "on_predict_batch_end", 0),
+    ],
+)
+def test_what_ends_midway_keeps_the_steps_before(strategy, method, ends, steps):
+    model, how = net(strategy), {"shuffle": False} if method == "fit" else {}
+    data, error = (Failing(ends),), pytest.raises(OSError, match="the disk is gone")
+    if isinstance(ends, str):
+        data, error = (X, Y)[: 1 if method == "predict" else 2], pytest.raises(KeyboardInterrupt)
+        how["callbacks"] = [interrupting(ends)]
+    for is_first in (True, False):
+        if not is_first:  # the weights of earlier calls do not come back
+            model.fit(X, Y, verbose=0)
+            model.train_on_batch(X, Y)
+            set_to_seven(model)
+        before = int(model.optimizer.iterations)
+        with error:
+            getattr(model, method)(*data, verbose=0, **how)
+        for weight in model.get_weights():
+            np.testing.assert_allclose(weight, 7.0 - steps * STEP, rtol=1e-5 * steps)
+        assert int(model.optimizer.iterations) == before + steps
     still_trains(model)
-
-
-def test_fit_that_fails_midway_keeps_the_steps_before(strategy):
-    model = net(strategy)
-    fails(lambda: model.fit(Failing(1), verbose=0, shuffle=False))
-    np.testing.assert_allclose(model.get_weights()[1], [7.0 - STEP], rtol=1e-5)
-    assert int(model.optimizer.iterations) == 1
-    still_trains(model)
-
-
-@pytest.mark.parametrize("good", [0, 2])
-@pytest.mark.parametrize("method", ["evaluate", "predict"])
-def test_evaluate_and_predict_that_fail_change_nothing(strategy, method, good):
-    model = net(strategy)
-    fails(lambda: getattr(model, method)(Failing(good), verbose=0))
-    assert weights(model) == SEVEN
-    still_trains(model)
-
-
-@pytest.mark.parametrize("method", ["evaluate", "predict"])
-def test_a_failure_does_not_bring_back_the_weights_of_an_earlier_fit(strategy, method):
-    model = net(strategy)
-    model.fit(X, Y, verbose=0)
-    set_to_seven(model)
-    fails(lambda: getattr(model, method)(Failing(2), verbose=0))
-    assert weights(model) == SEVEN
-
-
-def test_a_failed_fit_does_not_bring_back_the_weights_of_an_earlier_call(strategy):
-    model = net(strategy)
-    model.train_on_batch(X, Y)
-    set_to_seven(model)
-    fails(lambda: model.fit(Failing(0), verbose=0, shuffle=False))
-    assert weights(model) == SEVEN
 
 
 def test_callbacks_see_the_weights_of_each_batch(strategy):
@@ -198,39 +202,7 @@ def test_a_step_that_cannot_be_traced_changes_nothing(strategy):
     still_trains(model)
 
 
-# A callback that stops.
-
-
-def interrupting(method):
-    """A callback that stands for Ctrl-C when Keras calls this method of it."""
-
-    def interrupt(self, *args, **kwargs):
-        raise KeyboardInterrupt
-
-    return type("Interrupting", (keras.callbacks.Callback,), {method: interrupt})()
-
-
-@pytest.mark.parametrize("method", ["on_train_batch_begin", "on_train_batch_end", "on_epoch_end"])
-def test_an_interrupted_fit_keeps_the_steps_before(strategy, method):
-    model = net(strategy)
-    with pytest.raises(KeyboardInterrupt):
-        model.fit(X, Y, verbose=0, callbacks=[interrupting(method)])
-    steps = 0 if method == "on_train_batch_begin" else 1
-    np.testing.assert_allclose(model.get_weights()[1], [7.0 - steps * STEP], rtol=1e-5)
-    still_trains(model)
-
-
-@pytest.mark.parametrize("method", ["on_test_batch_end", "on_predict_batch_end"])
-def test_an_interrupted_evaluate_or_predict_changes_nothing(strategy, method):
-    model = net(strategy)
-    stops = [interrupting(method)]
-    with pytest.raises(KeyboardInterrupt):
-        if "test" in method:
-            model.evaluate(X, Y, verbose=0, callbacks=stops)
-        else:
-            model.predict(X, verbose=0, callbacks=stops)
-    assert weights(model) == SEVEN
-    still_trains(model)
+# Callbacks and weights.
 
 
 def test_a_callback_may_read_and_change_the_weights(strategy):
@@ -328,8 +300,9 @@ def test_a_plain_model_does_not_see_the_scope_it_is_called_in(strategy):
     assert {len(variable.value.devices()) for variable in model.variables} == {1}
 
 
-def test_keras_own_distribution_still_works(mirrored):
+def test_keras_own_distribution_still_works(mirrored, caplog):
     del mirrored  # made, so that the seams are in
+    trainer._told_of_keras_alone.clear()
     devices = [f"cpu:{number}" for number in range(2)]
     layout = keras.distribution.DataParallel(devices=devices)
     with layout.scope():
@@ -338,6 +311,7 @@ def test_keras_own_distribution_still_works(mirrored):
         model.fit(X, Y, verbose=0)
     assert not isinstance(model.train_function, Steps)
     assert {len(variable.value.devices()) for variable in model.variables} == {2}
+    assert not caplog.records  # it does not train on one device
 
 
 PLAIN = """
@@ -373,14 +347,7 @@ print("same" if train() == before else "different")
 
 
 def test_plain_keras_gives_the_same_bits_with_the_seams():
-    done = subprocess.run(
-        [sys.executable, "-c", PLAIN],
-        env={**os.environ, "JAX_NUM_CPU_DEVICES": "2"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.stdout.split()[-1:] == ["same"], done.stderr
+    assert run_python(PLAIN, JAX_NUM_CPU_DEVICES="2").split()[-1:] == ["same"]
 
 
 def test_keras_looks_for_variables_in_no_step(strategy, monkeypatch):
@@ -418,19 +385,6 @@ def test_a_model_of_the_default_strategy_is_not_said_to_be_keras_own(caplog):
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
     model.fit(X, Y, verbose=0)
-    assert not caplog.records
-
-
-def test_a_model_of_keras_distribution_is_not_said_to_train_on_one_device(caplog):
-    trainer._told_of_keras_alone.clear()
-    devices = keras.distribution.list_devices()[:2]
-    keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
-    try:
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-        model.fit(X[:4], Y[:4], batch_size=4, verbose=0)
-    finally:
-        keras.distribution.set_distribution(None)
     assert not caplog.records
 
 

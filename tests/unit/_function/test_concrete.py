@@ -154,14 +154,13 @@ class Dense(tf.Module):
 
 
 @pytest.mark.parametrize("rows", [4, None])
-def test_replicas_may_make_their_variable_while_a_concrete_function_is_traced(rows):
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    with strategy.scope():
+def test_replicas_may_make_their_variable_while_a_concrete_function_is_traced(rows, mirrored):
+    with mirrored.scope():
         dense = Dense()
-    step = tf.function(lambda x: strategy.run(dense, args=(x,)))
+    step = tf.function(lambda x: mirrored.run(dense, args=(x,)))
     concrete = step.get_concrete_function(tf.TensorSpec((rows, 2), tf.float32))
     _ = concrete.structured_outputs  # traced now, not at the first call
     (kernel,) = dense.variables
     kernel.assign_add(tf.ones((2, 3)))  # it is the one that the function reads
-    results = strategy.experimental_local_results(concrete(tf.ones((4, 2))))
+    results = mirrored.experimental_local_results(concrete(tf.ones((4, 2))))
     assert [result.tolist() for result in results] == [[[4.0] * 3] * 4] * 2

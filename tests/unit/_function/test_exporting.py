@@ -49,9 +49,8 @@ def test_a_model_is_saved_and_loaded(path):
 
 
 @few_strategies
-def test_inference_under_another_strategy(strategy, path):
-    maker = rx.MirroredStrategy(["CPU:0", "CPU:1"])
-    with maker.scope():
+def test_inference_under_another_strategy(strategy, path, mirrored):
+    with mirrored.scope():
         saved_model.save(dense_model(), path)
     with strategy.scope():
         serve = saved_model.load(path).signatures[saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY]

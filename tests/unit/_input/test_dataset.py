@@ -34,26 +34,6 @@ def options(**chosen):
     return rx.InputOptions(**{f"experimental_{name}": value for name, value in chosen.items()})
 
 
-def test_more_ahead_than_there_is():
-    target = Target(2)
-    dataset = distribute_dataset([np.arange(2)] * 2, target, options(per_replica_buffer_size=9))
-    assert list(dataset) == [[[0], [1]]] * 2
-
-
-def test_a_function_is_called_when_the_data_set_is_made():
-    contexts = []
-
-    def dataset_fn(context):
-        contexts.append(context)
-        return [np.arange(1)]
-
-    mode = rx.InputReplicationMode.PER_REPLICA
-    dataset = distribute_from_function(dataset_fn, Target(2), options(replication_mode=mode))
-    assert contexts == [rx.InputContext(2, 0, 2), rx.InputContext(2, 1, 2)]
-    assert list(dataset) == list(dataset) == [[[0], [0]]]
-    assert len(contexts) == 2
-
-
 def test_an_empty_piece_has_the_structure_of_the_others():
     target = Target(2)
     target.put = lambda pieces: pieces

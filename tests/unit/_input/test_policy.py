@@ -138,16 +138,6 @@ def test_a_batch_is_cut_by_the_rounded_up_share(rows, replicas, sizes):
     assert split_batch(rows, replicas) == sizes
 
 
-@pytest.mark.parametrize("replicas", range(1, 10))
-def test_every_row_has_one_replica(replicas):
-    for rows in range(40):
-        sizes = split_batch(rows, replicas)
-        assert len(sizes) == replicas
-        assert sum(sizes) == rows
-        assert min(sizes) >= 0
-        assert max(sizes) == -(-rows // replicas)
-
-
 @pytest.mark.parametrize(
     ("batch", "workers", "replicas", "sizes"),
     [

@@ -9,13 +9,13 @@ import jax
 import numpy as np
 import pytest
 
-import replicax as rx
 from replicax._input.sharing import PerReplicaSource, ShardedSource, WorkerBatch, cut, redistributed
 from replicax.data import AutoShardPolicy, Dataset
 from replicax.data._node import Feed
 from replicax.data._nodes.ahead import Prefetch
 from replicax.data._nodes.files import FileRecords
 from replicax.data._nodes.sources import ArrayTable
+from replicax.data.experimental import SHARD_HINT
 
 AUTO, DATA, FILE = AutoShardPolicy.AUTO, AutoShardPolicy.DATA, AutoShardPolicy.FILE
 HINT, OFF = AutoShardPolicy.HINT, AutoShardPolicy.OFF
@@ -59,25 +59,18 @@ def numbers(count):
 # One worker.
 
 
-def test_data_cuts_every_batch_by_itself():
-    expected = [[[0, 1], [2]], [[3, 4], [5]], [[6], [7]]]
-    assert steps(numbers(8).batch(3), DATA, replicas=2) == expected  # 34
-
-
-def test_off_plans_pieces_over_batches():
-    expected = [[[0, 1], [2]], [[3, 4], [5]], [[6, 7], []]]
-    assert steps(numbers(8).batch(3), OFF, replicas=2) == expected  # 34
-
-
-def test_the_last_batch_of_data_and_off():
-    assert steps(numbers(14).batch(8), DATA, replicas=2)[-1] == [[8, 9, 10], [11, 12, 13]]  # 35
-    assert steps(numbers(14).batch(8), OFF, replicas=2)[-1] == [[8, 9, 10, 11], [12, 13]]  # 35
-
-
-def test_a_dropped_remainder_is_the_global_one():
-    assert steps(numbers(14).batch(8, drop_remainder=True), OFF, replicas=2) == [
-        [[0, 1, 2, 3], [4, 5, 6, 7]]
-    ]
+@pytest.mark.parametrize(
+    ("dataset", "policy", "replicas", "expected"),
+    [
+        (numbers(8).batch(3), DATA, 2, [[[0, 1], [2]], [[3, 4], [5]], [[6], [7]]]),  # 34
+        (numbers(8).batch(3), OFF, 2, [[[0, 1], [2]], [[3, 4], [5]], [[6, 7], []]]),  # 34
+        (numbers(14).batch(8, drop_remainder=True), OFF, 2, [[[0, 1, 2, 3], [4, 5, 6, 7]]]),
+        (numbers(3).batch(3), DATA, 4, [[[0], [1], [2], []]]),
+        (numbers(3).batch(3).map(lambda x: x), OFF, 4, [[[0], [1], [2], []]]),
+    ],
+)
+def test_the_pieces_of_replicas(dataset, policy, replicas, expected):
+    assert steps(dataset, policy, replicas=replicas) == expected
 
 
 def test_a_batch_of_nests_is_cut_alike():
@@ -105,10 +98,45 @@ def test_a_share_is_joined_again():
 # Several workers.
 
 
-def test_data_gives_each_worker_its_part_of_every_batch():
-    dataset = numbers(9).batch(2)
-    assert flat(dataset, DATA, 2, 0) == [[0], [2], [4], [6], [8]]  # 38
-    assert flat(dataset, DATA, 2, 1) == [[1], [3], [5], [7], []]  # 38
+THIRDS = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+PAIRS = [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+HINTED = numbers(10).shard(SHARD_HINT, SHARD_HINT)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "policy", "own", "other"),
+    [
+        (numbers(9).batch(2), DATA, [[0], [2], [4], [6], [8]], [[1], [3], [5], [7], []]),  # 38
+        # Workers of a dropped remainder take as many steps.
+        (numbers(9).batch(2, True), DATA, [[0], [2], [4], [6]], [[1], [3], [5], [7]]),  # 38
+        (numbers(14).batch(8), DATA, [THIRDS[0], [8, 9, 10]], [THIRDS[1], [11, 12, 13]]),  # 40
+        (numbers(12).batch(8), OFF, THIRDS, THIRDS),  # 41
+        # Behind a map nobody knows the batch size: each is cut, and all pieces are read.
+        (
+            numbers(12).batch(8).map(lambda x: x),
+            OFF,
+            [*THIRDS[:2], [8, 9], [10, 11]],
+            [*THIRDS[:2], [8, 9], [10, 11]],
+        ),  # 41
+        (numbers(10).batch(4), DATA, [[0, 1], [4, 5], [8]], [[2, 3], [6, 7], [9]]),  # 43
+        (numbers(10).batch(4), OFF, PAIRS, PAIRS),  # 43
+        (
+            files("0", "1").batch(8),
+            FILE,
+            THIRDS,
+            [[n + 100 for n in step] for step in THIRDS],
+        ),  # 44
+        (
+            files("0", "1").batch(8),
+            DATA,
+            [[0, 1, 2, 3], [8, 9, 10, 11], [104, 105, 106, 107]],
+            [[4, 5, 6, 7], [100, 101, 102, 103], [108, 109, 110, 111]],
+        ),
+        (HINTED.batch(4), HINT, [[0, 2], [4, 6], [8]], [[1, 3], [5, 7], [9]]),  # 47
+    ],
+)
+def test_the_parts_of_two_workers(dataset, policy, own, other):
+    assert [flat(dataset, policy, 2, worker) for worker in (0, 1)] == [own, other]
 
 
 def test_of_rows_in_memory_a_worker_fetches_its_own(monkeypatch):
@@ -185,52 +213,6 @@ def test_of_batches_behind_one_that_was_passed_over_the_others_are_told():
     assert len(known(found)[0]) == len(found)
 
 
-def test_workers_of_a_dropped_remainder_take_as_many_steps():
-    dataset = numbers(9).batch(2, drop_remainder=True)
-    assert [len(flat(dataset, DATA, 2, worker)) for worker in (0, 1)] == [4, 4]  # 38
-
-
-def test_the_last_batch_of_two_workers():
-    dataset = numbers(14).batch(8)
-    assert flat(dataset, DATA, 2, 0)[-1] == [8, 9, 10]  # 40
-    assert flat(dataset, DATA, 2, 1)[-1] == [11, 12, 13]  # 40
-
-
-def test_off_gives_every_worker_everything():
-    dataset = numbers(12).batch(8)
-    for worker in (0, 1):
-        assert flat(dataset, OFF, 2, worker) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]  # 41
-
-
-def test_off_without_a_known_batch_size_cuts_each_batch_and_reads_all_pieces():
-    dataset = numbers(12).batch(8).map(lambda x: x)  # behind a map nobody knows
-    for worker in (0, 1):
-        assert flat(dataset, OFF, 2, worker) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [10, 11]]  # 41
-
-
-def test_data_and_off_of_batches_of_four():
-    dataset = numbers(10).batch(4)
-    assert flat(dataset, DATA, 2, 0) == [[0, 1], [4, 5], [8]]  # 43
-    assert flat(dataset, DATA, 2, 1) == [[2, 3], [6, 7], [9]]  # 43
-    expected = [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
-    assert flat(dataset, OFF, 2, 0) == flat(dataset, OFF, 2, 1) == expected  # 43
-
-
-def test_files_are_divided_between_workers():
-    dataset = files("0", "1").batch(8)
-    expected = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-    assert flat(dataset, FILE, 2, 0) == expected  # 44
-    assert flat(dataset, FILE, 2, 1) == [[n + 100 for n in step] for step in expected]  # 44
-
-
-def test_files_read_as_data():
-    dataset = files("0", "1").batch(8)
-    own = [[0, 1, 2, 3], [8, 9, 10, 11], [104, 105, 106, 107]]
-    other = [[4, 5, 6, 7], [100, 101, 102, 103], [108, 109, 110, 111]]
-    assert flat(dataset, DATA, 2, 0) == own  # 44
-    assert flat(dataset, DATA, 2, 1) == other  # 44
-
-
 def test_a_list_of_files_is_divided_before_it_is_shuffled(tmp_path):
     for name in range(5):
         (tmp_path / f"{name}.txt").write_text("")
@@ -238,13 +220,6 @@ def test_a_list_of_files_is_divided_before_it_is_shuffled(tmp_path):
     read = [sum(flat(listed, FILE, 2, worker), []) for worker in (0, 1)]
     assert sorted(name[-5] for name in read[0]) == ["0", "2", "4"]
     assert sorted(name[-5] for name in read[1]) == ["1", "3"]
-
-
-def test_a_hint_is_filled_in():
-    hint = rx.data.experimental.SHARD_HINT
-    dataset = numbers(10).shard(hint, hint).batch(4)
-    assert flat(dataset, HINT, 2, 0) == [[0, 2], [4, 6], [8]]  # 47
-    assert flat(dataset, HINT, 2, 1) == [[1, 3], [5, 7], [9]]  # 47
 
 
 def test_planned_pieces_of_all_workers_make_up_every_global_batch():
@@ -263,11 +238,6 @@ def test_a_worker_without_rows_in_a_step_loses_none():
     # One row in a global batch of four replicas: a worker's turn to have it comes every other step.
     found = steps(numbers(3).batch(1), OFF, workers=2, worker=0, replicas=2)
     assert found == [[[0], []], [[], []], [[1], []], [[], []], [[2], []]]
-
-
-def test_more_replicas_than_rows():
-    assert steps(numbers(3).batch(3), DATA, replicas=4) == [[[0], [1], [2], []]]
-    assert steps(numbers(3).batch(3).map(lambda x: x), OFF, replicas=4) == [[[0], [1], [2], []]]
 
 
 # One data set per replica.

@@ -102,30 +102,9 @@ def test_a_collective_may_have_several_operands():
     assert together(fn) == [2.0, 2.0]
 
 
-def test_values_are_gathered_in_replica_order():
-    outputs = together(lambda x: lax.all_gather(jnp.sum(x), AXIS))
-    assert [out.tolist() for out in outputs] == [[3.0, 3.0]] * 2
-
-
-def test_several_collectives_follow_each_other():
-    def fn(x):
-        mean = lax.psum(jnp.sum(x), AXIS) / lax.psum(jnp.sum(x * 0 + 1), AXIS)
-        return lax.psum(jnp.sum((x - mean) ** 2), AXIS)
-
-    assert together(fn) == [2.0, 2.0]  # (1−2)² + (2−2)² + (3−2)²
-
-
 def test_collectives_meet_inside_calls():
     inner = jax.jit(lambda x: lax.psum(jnp.sum(x), AXIS) + replica_id())
     assert together(lambda x: inner(x) * 2) == [12.0, 14.0]
-
-
-def test_gradients_meet_too():
-    def fn(x):
-        return jax.grad(lambda x: lax.psum(jnp.sum(x**2), AXIS))(x)
-
-    # Every replica's loss is the whole sum, and there are two of them: 2 · 2x.
-    assert [out.tolist() for out in together(fn)] == [[4.0, 8.0], [12.0]]
 
 
 def test_loops_without_collectives_run_alone():
@@ -178,17 +157,6 @@ def test_replicas_must_meet_in_the_same_collective():
 
     with pytest.raises(UnevenBatch, match="pmax and psum of shapes"):
         together(fn)
-
-
-def test_it_can_be_compiled():
-    env = [(AXIS, 2)]
-
-    def fn(x):
-        return lax.psum(jnp.sum(x), AXIS) * x
-
-    programs = [jax.make_jaxpr(fn, axis_env=env)(x) for x in INPUTS]
-    run = jax.jit(lambda *rows: run_in_lockstep(programs, [[x] for x in rows]))
-    np.testing.assert_allclose(run(*INPUTS)[1][0], [18.0])
 
 
 def test_constants_of_a_program_are_used():

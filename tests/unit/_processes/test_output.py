@@ -62,11 +62,6 @@ def test_every_line_has_its_prefix():
     assert with_prefix([b"a", b"", b"c\r"], b"[w] ") == b"[w] a\n[w] \n[w] c\n"
 
 
-def test_the_prefix_of_a_worker():
-    assert prefix_of("worker 3", 3, colour=False) == b"[worker 3] "
-    assert prefix_of("worker 0", 0, colour=True) == b"\x1b[36m[worker 0]\x1b[0m "
-
-
 def test_neighbours_differ_in_colour():
     first, second = (prefix_of("w", number, colour=True) for number in (0, 1))
     assert first != second

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import textwrap
-import threading
 import time
 from functools import partial
 
@@ -124,17 +123,6 @@ def start(tmp_path):
     await_the_end(tmp_path, 0)
 
 
-def test_all_is_well_if_all_end_with_zero(start):
-    outcome, sink = start("print('a')", "print('b')")
-    assert (outcome.failure, outcome.signum, outcome.timed_out) == (None, None, False)
-    assert sorted(sink.out) == ["[worker 0] a", "[worker 1] b"]
-
-
-def test_without_prefix(start):
-    _, sink = start("print('a')", prefix=False)
-    assert sink.out == ["a"]
-
-
 def test_a_last_line_without_end_is_not_lost_nor_mixed(start):
     _, sink = start("print('a', end='')", "print('b\\nc', end='')")
     assert sorted(sink.out) == ["[worker 0] a", "[worker 1] b", "[worker 1] c"]
@@ -180,13 +168,6 @@ def test_a_reader_that_is_behind_does_not_keep_us_from_ending_all(start):
 def test_a_reader_that_has_gone_ends_all(start):
     outcome, _ = start((HERE, "while True: print('x')"), sink=Sink(broken_after=100))
     assert outcome.signum == signal.SIGPIPE
-
-
-@pytest.mark.parametrize("code", [1, 3, 255])
-def test_the_first_that_fails_ends_all_and_is_named(start, code):
-    outcome, _ = start((HERE, SLEEP), f"print('why'); raise SystemExit({code})")
-    assert (outcome.failure.rank, outcome.failure.returncode) == (1, code)
-    assert outcome.failure.tail == "why"
 
 
 def test_the_tail_has_the_last_lines_of_both_streams(start):
@@ -345,24 +326,6 @@ def test_a_second_sigterm_does_not_cut_the_grace_short(start):
     outcome, sink = start((STUBBORN, "import os, time", twice, rest), grace=Grace(0.1, 20))
     assert outcome.signum == signal.SIGTERM
     assert sink.out == ["[worker 0] checkpoint written"]
-
-
-def test_a_signal_that_is_ignored_stays_ignored():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with Signals().noted():
-            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-            assert signal.getsignal(signal.SIGINT) != signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-def test_outside_the_main_thread_signals_are_left_alone(start):
-    outcomes = []
-    thread = threading.Thread(target=lambda: outcomes.append(start("print('a')")[1].out))
-    thread.start()
-    thread.join()
-    assert outcomes == [["[worker 0] a"]]
 
 
 def test_a_stopped_worker_can_be_ended(start):

@@ -209,14 +209,13 @@ def test_of_what_all_replicas_are_given(strategy):
     assert scale.variable.numpy().tolist() == [count * (count + 1) / 2 + 1.0] * 2
 
 
-def test_an_argument_of_replicas_with_different_sizes_is_refused():
-    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
-    rows = strategy.experimental_distribute_values_from_function(
+def test_an_argument_of_replicas_with_different_sizes_is_refused(mirrored):
+    rows = mirrored.experimental_distribute_values_from_function(
         lambda context: jnp.ones(1 + context.replica_id_in_sync_group)
     )
     scale = Scale(lambda x: x * jnp.ones(2))
     with pytest.raises(MadeOfArguments):
-        strategy.run(lambda x: scale(jnp.sum(x)), args=(rows,))
+        mirrored.run(lambda x: scale(jnp.sum(x)), args=(rows,))
 
 
 def test_an_argument_of_a_compiled_function():

@@ -23,31 +23,22 @@ class Misfortune(ValueError):
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "is_of_the_runtime"),
     [
-        jax.errors.JaxRuntimeError("anything"),
-        ValueError(GLOO),
-        ValueError("DEADLINE_EXCEEDED: no peer"),
-        ValueError("INTERNAL: reset"),
+        (jax.errors.JaxRuntimeError("anything"), True),
+        (ValueError(GLOO), True),
+        (ValueError("DEADLINE_EXCEEDED: no peer"), True),
+        (ValueError("INTERNAL: reset"), True),
+        (ValueError("a value is UNKNOWN: it is"), False),
+        (ValueError("INVALID_ARGUMENT: shapes"), False),
+        (Misfortune(GLOO), False),
+        (RuntimeError(GLOO), False),
+        (ValueError(), False),
+        (KeyboardInterrupt(), False),
     ],
 )
-def test_errors_of_the_runtime(error):
-    assert is_device_error(error)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        ValueError("a value is UNKNOWN: it is"),
-        ValueError("INVALID_ARGUMENT: shapes"),
-        Misfortune(GLOO),
-        RuntimeError(GLOO),
-        ValueError(),
-        KeyboardInterrupt(),
-    ],
-)
-def test_errors_of_the_program(error):
-    assert not is_device_error(error)
+def test_errors_of_the_runtime_and_of_the_program(error, is_of_the_runtime):
+    assert is_device_error(error) is is_of_the_runtime
 
 
 class Two:
@@ -155,22 +146,21 @@ def test_memory_that_nobody_knows(trained, monkeypatch):
     assert "would fit" not in note_of(trained, monkeypatch, None)
 
 
-def test_a_step_of_a_custom_loop_says_the_part_of_its_batch(monkeypatch):
-    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
-    with strategy.scope():
+def test_a_step_of_a_custom_loop_says_the_part_of_its_batch(monkeypatch, mirrored):
+    with mirrored.scope():
         weights = keras.Variable(np.ones((64, 128), "float32"))
 
     def step(x):
         return keras.ops.matmul(x, weights)
 
-    strategy.run(step, args=(ROWS,))
-    programs = strategy.extended.distribution.engine._programs._programs
+    mirrored.run(step, args=(ROWS,))
+    programs = mirrored.extended.distribution.engine._programs._programs
     ((made, _),) = programs._known.values()
     made.program._steady = WithoutMemory(made.program._steady)
     monkeypatch.setattr("jax.default_backend", lambda: "gpu")
     monkeypatch.setattr(explain, "free_memory", lambda devices: 16 * 1024)
     with pytest.raises(jax.errors.JaxRuntimeError) as failed:
-        strategy.run(step, args=(ROWS,))
+        mirrored.run(step, args=(ROWS,))
     # 32 KiB of weights, 16 KiB come in, 32 KiB go out.
     assert re.search(r"a batch 0\.\d\d times as large would fit", failed.value.__notes__[0])
 

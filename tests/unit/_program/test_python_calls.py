@@ -69,11 +69,10 @@ def values(model):
 
 @pytest.mark.parametrize("caller", CALLERS)
 @pytest.mark.parametrize("way", ["fit", "run", "function"])
-def test_a_function_that_raises_changes_no_variable(way, caller):
+def test_a_function_that_raises_changes_no_variable(way, caller, mirrored):
     # Of two devices: without an answer for both, one waits for the other's gradients for ever.
-    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
-    model, calling = a_model(strategy, caller)
-    step = ways(strategy, model)[way]
+    model, calling = a_model(mirrored, caller)
+    step = ways(mirrored, model)[way]
     step()
     before = values(model)
     calling.says = LookupError("not today")
@@ -87,12 +86,11 @@ def test_a_function_that_raises_changes_no_variable(way, caller):
     assert not np.array_equal(values(model)[0], before[0])
 
 
-def test_a_result_of_another_shape_is_told():
-    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
-    model, calling = a_model(strategy, "pure")
+def test_a_result_of_another_shape_is_told(mirrored):
+    model, calling = a_model(mirrored, "pure")
     calling.says = np.zeros(3, "float32")
     with pytest.raises(rx.errors.UsageError, match=r"float32\[8, 4\].*float32\[3\]"):
-        ways(strategy, model)["run"]()
+        ways(mirrored, model)["run"]()
 
 
 @pytest.mark.parametrize("says", [1.5, np.float64(2), 3])

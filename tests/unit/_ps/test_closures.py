@@ -37,35 +37,6 @@ def status(closure):
     return closure.value.state
 
 
-def test_first_in_first_out(queue, put):
-    closures = [put() for _ in range(3)]
-    assert [queue.get(0), queue.get(1), queue.get(0)] == closures
-
-
-def test_a_worker_waits_for_a_closure(queue, put):
-    assert queue.get(0, timeout=0) is None
-    waiting = in_thread(lambda: queue.get(0))
-    assert waiting.waits()
-    closure = put()
-    assert waiting.result() is closure
-
-
-def test_it_says_whether_there_is_more(queue, put):
-    put()
-    assert queue.has_more
-    queue.get(0)
-    assert not queue.has_more
-
-
-def test_results_are_fetched(queue, put):
-    closure = put()
-    fetching = in_thread(closure.value.fetch)
-    assert fetching.waits()
-    queue.mark_finished(queue.get(0), 7)
-    assert fetching.result() == 7
-    assert status(closure) is RemoteValueStatus.READY
-
-
 def test_done_when_nothing_waits_or_runs(queue, put):
     assert queue.wait(0)
     put()
@@ -74,21 +45,6 @@ def test_done_when_nothing_waits_or_runs(queue, put):
     assert not queue.wait(0)
     queue.mark_finished(closure, None)
     assert queue.wait(0)
-
-
-def test_wait_with_nothing_scheduled_and_again(queue):
-    assert queue.wait()
-    assert queue.wait()
-
-
-def test_wait_waits_for_what_waits_and_runs(queue, put):
-    put()
-    assert not queue.wait(timeout=0.001)
-    waiting = in_thread(queue.wait)
-    closure = queue.get(0)
-    assert waiting.waits()
-    queue.mark_finished(closure, None)
-    assert waiting.result()
 
 
 def test_its_length_is_what_has_not_ended(queue, put):
@@ -133,27 +89,6 @@ def test_what_is_put_back_is_the_next(queue, put):
     assert first.value.fetch() == "once"
 
 
-def test_what_has_to_come_later_is_put_back_behind_all_others(queue, put):
-    first, second = put(), put()
-    queue.put_back(queue.get(0), first=False)
-    assert [queue.get(0), queue.get(0)] == [second, first]
-
-
-@pytest.mark.parametrize("ask", ["put", "wait", "done"])
-def test_an_error_is_raised_once(queue, put, ask):
-    failing = put()
-    queue.mark_failed(queue.get(0), ValueError("bad"))
-    ask = {"put": put, "wait": queue.wait, "done": lambda: queue.wait(0)}[ask]
-    with pytest.raises(ValueError, match="bad"):
-        ask()
-    assert queue.wait(0)
-    assert queue.wait()
-    assert status(failing) is RemoteValueStatus.ABORTED
-    good = put()
-    queue.mark_finished(queue.get(0), 1)
-    assert good.value.fetch() == 1
-
-
 def test_a_put_that_raises_schedules_nothing(queue, put):
     put()
     queue.mark_failed(queue.get(0), ValueError("bad"))
@@ -176,21 +111,6 @@ def test_what_waits_is_cancelled_at_once(queue, put):
             rf"waited when another failed \(ValueError: bad\)\. {CANCELLED}$",
         ):
             closure.value.fetch()
-
-
-def test_what_runs_is_waited_for_and_its_result_cancelled(queue, put):
-    put()
-    failing, long = queue.get(0), put()
-    assert queue.get(1) is long
-    queue.mark_failed(failing, ValueError("bad"))
-    joining = in_thread(queue.wait)
-    assert joining.waits()
-    assert status(long) is RemoteValueStatus.NOT_READY
-    queue.mark_finished(long, 1)
-    with pytest.raises(ValueError, match="bad"):
-        joining.result()
-    with pytest.raises(CancelledError, match=f"it ran when another failed.*{CANCELLED}"):
-        long.value.fetch()
 
 
 def test_what_is_put_back_after_an_error_is_cancelled(queue, put):
@@ -269,46 +189,6 @@ def test_a_closure_that_workers_die_of_fails(queue, put):
     assert queue.wait()
 
 
-def test_a_closure_is_not_blamed_when_it_never_got_to_the_worker(queue, put):
-    closure = put()
-    for _ in range(9):
-        queue.put_back(queue.get(0))
-    queue.mark_finished(queue.get(0), 1)
-    assert closure.value.fetch() == 1
-
-
-def test_a_retired_worker_takes_nothing(queue, put):
-    queue.admit(0), queue.admit(1)
-    waiting = in_thread(lambda: queue.get(0))
-    assert waiting.waits()
-    queue.retire(0, UnavailableError("no"))
-    assert waiting.result() is None
-    put()
-    assert queue.get(0) is None
-
-
-def test_without_a_worker_everything_fails(queue, put):
-    queue.admit(0), queue.admit(1)
-    queue.retire(1, UnavailableError("no"))
-    closures = [put(), put(), put()]
-    running = queue.get(0)
-    queue.retire(0, UnavailableError("not in time"))
-    queue.put_back(running, died=0)
-    with pytest.raises(
-        UnavailableError,
-        match=r"worker 0, the last one, is gone "
-        r"\(UnavailableError: not in time\)\.",
-    ) as caught:
-        queue.wait()
-    assert {raised(closure.value.fetch) for closure in closures} == {caught.value}
-    assert queue.wait()
-    for _ in range(2):
-        with pytest.raises(UnavailableError, match="add a worker with `add_worker"):
-            put()
-    queue.admit(2)
-    assert put() is queue.get(2)
-
-
 def test_who_waits_for_room_hears_that_no_worker_is_left(put):
     queue = ClosureQueue(capacity=1)
     queue.admit(0)
@@ -353,14 +233,3 @@ def test_what_ends_after_closing_does_not_count(queue, put):
     queue.put_back(closures[2])
     errors = [raised(closure.value.fetch) for closure in closures]
     assert {type(error) for error in errors} == {CancelledError}
-
-
-def test_nothing_can_be_scheduled_after_closing(queue, put):
-    queue.close()
-    with pytest.raises(CoordinatorError, match="coordinator is closed"):
-        put()
-
-
-def test_closing_with_nothing_scheduled_is_no_error(queue):
-    queue.close()
-    assert queue.wait()

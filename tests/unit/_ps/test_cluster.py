@@ -49,12 +49,6 @@ def test_what_starts_members_is_found_by_name():
     assert load_starter("tiny_member:start_member") is tiny_member.start_member
 
 
-def test_a_member_that_is_there_is_given_at_once():
-    roster = Roster()
-    roster.publish(member(0))
-    assert roster.wait(WORKER, 0, after=-1, timeout=0) == member(0)
-
-
 def test_a_member_is_waited_for_until_it_is_newer():
     roster = Roster()
     roster.publish(member(0))

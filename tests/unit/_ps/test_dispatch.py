@@ -60,14 +60,6 @@ def test_each_closure_has_its_own_number(coordination):
     assert sorted(seen) == [0, 1, 2, 3, 4]
 
 
-def test_a_worker_joins(coordination):
-    assert coordination.add_worker() == 2
-    all_three = threading.Barrier(3, timeout=60)
-    values = [coordination.submit(lambda lane: (all_three.wait(), lane.worker)) for _ in range(3)]
-    assert {value.fetch()[1] for value in values} == {0, 1, 2}
-    assert len(lane_threads()) == 3
-
-
 def test_a_server_that_will_not_come_back_is_raised_by_all_three(coordination):
     # Pair 116: the error of a server comes from schedule and join.
     def restore(server):
@@ -83,23 +75,6 @@ def test_a_server_that_will_not_come_back_is_raised_by_all_three(coordination):
         assert isinstance(raised(value.fetch), CancelledError)
         assert isinstance(raised(ask), UnavailableError)
         assert dispatcher.done()
-
-
-def test_the_bound_of_staleness_reaches_the_gate():
-    coordination = FakeCoordination(num_workers=4, max_staleness=0)
-    running, most = [], []
-
-    def task(lane):
-        running.append(1)
-        most.append(len(running))
-        threading.Event().wait(0.001)
-        running.pop()
-
-    for _ in range(12):
-        coordination.submit(task)
-    coordination.wait()
-    coordination.close()
-    assert max(most) == 1
 
 
 def test_nothing_can_be_submitted_after_the_end(coordination):

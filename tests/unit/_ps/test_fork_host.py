@@ -14,12 +14,10 @@ from pathlib import Path
 import pytest
 
 import replicax as rx
-from replicax._net import Refused
 from replicax._ps.hosts.cluster import SERVER, WORKER, Members
 from replicax._ps.hosts.started_cluster import StartedCluster, processes_of
 
 import members
-import tiny_member
 from helpers import wait_until
 from members import about
 from processes import is_running, running_with
@@ -58,12 +56,7 @@ def cluster(tmp_path_factory):
 
 
 def test_members_are_there_and_know_the_secret(cluster):
-    members = [(SERVER, 0), (WORKER, 0), (WORKER, 1)]
-    found = [about(cluster, *member) for member in members]
-    assert [(one["role"], one["index"]) for one in found] == members
-    assert len({one["process"] for one in found}) == 3
-    with pytest.raises(Refused):
-        tiny_member.about(cluster.member(WORKER, 0), b"another secret of 32 bytes......")
+    members.check_that_members_are_there_and_know_the_secret(cluster)
 
 
 def test_a_member_has_the_environment_that_was_given_and_no_other_cluster(cluster):

@@ -76,13 +76,6 @@ class Held:
         return self.outcome(lane)
 
 
-def test_lanes_run_what_is_scheduled(cluster):
-    cluster.begin(FakeLane(0), FakeLane(1))
-    values = [cluster.schedule(lambda lane, i=i: i * i) for i in range(20)]
-    assert cluster.queue.wait()
-    assert [value.fetch() for value in values] == [i * i for i in range(20)]
-
-
 def test_threads_are_named_after_their_worker(cluster):
     cluster.begin(FakeLane(0), FakeLane(1), FakeLane(1))
     names = {thread.name for thread in lane_threads()}
@@ -326,24 +319,6 @@ def test_a_call_fails_when_a_server_will_not_come_back(cluster):
     with pytest.raises(UnavailableError, match="gone"):
         cluster.lanes.with_servers(call)
     assert cluster.queue.wait()
-
-
-def test_the_gate_decides_how_many_run(cluster):
-    cluster.gate = StalenessGate(1)
-    running, most, lock = [], [], threading.Lock()
-
-    def task(lane):
-        with lock:
-            running.append(1)
-            most.append(len(running))
-        threading.Event().wait(0.002)
-        running.pop()
-
-    cluster.begin(*(FakeLane(worker) for worker in range(4)))
-    for _ in range(20):
-        cluster.schedule(task)
-    cluster.queue.wait()
-    assert max(most) <= 2
 
 
 def test_who_waits_at_the_gate_is_cancelled_when_another_fails(cluster):

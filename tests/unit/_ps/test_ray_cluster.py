@@ -15,13 +15,11 @@ import pytest
 from rays import ray_cluster
 
 import replicax as rx
-from replicax._net import Refused
 from replicax._processes.ray_connection import connect
 from replicax._ps.hosts.cluster import SERVER, WORKER, Members
 from replicax._ps.hosts.ray_cluster import RayCluster
 
 import members
-import tiny_member
 from helpers import wait_until
 from members import about
 from processes import is_running
@@ -97,12 +95,7 @@ def cluster(ray):
 
 
 def test_members_are_there_and_know_the_secret(cluster):
-    members = [(SERVER, 0), (WORKER, 0), (WORKER, 1)]
-    found = [about(cluster, *member) for member in members]
-    assert [(one["role"], one["index"]) for one in found] == members
-    assert len({one["process"] for one in found}) == 3
-    with pytest.raises(Refused):
-        tiny_member.about(cluster.member(WORKER, 0), b"another secret of 32 bytes......")
+    members.check_that_members_are_there_and_know_the_secret(cluster)
 
 
 def test_members_have_the_environment_and_the_gpus_that_were_given(cluster):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import replicax as rx
+from replicax.launch import _cli
 
 from helpers import wait_until
 from processes import running_with
@@ -28,6 +30,21 @@ def programs(tmp_path, monkeypatch):
     for name in ("train.py", "model.keras"):
         (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What `main` would start, which then ends with 3: a list of (name, options, environment)."""
+    calls = []
+
+    def catch(arguments, environment):
+        *command, name, options = arguments
+        assert command == [sys.executable, "-m", "replicax._tools.commands"]
+        calls.append((name, json.loads(options), environment))
+        return 3
+
+    monkeypatch.setattr(_cli, "run_child", catch)
+    return calls
 
 
 @pytest.fixture

@@ -63,10 +63,6 @@ def is_alive(process_id):
     return True
 
 
-def interrupt_as_a_terminal_does(process):
-    os.killpg(process.pid, signal.SIGINT)
-
-
 @pytest.mark.parametrize("code", [0, 1, 2, 77])
 def test_the_exit_code_is_passed_on(code):
     assert python(f"raise SystemExit({code})") == code
@@ -82,48 +78,30 @@ def test_the_child_gets_just_the_environment_given():
     assert run_child([sys.executable, "-S", "-E", "-c", code], environment) == 5
 
 
-def test_ctrl_c_ends_the_child_without_a_traceback(parent):
-    process, child = parent(SLEEPER, grace=30)
-    interrupt_as_a_terminal_does(process)
+@pytest.mark.parametrize(
+    ("child_code", "grace", "send", "signum", "code", "said"),
+    [
+        (SLEEPER, 30, os.killpg, signal.SIGINT, 130, "replicax: interrupted\n"),
+        (SLEEPER, 30, os.kill, signal.SIGINT, 130, "replicax: interrupted\n"),
+        (STUBBORN, 0.5, os.killpg, signal.SIGINT, 130, "replicax: interrupted\n"),
+        (SLEEPER, 0.5, os.kill, signal.SIGTERM, 143, ""),
+    ],
+)
+def test_a_signal_ends_the_child_too(parent, child_code, grace, send, signum, code, said):
+    process, child = parent(child_code, grace=grace)
+    send(process.pid, signum)  # to the group, as a terminal does, or to the parent alone
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert errors == "replicax: interrupted\n"
-    assert not is_alive(child)
-
-
-def test_an_interrupt_for_the_parent_alone_ends_the_child(parent):
-    process, child = parent(SLEEPER, grace=30)
-    os.kill(process.pid, signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert not is_alive(child)
-
-
-def test_ctrl_c_ends_a_child_that_does_not_listen(parent):
-    process, child = parent(STUBBORN)
-    interrupt_as_a_terminal_does(process)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert errors == "replicax: interrupted\n"
+    assert (process.returncode, errors) == (code, said)
     assert not is_alive(child)
 
 
 def test_a_second_ctrl_c_does_not_wait(parent):
     process, child = parent(STUBBORN, grace=60)
-    interrupt_as_a_terminal_does(process)
+    os.killpg(process.pid, signal.SIGINT)
     assert process.stdout.readline() == "asked to end\n"
-    interrupt_as_a_terminal_does(process)
+    os.killpg(process.pid, signal.SIGINT)
     process.communicate(timeout=40)
     assert process.returncode == 130
-    assert not is_alive(child)
-
-
-def test_sigterm_to_the_parent_ends_the_child(parent):
-    process, child = parent(SLEEPER)
-    os.kill(process.pid, signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM
-    assert errors == ""
     assert not is_alive(child)
 
 

@@ -68,15 +68,6 @@ def test_a_script_can_be_run(tmp_path, capsys):
     ]
 
 
-def test_devices_are_made_before_the_function_runs():
-    def devices():
-        import os
-
-        return os.environ["JAX_NUM_CPU_DEVICES"]
-
-    assert rx.launch.run(devices, 1, devices_per_worker=3) == ["3"]
-
-
 def test_what_raises_in_a_worker_is_an_error_with_its_last_lines(capsys):
     def fails():
         raise KeyError("the reason")
@@ -205,9 +196,3 @@ def test_a_failure_is_told_in_words(returncode, words):
 def test_a_failure_on_another_machine_names_it_and_counts_as_a_worker():
     text = str(rx.errors.ProcessFailed(1, 7, "a", host="node2"))
     assert text.startswith("node2:worker 1 failed with exit code 7,")
-
-
-def test_a_failure_shows_the_last_lines():
-    text = str(rx.errors.ProcessFailed(1, 7, "a\nb"))
-    assert text.startswith("worker 1 failed with exit code 7,")
-    assert text.endswith(":\n    a\n    b")

@@ -10,6 +10,8 @@ from replicax.cluster_resolver import ClusterSpec
 from replicax.launch import _run
 from replicax.launch._plan import Program, Surroundings, plan
 
+from processes import outcome
+
 TRAIN = Program("train.py")
 SPEC = ClusterSpec({"chief": ["a:1"], "worker": ["a:2", "a:3"], "ps": ["a:4"]})
 NAMES = ["chief 0", "worker 0", "worker 1", "ps 0"]
@@ -45,12 +47,6 @@ def plans(**options):
 
 def environments(**options):
     return {str(planned.task): planned.env for planned in plans(**options)}
-
-
-def outcome(process):
-    """Wait for it; give its exit code, the lines it printed, and those of errors."""
-    out, err = process.communicate(timeout=200)
-    return process.returncode, out.splitlines(), err.splitlines()
 
 
 def test_every_task_runs_the_program_the_chief_first():

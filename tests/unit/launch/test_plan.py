@@ -35,13 +35,9 @@ def environment(**options):
     return dict(planned.env)
 
 
-def test_only_the_workers_of_this_machine_are_planned():
+def test_workers_of_this_machine_are_told_of_all_and_their_own_place():
     plans = plan(TRAIN, ADDRESSES, [2, 3], surroundings=Surroundings({}))
     assert [planned.task for planned in plans] == [Task("worker", 2), Task("worker", 3)]
-
-
-def test_tf_config_names_all_workers_and_the_own_place():
-    plans = plan(TRAIN, ADDRESSES, [2, 3], surroundings=Surroundings({}))
     assert json.loads(plans[1].env["TF_CONFIG"]) == {
         "cluster": {"worker": ADDRESSES},
         "task": {"type": "worker", "index": 3},
@@ -89,11 +85,6 @@ def test_devices_are_those_asked_for():
 
 def test_devices_are_left_alone_if_nothing_is_asked_for():
     assert environment(environ={"JAX_NUM_CPU_DEVICES": "3"})["JAX_NUM_CPU_DEVICES"] == "3"
-
-
-def test_the_count_of_restarts_is_told():
-    (planned,) = plan(TRAIN, ["a:1"], [0], surroundings=Surroundings({}), restart=2)
-    assert planned.env["RX_RESTART"] == "2"
 
 
 def test_what_is_asked_for_wins():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from replicax.launch import _cli
@@ -12,25 +10,11 @@ from replicax.launch._environments import of_plan
 pytestmark = pytest.mark.usefixtures("programs")
 
 
-@pytest.fixture
-def started(monkeypatch):
-    """Catch what `main` would start: a list of (options, environment)."""
-    calls = []
-
-    def catch(arguments, environment):
-        assert arguments[1:4] == ["-m", "replicax._tools.commands", "plan"]
-        calls.append((json.loads(arguments[4]), environment))
-        return 3
-
-    monkeypatch.setattr(_cli, "run_child", catch)
-    return calls
-
-
 def test_the_example_of_the_issue(started):
     typed = "plan train.py --tpu v5e:4x4 --tpu v5p:2x2x2 --strategies mirrored,zero1 --batch 1024"
     assert _cli.main(typed.split()) == 3
-    ((options, environment),) = started
-    assert options["target"] == "train.py"
+    ((name, options, environment),) = started
+    assert (name, options["target"]) == ("plan", "train.py")
     assert options["topologies"] == ["v5e:4x4", "v5p:2x2x2"]
     assert options["strategies"] == ["mirrored", "zero1"]
     assert (options["batch"], options["bisect"], options["args"]) == (1024, True, [])
@@ -39,7 +23,7 @@ def test_the_example_of_the_issue(started):
 
 def test_arguments_of_the_script_stand_behind_two_dashes(started):
     _cli.main(["plan", "train.py", "--no-bisect", "--", "--batch", "7", "--", "x"])
-    ((options, _),) = started
+    ((_, options, _),) = started
     assert options["args"] == ["--batch", "7", "--", "x"]
     assert (options["batch"], options["bisect"]) == (None, False)
     assert options["topologies"] == ["v5e:2x4"]
@@ -47,7 +31,7 @@ def test_arguments_of_the_script_stand_behind_two_dashes(started):
 
 def test_numbers_of_chips(started, capsys):
     _cli.main(["plan", "train.py", "--scale", "1, 8,4096"])
-    ((options, _),) = started
+    ((_, options, _),) = started
     assert options["scale"] == [1, 8, 4096]
     with pytest.raises(SystemExit):
         _cli.main(["plan", "train.py", "--scale", "1,,8"])
@@ -56,7 +40,7 @@ def test_numbers_of_chips(started, capsys):
 
 def test_a_cpu_gets_its_devices(started):
     _cli.main(["plan", "model.keras", "--cpu", "12"])
-    ((options, environment),) = started
+    ((_, options, environment),) = started
     assert options["topologies"] == ["cpu:12"]
     assert (environment["JAX_NUM_CPU_DEVICES"], environment["NPROC"]) == ("12", "24")
 

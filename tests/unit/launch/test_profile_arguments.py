@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from replicax.launch import _cli
 
 pytestmark = pytest.mark.usefixtures("programs")
-
-
-@pytest.fixture
-def started(monkeypatch):
-    """What `main` would start: a list of (name, options, environment)."""
-    calls = []
-
-    def catch(arguments, environment):
-        assert arguments[1:3] == ["-m", "replicax._tools.commands"]
-        calls.append((arguments[3], json.loads(arguments[4]), environment))
-        return 3
-
-    monkeypatch.setattr(_cli, "run_child", catch)
-    return calls
 
 
 def test_a_profile(started):
@@ -69,11 +53,3 @@ def test_the_doctor(started, monkeypatch):
         [4, 1, 2, 2],
         ["a"],
     )
-
-
-@pytest.mark.parametrize("command", ["profile", "doctor"])
-def test_the_help_has_examples(command, capsys):
-    with pytest.raises(SystemExit) as end:
-        _cli.main([command, "--help"])
-    assert end.value.code == 0
-    assert f"replicax {command} train.py" in capsys.readouterr().out

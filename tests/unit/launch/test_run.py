@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -19,19 +18,12 @@ from replicax.launch import _run
 from replicax.launch._cli import main
 
 from helpers import run_python, wait_until
-from processes import is_running, running_with, wait_for_pids
+from processes import is_running, outcome, running_with, wait_for_pids
 
-SOURCE = str(Path(rx.__file__).parents[1])
 REPLICAX = [sys.executable, "-m", "replicax.launch"]
 HERE = "import os, pathlib; pathlib.Path(os.environ['DIR'], f'pid-{os.getpid()}').touch()\n"
 # It runs until it is ended.
 SLEEP = "import time; time.sleep(600)\n"
-
-
-def outcome(process):
-    """Wait for it; give its exit code, the lines it printed, and those of errors."""
-    out, err = process.communicate(timeout=100)
-    return process.returncode, out.splitlines(), err.splitlines()
 
 
 def test_every_worker_runs_the_script_with_its_arguments(launch, script):
@@ -55,11 +47,6 @@ def test_every_worker_finds_the_cluster(launch, script):
     assert len({address.removeprefix("127.0.0.1:") for address in addresses}) == 3
     assert lines[:3] == [[*addresses, "worker", str(index)] for index in range(3)]
     assert lines[3:] == [["jax", "5", "a=b"]] * 3
-
-
-def test_one_worker_if_nothing_is_said(launch, script):
-    _, out, _ = outcome(launch(script("print('a')")))
-    assert out == ["[worker 0] a"]
 
 
 def test_a_module_can_be_run(launch, tmp_path):
@@ -366,17 +353,19 @@ def test_help_loads_nothing_that_it_does_not_need():
     program = """
         import sys
         from replicax.launch import _cli
-        _cli.build_parser().parse_args(["run", "x.py"])
-        print([name for name in ("json", "subprocess", "replicax.launch._run", "jax")
-               if name in sys.modules])
+        for typed in (["run", "x.py"], ["compare"]):
+            _cli.build_parser().parse_args(typed)
+        names = ("json", "subprocess", "replicax.launch._run", "replicax._tools")
+        print([n for n in (*names, "jax", "keras", "numpy", "rich") if n in sys.modules])
     """
     assert run_python(program) == "['json', 'subprocess']\n"
 
 
-def test_help_is_there_at_once():
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_help_is_there_at_once(command):
     def seconds_of_cpu():  # because test machines are not idle: 0.1 s
         quiet = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
-        arguments = [*REPLICAX, "run", "--help"]
+        arguments = [*REPLICAX, command, "--help"]
         child = os.posix_spawn(sys.executable, arguments, os.environ, file_actions=quiet)
         _, status, usage = os.wait4(child, 0)
         assert status == 0

@@ -16,7 +16,7 @@ from replicax.launch._ssh import Host, Ssh, addresses, parse_hosts, place, this_
 
 from exposition import strict
 from helpers import wait_until
-from processes import is_running, wait_for_pids
+from processes import is_running, outcome, wait_for_pids
 
 AB = [Host("a", 1), Host("b", 1)]
 
@@ -50,25 +50,19 @@ def test_every_host_runs_equally_many_workers():
         addresses(AB, 3)
 
 
-def test_this_machine_is_found_by_name():
-    assert this_host(AB, own_names=["b.example.org", "b"], is_own=lambda host: 1 / 0) == 1
-
-
-def test_names_are_the_same_in_capitals():
-    assert this_host([Host("A", 1), Host("B", 1)], own_names=["b"]) == 1
-
-
-def test_this_machine_is_found_by_address():
-    assert this_host(AB, own_names=["c"], is_own=lambda host: host == "b") == 1
-
-
-def test_loopback_is_this_machine():
-    assert this_host([Host("192.0.2.1", 1), Host("127.0.0.1", 1)]) == 1
-
-
-def test_the_own_host_name_is_this_machine():
-    names = _ssh._own_names()
-    assert this_host([Host("192.0.2.1", 1), Host(names[0], 1)]) == 1
+@pytest.mark.parametrize(
+    ("hosts", "how"),
+    [
+        (AB, {"own_names": ["b.example.org", "b"], "is_own": lambda host: 1 / 0}),
+        ([Host("A", 1), Host("B", 1)], {"own_names": ["b"]}),
+        (AB, {"own_names": ["c"], "is_own": lambda host: host == "b"}),
+        ([Host("192.0.2.1", 1), Host("127.0.0.1", 1)], {}),
+        ([Host("192.0.2.1", 1), Host(_ssh._own_names()[0], 1)], {}),
+    ],
+    ids=["name", "capitals", "address", "loopback", "own name"],
+)
+def test_this_machine_is_found(hosts, how):
+    assert this_host(hosts, **how) == 1
 
 
 def test_another_machine_is_an_error():
@@ -130,12 +124,6 @@ def over_hosts(launch, tmp_path):
         return launch(*asked, environ={"PATH": path, **(environ or {})}, **options)
 
     return over_hosts
-
-
-def outcome(process):
-    """Wait for it; give its exit code, the lines it printed, and those of errors."""
-    out, err = process.communicate(timeout=100)
-    return process.returncode, out.splitlines(), err.splitlines()
 
 
 def test_each_host_runs_its_workers_in_the_same_folder(over_hosts, script, tmp_path):

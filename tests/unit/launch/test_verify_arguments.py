@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from replicax.launch import _cli
@@ -11,16 +9,12 @@ from replicax.launch import _cli
 pytestmark = pytest.mark.usefixtures("programs")
 
 
-def test_a_child_with_virtual_devices_verifies(monkeypatch):
-    started = []
-    monkeypatch.setattr(_cli, "run_child", lambda *given: started.append(given) or 1)
+def test_a_child_with_virtual_devices_verifies(started):
     typed = ["verify", "train.py", "--replicas", "4", "--strategies", "zero1", "--seed", "0"]
     typed += ["--", "--steps", "9"]
-    assert _cli.main(typed) == 1
-    ((arguments, environment),) = started
-    assert arguments[1:4] == ["-m", "replicax._tools.commands", "verify"]
-    options = json.loads(arguments[4])
-    assert options["target"] == "train.py"
+    assert _cli.main(typed) == 3
+    ((name, options, environment),) = started
+    assert (name, options["target"]) == ("verify", "train.py")
     assert options["args"] == ["--steps", "9"]
     assert (options["strategies"], options["steps"], options["repeat"]) == (["zero1"], 8, True)
     assert options["seed"] == 0

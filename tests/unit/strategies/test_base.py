@@ -99,17 +99,6 @@ def test_values_from_function_of_one_replica_are_what_was_returned():
     assert one.experimental_distribute_values_from_function(lambda context: sentinel) is sentinel
 
 
-def test_a_step_may_take_no_arguments_and_return_nothing(mirrored):
-    assert mirrored.run(lambda: None) is None
-    assert mirrored.run(dict) == {}
-
-
-def test_run_options_are_accepted(mirrored):
-    options = rx.RunOptions(experimental_xla_options={"xla_cpu_enable_fast_math": False})
-    assert mirrored.run(lambda: 4, options=options) == 4
-    assert mirrored.run(lambda: 4, options=rx.RunOptions()) == 4
-
-
 def test_other_options_make_another_program(mirrored):
     def replica_fn():
         return jnp.ones(1)

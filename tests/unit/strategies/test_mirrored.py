@@ -30,12 +30,6 @@ def test_one_device_is_enough():
     assert devices_of(strategy) == [2]
 
 
-@pytest.mark.parametrize("devices", [["GPU:0"], ["CPU:0", "CPU:99"]])
-def test_devices_must_exist(devices):
-    with pytest.raises(rx.errors.UnknownDevice, match="No device '.*' here"):
-        rx.MirroredStrategy(devices)
-
-
 def test_a_device_holds_one_replica():
     with pytest.raises(ValueError, match="named more than once"):
         rx.MirroredStrategy(["CPU:0", "CPU:1", "/cpu:0"])
@@ -73,6 +67,8 @@ def test_devices_as_people_write_them(devices, names):
 @pytest.mark.parametrize(
     ("devices", "fact"),
     [
+        (["GPU:0"], "No device 'GPU:0' here"),
+        (["CPU:0", "CPU:99"], "No device 'CPU:99' here"),
         (0, "0 devices"),
         (9, "9 devices"),
         ("gpu", "replicax.cuda"),

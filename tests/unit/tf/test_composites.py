@@ -100,15 +100,14 @@ def test_operators_of_arrays_leave_ragged_tensors_to_us(ragged):
     assert (ragged + tf.Variable(ones)).to_list() == [[4, 2, 5], [], [8, 12]]
 
 
-def test_replicas_get_them_whole(sparse, ragged):
-    strategy = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
+def test_replicas_get_them_whole(sparse, ragged, mirrored):
 
     def step(x, rows):
         return tf.reduce_sum(tf.sparse.to_dense(x)), tf.reduce_sum(rows, axis=1)
 
-    total, sums = strategy.run(step, (sparse, ragged))
-    assert [float(one) for one in strategy.experimental_local_results(total)] == [4, 4]
-    assert strategy.experimental_local_results(sums)[1].tolist() == [8, 0, 14]
+    total, sums = mirrored.run(step, (sparse, ragged))
+    assert [float(one) for one in mirrored.experimental_local_results(total)] == [4, 4]
+    assert mirrored.experimental_local_results(sums)[1].tolist() == [8, 0, 14]
 
 
 def test_data_sets_batch_sparse_tensors():
@@ -147,17 +146,16 @@ def test_specs_say_what_they_describe(sparse, ragged):
             next(iter(wrong))
 
 
-def test_an_input_signature_describes_them(sparse, ragged):
-    strategy = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
+def test_an_input_signature_describes_them(sparse, ragged, mirrored):
     dataset = tf.data.Dataset.from_tensor_slices({"r": ragged, "s": sparse}).batch(3)
-    distributed = strategy.experimental_distribute_dataset(dataset)
+    distributed = mirrored.experimental_distribute_dataset(dataset)
 
     @tf.function(input_signature=[distributed.element_spec])
     def sums(batch):
         def of(one):
             return tf.reduce_sum(one["r"]) + tf.sparse.reduce_sum(one["s"])
 
-        return strategy.reduce("SUM", strategy.run(of, args=(batch,)), axis=None)
+        return mirrored.reduce("SUM", mirrored.run(of, args=(batch,)), axis=None)
 
     assert [float(sums(batch)) for batch in distributed] == [26]
     total = tf.function(tf.reduce_sum, input_signature=[tf.RaggedTensorSpec([None, None])])
@@ -177,9 +175,8 @@ def test_a_position_is_taken_among_rows(sparse, ragged):
     assert left == [[[[]], [[-1, 0, 0, 0]]], [[[5, 9]], [[0, 2, 0, 0]]]]
 
 
-def test_each_replica_gets_its_rows(ragged):
-    strategy = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
-    with strategy.scope():
+def test_each_replica_gets_its_rows(ragged, mirrored):
+    with mirrored.scope():
         weight = tf.Variable(2.0)
     lengths = []
 
@@ -191,26 +188,25 @@ def test_each_replica_gets_its_rows(ragged):
                 loss = tf.reduce_sum(rows * weight)
             return tape.gradient(loss, weight)
 
-        return strategy.reduce("SUM", strategy.run(of, args=(next(iterator),)), axis=None)
+        return mirrored.reduce("SUM", mirrored.run(of, args=(next(iterator),)), axis=None)
 
     dataset = tf.data.Dataset.from_tensor_slices(ragged).batch(3)
-    iterator = iter(strategy.experimental_distribute_dataset(dataset))
+    iterator = iter(mirrored.experimental_distribute_dataset(dataset))
     assert float(step(iterator)) == 22
     assert [3, 0] in lengths and [2] in lengths
-    pieces = next(iter(strategy.experimental_distribute_dataset(dataset)))
+    pieces = next(iter(mirrored.experimental_distribute_dataset(dataset)))
     assert [piece.to_list() for piece in pieces.values] == [[[3, 1, 4], []], [[5, 9]]]
 
 
-def test_nothing_else_cuts_them_into_rows(sparse, ragged):
+def test_nothing_else_cuts_them_into_rows(sparse, ragged, mirrored):
     made = tf.data.Dataset
     batches = made.range(4).map(lambda i: tf.SparseTensor([[0]], [i], [2])).batch(2)
     model = tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    strategy = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
     pairs = made.zip((batches, made.range(4).batch(2)))
     refused = [
         lambda: model.fit(pairs, verbose=0),
-        lambda: model.fit(strategy.experimental_distribute_dataset(pairs), verbose=0),
+        lambda: model.fit(mirrored.experimental_distribute_dataset(pairs), verbose=0),
         lambda: list(made.from_tensor_slices(tf.SparseTensor([[0]], [1], [2]))),
         lambda: list(batches.padded_batch(1)),
         lambda: list(made.from_tensors(ragged).repeat(2).batch(2)),
@@ -274,15 +270,14 @@ def test_the_spec_of_a_ragged_tensor_takes_arguments_in_the_order_of_tensorflow(
     assert tf.RaggedTensorSpec([2, None, None]).ragged_rank == 2
 
 
-def test_ragged_tensors_of_several_replicas_are_not_combined(ragged):
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    data = strategy.experimental_distribute_dataset(
+def test_ragged_tensors_of_several_replicas_are_not_combined(ragged, mirrored):
+    data = mirrored.experimental_distribute_dataset(
         tf.data.Dataset.from_tensor_slices(ragged).batch(2)
     )
     batch = next(iter(data))
     for combine in (
-        lambda: strategy.reduce("SUM", batch, axis=None),
-        lambda: strategy.gather(batch, 0),
+        lambda: mirrored.reduce("SUM", batch, axis=None),
+        lambda: mirrored.gather(batch, 0),
     ):
         with pytest.raises(UsageError):
             combine()

@@ -72,15 +72,14 @@ def test_shapes_and_types(right, wrong):
         wrong()
 
 
-def test_compiled_code_checks_each_time():
-    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
+def test_compiled_code_checks_each_time(mirrored):
 
     @rx.function
     def half(x):
         tf.debugging.assert_less(x, 3.0, message="too large")
-        return strategy.run(lambda: tf.debugging.check_numerics(x / 2, "half"))
+        return mirrored.run(lambda: tf.debugging.check_numerics(x / 2, "half"))
 
-    assert {float(x) for x in strategy.experimental_local_results(half(2.0))} == {1.0}
+    assert {float(x) for x in mirrored.experimental_local_results(half(2.0))} == {1.0}
     for _ in range(2):
         with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
             half(4.0)
@@ -130,9 +129,8 @@ def test_settings():
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_check_in_run_raises_at_its_step_and_the_variables_stay(compiled):
-    strategy = rx.MirroredStrategy(["cpu:0", "cpu:1"])
-    with strategy.scope():
+def test_a_check_in_run_raises_at_its_step_and_the_variables_stay(compiled, mirrored):
+    with mirrored.scope():
         total = tf.Variable(1.0, aggregation=tf.VariableAggregation.SUM)
 
     def replica_step(x):
@@ -140,14 +138,14 @@ def test_a_check_in_run_raises_at_its_step_and_the_variables_stay(compiled):
         total.assign_add(tf.reduce_sum(x))
         return x * 2
 
-    step = lambda x: strategy.run(replica_step, args=(x,))  # noqa: E731
+    step = lambda x: mirrored.run(replica_step, args=(x,))  # noqa: E731
     step = tf.function(step) if compiled else step
     step(tf.constant([1.0]))
     with pytest.raises(tf.errors.InvalidArgumentError):
         step(tf.constant([-1.0]))
     assert total.numpy() == 3.0
     doubled = step(tf.constant([2.0]))
-    assert [float(x[0]) for x in strategy.experimental_local_results(doubled)] == [4.0, 4.0]
+    assert [float(x[0]) for x in mirrored.experimental_local_results(doubled)] == [4.0, 4.0]
     assert total.numpy() == 7.0
 
 

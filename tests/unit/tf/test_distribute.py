@@ -95,22 +95,20 @@ def test_what_is_missing_cannot_be_imported():
 
 
 @pytest.mark.parametrize("fetch", [True, False])
-def test_pieces_are_tensors_and_say_where_they_are(fetch):
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+def test_pieces_are_tensors_and_say_where_they_are(fetch, mirrored):
     options = tf.distribute.InputOptions(experimental_fetch_to_device=fetch)
     dataset = tf.data.Dataset.range(3).batch(3)
-    batch = next(iter(strategy.experimental_distribute_dataset(dataset, options)))
-    pieces = strategy.experimental_local_results(batch)
+    batch = next(iter(mirrored.experimental_distribute_dataset(dataset, options)))
+    pieces = mirrored.experimental_local_results(batch)
     assert [piece.numpy().tolist() for piece in pieces] == [[0, 1], [2]]
-    even = next(iter(strategy.experimental_distribute_dataset(dataset.take(1).rebatch(2), options)))
-    devices = [piece.backing_device for piece in strategy.experimental_local_results(even)]
+    even = next(iter(mirrored.experimental_distribute_dataset(dataset.take(1).rebatch(2), options)))
+    devices = [piece.backing_device for piece in mirrored.experimental_local_results(even)]
     assert devices == (["CPU:0", "CPU:1"] if fetch else ["CPU:0", "CPU:0"])
 
 
-def test_options_of_xla_are_accepted():
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+def test_options_of_xla_are_accepted(mirrored):
     options = tf.distribute.RunOptions(
         experimental_xla_options=tf.tpu.XLAOptions(enable_xla_dynamic_padder=False)
     )
-    total = strategy.run(lambda: tf.reduce_sum(tf.ones([3])), options=options)
-    assert float(strategy.reduce("SUM", total, axis=None)) == 6
+    total = mirrored.run(lambda: tf.reduce_sum(tf.ones([3])), options=options)
+    assert float(mirrored.reduce("SUM", total, axis=None)) == 6

@@ -198,15 +198,14 @@ def test_a_central_crop_has_the_size_of_the_exact_fraction(size, fraction, expec
     assert tf.image.central_crop(image, fraction).shape == (expected, expected, 1)
 
 
-def test_a_size_that_replicas_lack_is_an_error_before_anything_is_computed():
-    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
-    with strategy.scope():
+def test_a_size_that_replicas_lack_is_an_error_before_anything_is_computed(mirrored):
+    with mirrored.scope():
         count = rx.Variable(1.0)
 
     @tf.function
     def step(x, size):
-        strategy.run(lambda: count.assign_add(1.0))
-        return strategy.run(lambda x, size: x[:size], args=(x, size))
+        mirrored.run(lambda: count.assign_add(1.0))
+        return mirrored.run(lambda x, size: x[:size], args=(x, size))
 
     with pytest.raises(rx.errors.LeakedTracer, match="tf.slice"):
         step(jnp.ones(4), jnp.int32(2))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import pickle
-import subprocess
-import sys
 from collections import Counter
 from types import ModuleType
 
@@ -17,6 +15,8 @@ from replicax.tf._absent import ABSENT
 from replicax.tf._names import NAMESPACES
 from replicax.tf._namespace import children
 
+from helpers import run_python
+
 IMPORT = """
 import sys, time
 start = time.process_time()
@@ -24,6 +24,7 @@ import replicax.tf as tf
 from replicax.tf._names import NAMESPACES
 from replicax.tf._namespace import children
 from replicax.tf import distribute, keras
+keras.layers
 seconds = time.process_time() - start
 heavy = {"jax", "jaxlib", "keras", "tensorflow", "numpy"} & set(sys.modules)
 print(seconds, *sorted(heavy))
@@ -44,11 +45,7 @@ print(len(jax.devices("cpu")))
 
 
 def printed(program):
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100
-    )
-    assert not result.returncode, result.stderr
-    return result.stdout.split()
+    return run_python(program).split()
 
 
 def test_the_import_is_quick_and_loads_neither_jax_nor_keras():

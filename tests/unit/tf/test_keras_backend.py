@@ -12,6 +12,9 @@ X = tf.constant([[1.0, 5.0, 2.0], [3.0, -1.0, 0.5]])
 Y = tf.constant([[0.5, 2.0, -1.0], [1.0, 1.0, 4.0]])
 CUBE = tf.constant(np.arange(12.0, dtype="float32").reshape(2, 2, 3))
 CALLS = {
+    "mean": (lambda: K.mean(X, axis=1), [8 / 3, 2.5 / 3]),
+    "int_shape": (lambda: K.int_shape(CUBE), [2, 2, 3]),
+    "flatten": (lambda: K.flatten(X), [1, 5, 2, 3, -1, 0.5]),
     "argmax": (lambda: K.argmax(X), [1, 0]),
     "argmin": (lambda: K.argmin(X), [0, 1]),
     "concatenate": (lambda: K.concatenate([X[:, :1], Y[:, 1:]]), [[1, 2, -1], [3, 1, 4]]),
@@ -79,15 +82,17 @@ def test_a_function_of_the_backend(name):
 
 def test_variables_are_made_and_updated():
     weights = K.variable([1, 2])
-    assert K.dtype(weights) == "float32"
-    assert K.ndim(weights) == 1
+    assert K.dtype(weights) == K.floatx() == "float32"
+    assert (K.ndim(weights), K.count_params(weights)) == (1, 2)
     K.update_add(K.update(weights, weights * 2), 1.0)
     K.update_sub(weights, 0.5)
     assert K.eval(weights).tolist() == [2.5, 4.5]
     K.moving_average_update(weights, tf.constant([0.0, 0.0]), 0.5)
     assert K.get_value(weights).tolist() == [1.25, 2.25]
     K.batch_set_value([(weights, [0.0, 1.0]), (K.zeros((2,)), [1.0, 1.0])])
-    assert K.batch_get_value([weights, K.ones((1,))])[1].tolist() == [1.0]
+    assert [v.tolist() for v in K.batch_get_value([weights, K.ones((1,))])] == [[0.0, 1.0], [1.0]]
+    K.set_value(weights, [2.0, 6.0])
+    assert K.get_value(weights).tolist() == [2.0, 6.0]
 
 
 def test_zeros_of_compiled_code_are_no_variable():

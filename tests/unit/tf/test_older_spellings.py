@@ -30,13 +30,6 @@ def test_a_second_call_changes_nothing():
     assert keras.Model.save is before
 
 
-def test_metrics_are_reset_by_their_older_name():
-    metric = keras.metrics.Mean()
-    metric.update_state(3.0)
-    metric.reset_states()
-    assert float(metric.result()) == 0.0
-
-
 @pytest.mark.parametrize("wrap", [lambda layer: layer, keras.layers.Bidirectional])
 def test_recurrent_layers_are_reset_by_their_older_name(wrap):
     layer = wrap(keras.layers.LSTM(1, stateful=True))
@@ -108,13 +101,6 @@ def test_an_lr_of_the_users_own_stays():
             super().__init__(0.5)
 
     assert Own().lr == "mine"
-
-
-def test_a_loss_is_minimized():
-    variable = keras.Variable(2.0)
-    optimizer = keras.optimizers.SGD(0.1)
-    optimizer.minimize(lambda: variable**2, [variable])
-    np.testing.assert_allclose(float(variable.value), 2.0 - 0.1 * 4.0)
 
 
 def test_a_loss_with_axes_is_minimized_as_its_sum():
@@ -300,11 +286,6 @@ def test_a_checkpoint_is_saved_every_period(tmp_path):
 def test_a_scaled_loss_has_its_older_name():
     optimizer = keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(), 8.0)
     assert float(optimizer.get_scaled_loss(2.0)) == 16.0
-
-
-def test_lr_is_the_learning_rate():
-    optimizer = tf.keras.optimizers.legacy.SGD(lr=0.5)
-    assert float(optimizer.learning_rate.numpy()) == 0.5
 
 
 def test_decay_divides_by_one_and_the_updates():

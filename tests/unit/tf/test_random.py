@@ -114,14 +114,13 @@ def test_a_compiled_function_draws_anew_at_each_call_and_after_a_seed_the_same()
     assert draw.num_traces == 1
 
 
-def test_every_replica_draws_its_own_numbers():
-    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
+def test_every_replica_draws_its_own_numbers(mirrored):
 
     @rx.function
     def step():
-        return strategy.run(lambda: tf.random.uniform([4]))
+        return mirrored.run(lambda: tf.random.uniform([4]))
 
-    drawn = [*step().values, *step().values, *strategy.run(lambda: tf.random.uniform([4])).values]
+    drawn = [*step().values, *step().values, *mirrored.run(lambda: tf.random.uniform([4])).values]
     assert len(set(np.concatenate(drawn).tolist())) == 24
 
 
@@ -198,11 +197,10 @@ def test_generators_that_are_split_off_differ():
     assert float(a.uniform([])) != float(b.uniform([]))
 
 
-def test_a_generator_in_run_draws_for_each_replica():
-    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
-    with strategy.scope():
+def test_a_generator_in_run_draws_for_each_replica(mirrored):
+    with mirrored.scope():
         generator = tf.random.Generator.from_seed(1)
-    drawn = [strategy.run(lambda: generator.normal([2])).values for _ in range(2)]
+    drawn = [mirrored.run(lambda: generator.normal([2])).values for _ in range(2)]
     assert len(set(np.concatenate([np.concatenate(one) for one in drawn]).tolist())) == 8
 
 

@@ -88,9 +88,8 @@ def test_a_model_with_sizes_is_saved_and_is_part_of_another(tmp_path):
         np.testing.assert_allclose(again(X), expected, rtol=1e-6)
 
 
-def test_replicas_train_a_model_with_sizes():
-    strategy = rx.MirroredStrategy(["cpu:0", "cpu:1"])
-    with strategy.scope():
+def test_replicas_train_a_model_with_sizes(mirrored):
+    with mirrored.scope():
         model = model_of(lambda x: tf.reduce_mean(x + tf.constant(TABLE)[:, : tf.shape(x)[1]], 1))
         model.compile("sgd", "mse")
     assert np.isfinite(model.evaluate(X, np.zeros((2, 8), "float32"), verbose=0))

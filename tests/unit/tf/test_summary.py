@@ -151,11 +151,10 @@ def test_compiled_code_records_at_each_call(writer, tmp_path):
     assert len(read(writer, tmp_path, "t")[1]) == 3
 
 
-def test_the_first_replica_records(writer, tmp_path):
-    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
+def test_the_first_replica_records(writer, tmp_path, mirrored):
     with writer.as_default(step=2):
-        for batch in strategy.experimental_distribute_dataset([np.arange(4.0), np.arange(4.0) + 9]):
-            strategy.run(lambda x: tf.summary.scalar("x", x[0]), args=(batch,))
+        for batch in mirrored.experimental_distribute_dataset([np.arange(4.0), np.arange(4.0) + 9]):
+            mirrored.run(lambda x: tf.summary.scalar("x", x[0]), args=(batch,))
     assert [float(value) for _, value in read(writer, tmp_path, "x")[1]] == [0, 9]
 
 

@@ -178,9 +178,8 @@ def test_a_wrong_call_stays_a_type_error():
     assert not issubclass(rx.errors.UsageError, TypeError)
 
 
-def test_a_function_that_returns_a_variable_gives_its_value_at_that_time():
-    strategy = rx.MirroredStrategy(["cpu:0", "cpu:1"])
-    with strategy.scope():
+def test_a_function_that_returns_a_variable_gives_its_value_at_that_time(mirrored):
+    with mirrored.scope():
         inside = tf.Variable(1.0, aggregation=tf.VariableAggregation.MEAN)
     outside = tf.Variable(1.0)
 
@@ -189,11 +188,11 @@ def test_a_function_that_returns_a_variable_gives_its_value_at_that_time():
         return inside
 
     before = tf.function(lambda: [outside, outside.assign_add(1.0)])()
-    stepped = tf.function(lambda: strategy.run(replica_step))()
+    stepped = tf.function(lambda: mirrored.run(replica_step))()
     outside.assign(9.0)
     inside.assign(9.0)
     assert [float(x) for x in before] == [2.0, 2.0]
-    assert float(strategy.reduce("MEAN", stepped, axis=None)) == 2.0
+    assert float(mirrored.reduce("MEAN", stepped, axis=None)) == 2.0
 
 
 def test_numpys_functions_are_jaxs():

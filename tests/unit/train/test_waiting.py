@@ -49,10 +49,9 @@ def test_the_first_call_sees_the_restored_values(tmp_path, make, compiled):
     assert float(optimizer.learning_rate) == pytest.approx(0.1)
 
 
-def test_slots_come_when_the_optimizer_is_built_in_a_step(tmp_path):
+def test_slots_come_when_the_optimizer_is_built_in_a_step(tmp_path, mirrored):
     model, optimizer, path = saved(tmp_path / "ckpt")
-    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
-    with strategy.scope():
+    with mirrored.scope():
         fresh, again = lazy_net(), keras.optimizers.Adam(0.1)
     status = rx.train.Checkpoint(optimizer=again, model=fresh).restore(path)
 
@@ -61,7 +60,7 @@ def test_slots_come_when_the_optimizer_is_built_in_a_step(tmp_path):
         again.apply(gradients, fresh.trainable_variables)
         return loss
 
-    strategy.run(step, args=(ROWS,))
+    mirrored.run(step, args=(ROWS,))
     status.assert_consumed()
     # One replica alone, with the gradients of both: the same step.
     _, gradients = rx.value_and_grad(lambda: 2 * model(ROWS).sum(), model)()

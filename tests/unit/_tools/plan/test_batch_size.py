@@ -72,9 +72,8 @@ def test_a_step_that_calls_python_keeps_the_old_values_beside_the_new_ones():
         rx.find_batch_size(model, memory=7 * 2**18, max_batch_size=2)
 
 
-def test_nothing_of_a_model_changes():
-    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
-    model = made_in(strategy)
+def test_nothing_of_a_model_changes(mirrored):
+    model = made_in(mirrored)
     rows = np.ones((16, 64), "float32")
     model.fit(rows, rows[:, :8], batch_size=4, verbose=0)
     before = state(model)
@@ -120,17 +119,16 @@ def test_no_batch_fits():
         rx.find_batch_size(made_in(rx.OneDeviceStrategy("CPU:0")), memory=9000)
 
 
-def test_a_step_of_a_custom_loop_for_a_strategy():
+def test_a_step_of_a_custom_loop_for_a_strategy(mirrored):
     weight = keras.Variable(np.ones((64, 64), "float32"))
 
     def step(x):
         weight.assign_sub(keras.ops.sum(weight) * weight)
         return keras.ops.tanh(keras.ops.matmul(x, weight))
 
-    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
     batch = (jax.ShapeDtypeStruct((10, 64), "float32"),)
     one = rx.find_batch_size(step, batch, memory=10**6)
-    two = rx.find_batch_size(step, batch, strategy=strategy, memory=10**6)
+    two = rx.find_batch_size(step, batch, strategy=mirrored, memory=10**6)
     # A row of 64 numbers comes and one goes, of 4 bytes; beside them are the weight and its update.
     assert 0.9 * 1_000_000 / 512 < one < 1_000_000 / 512
     assert 1.2 * one < two <= 2 * one

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import textwrap
 import types
@@ -13,6 +12,8 @@ import pytest
 
 import replicax as rx
 from replicax._tools.plan.subject import load, subject, suggested_batch
+
+from helpers import run_python
 
 
 def shapes(batch):
@@ -124,8 +125,7 @@ def test_a_saved_model_with_a_layer_of_replicax(tmp_path):
     keras.Sequential([keras.Input((1,), dtype="int32"), rows]).save(file)
     code = f"from replicax._tools.plan.subject import _saved; _saved({file!r}).summary()"
     # Here its layers are imported already.
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stderr
+    run_python(code)
 
 
 def test_a_saved_model_with_a_class_of_its_program_is_refused(tmp_path):

@@ -147,15 +147,14 @@ def test_fit_ends_after_its_steps_and_evaluation_does_not_count():
     assert int(model.optimizer.iterations) == 3
 
 
-def test_a_custom_loop_ends_after_its_steps():
-    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
-    with strategy.scope():
+def test_a_custom_loop_ends_after_its_steps(mirrored):
+    with mirrored.scope():
         count = keras.Variable(0)
     with ended_after(4):
         while True:
-            strategy.run(lambda: count.assign_add(1))
+            mirrored.run(lambda: count.assign_add(1))
     assert int(count) == 4
-    compiled = rx.function(lambda: strategy.run(lambda: count.assign_add(1)))
+    compiled = rx.function(lambda: mirrored.run(lambda: count.assign_add(1)))
     with ended_after(2):
         while True:
             compiled()
