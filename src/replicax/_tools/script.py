@@ -52,8 +52,6 @@ def run_program(path: str, arguments: Sequence[str] = (), *, forget: bool = Fals
     If it is to `forget`, the modules beside the script, which it has imported, are imported anew
     when it runs again.
     """
-    if not Path(path).is_file():
-        raise UsageError(f"Cannot run {path!r}: it is no file. Pass the path of a Python script.")
     _check_depth(path)
     try:
         with _as_program(path, arguments, forget=forget):
@@ -242,8 +240,15 @@ def _leave(chosen: Strategy) -> None:
         experimental_set_strategy(None)
 
 
-def _refused(self: Strategy, *args: Any, **kwargs: Any) -> NoReturn:
+def refusing_parameter_servers() -> contextlib.AbstractContextManager[None]:
+    """Let a script that makes a `ParameterServerStrategy` fail there, in a `with` block."""
+    return replaced(
+        ParameterServerStrategy, "__init__", lambda _: functools.partial(_refused, None)
+    )
+
+
+def _refused(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
     raise UsageError(
-        "Cannot run this script under another strategy: it makes a ParameterServerStrategy, whose "
-        "workers do not train in step. Use another strategy in it, or none."
+        "Cannot follow the steps of a ParameterServerStrategy: its workers do not train in step. "
+        "Use another strategy in the script, or none."
     )

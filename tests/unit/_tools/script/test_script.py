@@ -58,11 +58,6 @@ def test_a_script_that_fails_fails(tmp_path):
         run_program(write(tmp_path, "raise SystemExit(3)"))
 
 
-def test_a_script_that_is_not_there_is_named():
-    with pytest.raises(rx.errors.UsageError, match=r"none\.py"):
-        run_program("none.py")
-
-
 @pytest.mark.parametrize("text", ["x = " + " + ".join("1" * 20_000), "x = " + "-" * 100_000 + "1"])
 def test_a_script_that_python_cannot_parse_is_named(tmp_path, text):
     with pytest.raises(rx.errors.UsageError, match=r"train\.py"):
