@@ -13,17 +13,19 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from replicax._core.errors import ReplicaxError, UsageError, needs
 from replicax._core.folder import named
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 Options = dict[str, Any]
 
 
 def main(arguments: list[str]) -> int:
-    """Do the work of a command; the exit code is 2 for wrong usage or a script that fails, else 1."""
+    """Do the work of a command; the exit code is 2 for wrong usage or a failing script, else 1."""
     if len(arguments) != 2 or arguments[0] not in WORK:
         usage = f"python -m {__spec__.name} {{{','.join(WORK)}}} OPTIONS"
         print(f"usage: {usage}; see replicax --help", file=sys.stderr)
