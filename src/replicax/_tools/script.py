@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import runpy
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import quote
 
 import jax
+import keras
 
 from replicax import testing
 from replicax._core import events
@@ -34,6 +38,7 @@ from replicax.strategies import (
     experimental_set_strategy,
 )
 from replicax.strategies._parameter_server import ParameterServerStrategy
+from replicax.train import CheckpointManager
 
 _OF_ONE_MACHINE = (
     MirroredStrategy,
@@ -54,7 +59,7 @@ def run_program(path: str, arguments: Sequence[str] = (), *, forget: bool = Fals
     """
     _check_depth(path)
     try:
-        with _as_program(path, arguments, forget=forget):
+        with _as_program(path, arguments, forget=forget), _other_checkpoints():
             runpy.run_path(path, run_name="__main__")
     except SystemExit as end:
         if end.code not in (None, 0):
@@ -88,6 +93,34 @@ def _as_program(
         sys.argv, sys.path[:] = argv, paths
         for name in _beside(folder, set(sys.modules) - modules) if forget else ():
             del sys.modules[name]
+
+
+@contextlib.contextmanager
+def _other_checkpoints() -> Generator[None, None, None]:
+    """Give backups and managers of checkpoints a folder of their own, which is then deleted.
+
+    So a script neither continues an earlier run nor replaces what that run has saved.
+    """
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+
+        def elsewhere(path: str | os.PathLike[str]) -> str:
+            return os.path.join(folder, quote(os.fspath(path), safe=""))
+
+        def of_manager(init: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda self, checkpoint, directory, *args, **kwargs: init(
+                self, checkpoint, elsewhere(directory), *args, **kwargs
+            )
+
+        def of_backup(init: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda self, backup_dir, *args, **kwargs: init(
+                self, elsewhere(backup_dir), *args, **kwargs
+            )
+
+        with (
+            replaced(CheckpointManager, "__init__", of_manager),
+            replaced(keras.callbacks.BackupAndRestore, "__init__", of_backup),
+        ):
+            yield
 
 
 def _beside(folder: Path, names: set[str]) -> list[str]:

@@ -154,7 +154,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             return
         self._channel.barrier("backup")
         if self._channel.is_chief:
-            remove_tree(self.directory)
+            remove_tree(self._manager.directory)
 
     def _save_or_exit(self, batch: int) -> None:
         noticed = self._notice is not None and self._notice.received

@@ -77,8 +77,8 @@ class ServerNode:
                 place = SnapshotFolder(Path(folder) / f"server-{self.server.index}", self.life)
             except OSError as error:
                 raise UsageError(
-                    f"Cannot write snapshots to {folder!r}: {error.strerror}. Pass a `snapshot_dir` "
-                    "that every server can write."
+                    f"Cannot write snapshots to {folder!r}: {error.strerror}. Pass a "
+                    "`snapshot_dir` that every server can write."
                 ) from error
             run = self._settings["run"]
             self._snapshots = Snapshots(self.server, place, run=run, seconds=seconds)
