@@ -277,6 +277,7 @@ class _EpochWatch:
             before, begun = (self._before + self._taken, True) if spans_epochs else (0, False)
         return {
             "batch": batch,
+            "length": self._epochs.num_batches,
             "before": before,
             "begun": begun,
             "at_epoch": self._at_epoch,
@@ -291,6 +292,14 @@ class _EpochWatch:
 
     def go_to(self, place: dict[str, Any], position: Any, on_arrival: Callable[[], None]) -> None:
         """Let the next epoch resume at a saved place and position; then call `on_arrival`."""
+        batch, had, has = place["batch"], place.get("length"), self._epochs.num_batches
+        is_other = position is None and had is not None and had != has
+        if batch and has and (is_other or batch >= has):
+            raise UsageError(
+                f"Cannot continue after batch {batch} of an epoch: it had {had} batches, and has "
+                f"{has} now. Use the data and the batch size of the run before, or another folder "
+                "for the backup."
+            )
         self._place = place
         self._on_arrival = on_arrival
         go_to = getattr(self._adapter, "go_to", None)
