@@ -50,7 +50,7 @@ def _of_script(error: Exception) -> TracebackType | None:
     """The part of an error's traceback that begins in a script, or all of it without one."""
     found = trace = error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_globals["__name__"] == "runpy":
+        if trace.tb_frame.f_globals.get("__name__") == "runpy":
             found = trace.tb_next
         trace = trace.tb_next
     return found

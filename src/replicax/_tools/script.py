@@ -57,25 +57,12 @@ def run_program(path: str, arguments: Sequence[str] = (), *, forget: bool = Fals
     If it is to `forget`, the modules beside the script, which it has imported, are imported anew
     when it runs again.
     """
-    _check_depth(path)
     try:
         with _as_program(path, arguments, forget=forget), _other_checkpoints():
             runpy.run_path(path, run_name="__main__")
     except SystemExit as end:
         if end.code not in (None, 0):
             raise
-
-
-def _check_depth(path: str) -> None:
-    with contextlib.suppress(SyntaxError):  # `runpy` will name the line
-        try:
-            compile(Path(path).read_bytes(), path, "exec")
-        except (RecursionError, MemoryError) as error:
-            raise UsageError(
-                f"Cannot run {path!r}: it is nested too deeply for Python's parser "
-                f"({type(error).__name__}). Split its longest expression into several statements, "
-                "or move its data into a file."
-            ) from error
 
 
 @contextlib.contextmanager

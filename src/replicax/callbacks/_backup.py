@@ -275,9 +275,10 @@ class _EpochWatch:
             before, begun = self._before, True
         else:
             before, begun = (self._before + self._taken, True) if spans_epochs else (0, False)
+        length = self._epochs.num_batches
         return {
             "batch": batch,
-            "length": self._epochs.num_batches,
+            "length": None if length is None else int(length),
             "before": before,
             "begun": begun,
             "at_epoch": self._at_epoch,
