@@ -95,7 +95,6 @@ def test_a_script_that_only_compiles(script):
 @pytest.mark.parametrize(
     ("target", "word"),
     [
-        ("missing.py", "missing.py"),
         ("my_model", "Cannot plan"),
         (None, "ended without compiling"),
     ],
