@@ -1,15 +1,15 @@
-"""A recommender on parameter servers: workers with data of their own, and a table that is sparse.
+"""A recommender on parameter servers: a sparse table, and data that the workers share out.
 
     python examples/parameter_server.py --workers 2 --servers 1
 
-People rate films, by planted tastes. The model has a row for each person and each film; a step
-fetches and changes the rows of its batch, and no others. The workers share the ratings out among
-themselves, so that each is seen once in an epoch, whatever becomes of a worker. With
-`--engine threads` servers and workers are threads of this process, otherwise they are processes.
+People rate films by planted tastes. The model has a row for each person and each film; a step
+fetches and changes only the rows of its batch. Each rating is seen once in an epoch, even if a
+worker dies. With `--engine threads` servers and workers are threads of this process, otherwise
+they are processes.
 
-What is trained is then kept and served without servers: a checkpoint, a program that JAX alone
-runs, and with `--saved-model` a folder for TensorFlow Serving, which needs TensorFlow. `--output`
-is where they stay.
+The model is then served without servers: from a checkpoint, as a program that JAX alone runs, and
+with `--saved-model` from a folder for TensorFlow Serving, which needs TensorFlow. `--output` keeps
+these files.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--servers", type=int, default=1)
     engines = ("processes", "threads")
     parser.add_argument("--engine", choices=engines, help="default: processes, or TF_CONFIG")
-    parser.add_argument("--ratings", type=int, default=60_000, help="to train on")
+    parser.add_argument("--ratings", type=int, default=60_000, help="number of ratings to train on")
     parser.add_argument("--batch-size", type=int, default=256, help="of one worker's step")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--output", type=Path, help="folder of what is kept; default: none stays")

@@ -28,6 +28,16 @@ def test_a_closure_that_calls_back_into_python_stays_behind(started):
         coordinator.schedule(shown, args=(np.float32(1.0),))
 
 
+def test_a_snapshot_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(rx.errors.ReplicaxError, match="file/folder.*`snapshot_dir`"):
+        strategy = rx.ParameterServerStrategy(
+            engine="threads", num_workers=1, num_ps=1, snapshot_dir=tmp_path / "file/folder"
+        )
+        with strategy.scope():
+            keras.Variable(1.0)
+
+
 def test_text_stays_out_of_closures(started):
     strategy = started(servers=1)
     coordinator = rx.coordinator.ClusterCoordinator(strategy)

@@ -13,16 +13,19 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from replicax._core.errors import ReplicaxError, UsageError, needs
 from replicax._core.folder import named
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 Options = dict[str, Any]
 
 
 def main(arguments: list[str]) -> int:
-    """Do the work of a command; the exit code is 2 for wrong usage, 1 for other errors of ours."""
+    """Do the work of a command; the exit code is 2 for wrong usage or a failing script, else 1."""
     if len(arguments) != 2 or arguments[0] not in WORK:
         usage = f"python -m {__spec__.name} {{{','.join(WORK)}}} OPTIONS"
         print(f"usage: {usage}; see replicax --help", file=sys.stderr)
@@ -35,6 +38,22 @@ def main(arguments: list[str]) -> int:
     except ReplicaxError as error:
         print(f"replicax {name}: error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
+    except Exception as error:
+        trace = _of_script(error)
+        if trace is error.__traceback__:
+            raise
+        traceback.print_exception(error.with_traceback(trace))
+        return 2
+
+
+def _of_script(error: Exception) -> TracebackType | None:
+    """The part of an error's traceback that begins in a script, or all of it without one."""
+    found = trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__") == "runpy":
+            found = trace.tb_next
+        trace = trace.tb_next
+    return found
 
 
 def _check_writable(file: Any) -> None:
@@ -263,23 +282,17 @@ def _verify(options: Options) -> int:
             with contextlib.suppress(RuntimeError):
                 jax.profiler.stop_trace()
 
-    try:
-        with progress.for_stdout() as listener:
-            found = verify_program(
-                program,
-                script,
-                strategies=options["strategies"],
-                replicas=options["replicas"],
-                steps=options["steps"],
-                seed=options["seed"],
-                repeat=options["repeat"],
-                listener=listener,
-            )
-    except UsageError:
-        raise
-    except Exception:  # of the script, on one device
-        traceback.print_exc()
-        return 2
+    with progress.for_stdout() as listener:
+        found = verify_program(
+            program,
+            script,
+            strategies=options["strategies"],
+            replicas=options["replicas"],
+            steps=options["steps"],
+            seed=options["seed"],
+            repeat=options["repeat"],
+            listener=listener,
+        )
     print(f"\n{found.table()}", flush=True)
     _write(options["json"], found.to_json())
     return 0 if found.is_equal else 1

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import runpy
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import quote
 
 import jax
+import keras
 
 from replicax import testing
 from replicax._core import events
@@ -34,6 +38,7 @@ from replicax.strategies import (
     experimental_set_strategy,
 )
 from replicax.strategies._parameter_server import ParameterServerStrategy
+from replicax.train import CheckpointManager
 
 _OF_ONE_MACHINE = (
     MirroredStrategy,
@@ -52,27 +57,12 @@ def run_program(path: str, arguments: Sequence[str] = (), *, forget: bool = Fals
     If it is to `forget`, the modules beside the script, which it has imported, are imported anew
     when it runs again.
     """
-    if not Path(path).is_file():
-        raise UsageError(f"Cannot run {path!r}: it is no file. Pass the path of a Python script.")
-    _check_depth(path)
     try:
-        with _as_program(path, arguments, forget=forget):
+        with _as_program(path, arguments, forget=forget), _other_checkpoints():
             runpy.run_path(path, run_name="__main__")
     except SystemExit as end:
         if end.code not in (None, 0):
             raise
-
-
-def _check_depth(path: str) -> None:
-    with contextlib.suppress(SyntaxError):  # `runpy` will name the line
-        try:
-            compile(Path(path).read_bytes(), path, "exec")
-        except (RecursionError, MemoryError) as error:
-            raise UsageError(
-                f"Cannot run {path!r}: it is nested too deeply for Python's parser "
-                f"({type(error).__name__}). Split its longest expression into several statements, "
-                "or move its data into a file."
-            ) from error
 
 
 @contextlib.contextmanager
@@ -90,6 +80,34 @@ def _as_program(
         sys.argv, sys.path[:] = argv, paths
         for name in _beside(folder, set(sys.modules) - modules) if forget else ():
             del sys.modules[name]
+
+
+@contextlib.contextmanager
+def _other_checkpoints() -> Generator[None, None, None]:
+    """Give backups and managers of checkpoints a folder of their own, which is then deleted.
+
+    So a script neither continues an earlier run nor replaces what that run has saved.
+    """
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+
+        def elsewhere(path: str | os.PathLike[str]) -> str:
+            return os.path.join(folder, quote(os.fspath(path), safe=""))
+
+        def of_manager(init: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda self, checkpoint, directory, *args, **kwargs: init(
+                self, checkpoint, elsewhere(directory), *args, **kwargs
+            )
+
+        def of_backup(init: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda self, backup_dir, *args, **kwargs: init(
+                self, elsewhere(backup_dir), *args, **kwargs
+            )
+
+        with (
+            replaced(CheckpointManager, "__init__", of_manager),
+            replaced(keras.callbacks.BackupAndRestore, "__init__", of_backup),
+        ):
+            yield
 
 
 def _beside(folder: Path, names: set[str]) -> list[str]:
@@ -242,8 +260,15 @@ def _leave(chosen: Strategy) -> None:
         experimental_set_strategy(None)
 
 
-def _refused(self: Strategy, *args: Any, **kwargs: Any) -> NoReturn:
+def refusing_parameter_servers() -> contextlib.AbstractContextManager[None]:
+    """Let a script that makes a `ParameterServerStrategy` fail there, in a `with` block."""
+    return replaced(
+        ParameterServerStrategy, "__init__", lambda _: functools.partial(_refused, None)
+    )
+
+
+def _refused(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
     raise UsageError(
-        "Cannot run this script under another strategy: it makes a ParameterServerStrategy, whose "
-        "workers do not train in step. Use another strategy in it, or none."
+        "Cannot follow the steps of a ParameterServerStrategy: its workers do not train in step. "
+        "Use another strategy in the script, or none."
     )

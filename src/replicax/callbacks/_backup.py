@@ -154,7 +154,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             return
         self._channel.barrier("backup")
         if self._channel.is_chief:
-            remove_tree(self.directory)
+            remove_tree(self._manager.directory)
 
     def _save_or_exit(self, batch: int) -> None:
         noticed = self._notice is not None and self._notice.received
@@ -275,8 +275,10 @@ class _EpochWatch:
             before, begun = self._before, True
         else:
             before, begun = (self._before + self._taken, True) if spans_epochs else (0, False)
+        length = self._epochs.num_batches
         return {
             "batch": batch,
+            "length": None if length is None else int(length),
             "before": before,
             "begun": begun,
             "at_epoch": self._at_epoch,
@@ -291,6 +293,14 @@ class _EpochWatch:
 
     def go_to(self, place: dict[str, Any], position: Any, on_arrival: Callable[[], None]) -> None:
         """Let the next epoch resume at a saved place and position; then call `on_arrival`."""
+        batch, had, has = place["batch"], place.get("length"), self._epochs.num_batches
+        is_other = position is None and had is not None and had != has
+        if batch and has and (is_other or batch >= has):
+            raise UsageError(
+                f"Cannot continue after batch {batch} of an epoch: it had {had} batches, and has "
+                f"{has} now. Use the data and the batch size of the run before, or another folder "
+                "for the backup."
+            )
         self._place = place
         self._on_arrival = on_arrival
         go_to = getattr(self._adapter, "go_to", None)

@@ -10,6 +10,7 @@ from replicax.launch._run_arguments import (
     Commands,
     add_number,
     existing,
+    file,
     positives,
     strategies,
 )
@@ -111,7 +112,7 @@ def _add_output(output: Any) -> None:
 
 
 def _target(text: str) -> str:
-    return text if text.startswith(("keras.applications:", "keras_hub:")) else existing(text)
+    return text if text.startswith(("keras.applications:", "keras_hub:")) else file(text)
 
 
 def topologies(request: Mapping[str, Any]) -> list[str]:

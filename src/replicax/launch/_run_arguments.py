@@ -257,6 +257,13 @@ def existing(path: str) -> str:
     return path
 
 
+def file(path: str) -> str:
+    """Read the path of a file that is there."""
+    if os.path.isdir(path):
+        raise argparse.ArgumentTypeError(f"{path!r} is a folder. Pass a file in it.")
+    return existing(path)
+
+
 def strategies(text: str, known: Sequence[str]) -> tuple[str, ...]:
     """Read names of strategies separated by commas; M in a known name is a number from 1."""
     names = tuple(name.strip() for name in text.split(","))

@@ -11,7 +11,7 @@ from replicax.launch._run_arguments import (
     Commands,
     Options,
     add_number,
-    existing,
+    file,
     positive,
     positives,
     strategies,
@@ -191,7 +191,7 @@ def add_doctor(commands: Commands) -> None:
         epilog=_DOCTOR_EXAMPLES,
     )
     parser.add_argument(
-        "script", nargs="?", type=existing, metavar="SCRIPT", help="a Python file that trains"
+        "script", nargs="?", type=file, metavar="SCRIPT", help="a Python file that trains"
     )
     parser.add_argument(
         "--replicas",
@@ -235,7 +235,7 @@ def add_profile(commands: Commands) -> None:
         description=_PROFILE,
         epilog=_PROFILE_EXAMPLES,
     )
-    parser.add_argument("script", type=existing, metavar="SCRIPT", help="a Python file that trains")
+    parser.add_argument("script", type=file, metavar="SCRIPT", help="a Python file that trains")
     add_number(
         parser,
         "--replicas",
@@ -300,7 +300,7 @@ def add_verify(commands: Commands) -> None:
         description=_VERIFY,
         epilog=_VERIFY_EXAMPLES,
     )
-    parser.add_argument("target", type=existing, metavar="SCRIPT", help="a training script")
+    parser.add_argument("target", type=file, metavar="SCRIPT", help="a training script")
     add_replicas(parser)
     parser.add_argument(
         "--strategies",

@@ -328,8 +328,8 @@ def matched(name: str, saved: Sequence[dict[str, Any]], variables: Sequence[Any]
         found = list(range(len(here)))
     else:
         raise UsageError(
-            f"Cannot restore {_difference(name, here, there)}. Build the model with the layers it "
-            "was saved with before you restore it."
+            f"Cannot restore {_difference(name, here, there)}. Build the model with the layers and "
+            "the optimizer it was saved with before you restore it."
         )
     for variable, index in zip(variables, found, strict=True):
         check_fits(variable, saved[index])

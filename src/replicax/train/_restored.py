@@ -159,7 +159,10 @@ def plan_of(
             if len(part.variables) < len(found.entries) and _compat.unbuilt(part.owner):
                 later.append((part, found))
             else:
-                plan += found.matched(part)
+                try:
+                    plan += found.matched(part)
+                except UsageError as error:
+                    raise UsageError(f"{error} The checkpoint is {path!r}.") from error
     return plan, later
 
 

@@ -210,6 +210,15 @@ def test_sigterm_ends_a_server_in_order(program, tmp_path, monkeypatch):
     assert list(tmp_path.glob("replicax-*")) == []  # where its Unix socket was
 
 
+def test_ctrl_c_ends_a_member_without_a_traceback(program):
+    process, cluster = program("given_cluster.serve_this_task_if_member()")
+    cluster.member(WORKER, 0, timeout=60)
+    wait_until(lambda: catches(process.pid, signal.SIGTERM))  # it joins when it already serves
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=100)
+    assert process.returncode == 128 + signal.SIGINT  # after a traceback Python ends by the signal
+
+
 @pytest.mark.parametrize(
     ("jobs", "job"), [({**JOBS, "chief": ["c:1"]}, "chief"), ({"worker": ["a:1", "b:1"]}, "worker")]
 )

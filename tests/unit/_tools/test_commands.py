@@ -47,6 +47,17 @@ def test_other_errors_go_on(run):
         run(lambda options: 1 // 0)
 
 
+def test_the_traceback_of_a_script_begins_in_the_script(run, tmp_path, capsys):
+    from replicax._tools.script import run_program
+
+    script = tmp_path / "train.py"
+    script.write_text("def train():\n    1 // 0\n\ntrain()\n")
+    assert run(lambda options: run_program(str(script))) == 2
+    _, first, *_, last = capsys.readouterr().err.splitlines()
+    assert first == f'  File "{script}", line 4, in <module>'
+    assert last.startswith("ZeroDivisionError")
+
+
 @pytest.mark.parametrize("name", ["json", "markdown", "plot"])
 def test_a_folder_that_is_not_there_is_found_before_the_work(run, name, capsys):
     assert run(AssertionError("worked first"), **{name: "/nowhere/file"}) == 2

@@ -257,6 +257,14 @@ def test_data_that_is_shorter_is_refused(tmp_path):
         )
 
 
+@pytest.mark.parametrize("rows", [2, len(ROWS)])
+def test_another_batch_size_is_refused_in_the_middle_of_an_epoch(tmp_path, rows):
+    run(tmp_path, "arrays", end=(1, 1))
+    backup = rx.callbacks.BackupAndRestore(tmp_path)
+    with pytest.raises(UsageError, match="batch size"):
+        net().fit(ROWS, TARGETS, batch_size=rows, epochs=3, verbose=0, callbacks=[backup])
+
+
 def test_every_batches_is_positive():
     with pytest.raises(UsageError, match="`every_batches`"):
         rx.callbacks.BackupAndRestore("backup", every_batches=0)

@@ -32,6 +32,14 @@ def test_a_profile(started):
     assert environment["KERAS_BACKEND"] == "jax"
 
 
+@pytest.mark.parametrize("command", ["profile", "doctor", "verify", "plan"])
+def test_a_folder_is_no_script(command, started, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        _cli.main([command, "."])
+    assert "folder" in capsys.readouterr().err
+    assert not started
+
+
 def test_a_profile_of_the_script_as_it_is(started, monkeypatch):
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "5")
     _cli.main(["profile", "train.py", "--no-trace"])

@@ -339,7 +339,7 @@ def divisible(made: Any) -> Dataset:
             return dataset
         what = "one made by a generator, or by another library"
     else:
-        what = f"a {type(made).__name__}"
+        what = f"data of the type {type(made).__name__!r}"
     raise UsageError(
         f'Cannot share {what} with shard="dynamic": its order may differ between workers. Pass an '
         '`rx.data.Dataset` of arrays, files or `range`, a list of batches, or shard="off".'

@@ -7,6 +7,7 @@ same strategy. `GivenCluster` is the coordinator's side. `member.py` is what a m
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 import threading
 import time
@@ -360,7 +361,10 @@ def serve_this_task_if_member(resolver: ClusterResolver | None = None) -> None:
     if "ps" not in resolver.cluster_spec().jobs:  # workers alone: of another strategy
         return
     if not _went_home.is_set():
-        Server(resolver).join()
+        try:
+            Server(resolver).join()
+        except KeyboardInterrupt:  # Ctrl-C reaches all tasks; the coordinator shows where it was
+            raise SystemExit(128 + signal.SIGINT) from None
     raise SystemExit(0)
 
 

@@ -22,7 +22,7 @@ from typing import Any, final
 import jax
 import numpy as np
 
-from replicax._core.errors import ClusterError
+from replicax._core.errors import ClusterError, UsageError
 from replicax._core.machine.startup import begin
 from replicax._net import RequestServer
 from replicax._ps.buffers import Reply, raw
@@ -71,9 +71,15 @@ class ServerNode:
         """Restore the saved state, if any, and take snapshots from now on if wanted."""
         folder, seconds = self._settings.get("snapshot_dir"), self._settings.get("snapshot_seconds")
         if folder and seconds:
-            if not self._settings.get("is_kept"):  # everybody may make folders there, as in `/tmp`
-                Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-            place = SnapshotFolder(Path(folder) / f"server-{self.server.index}", self.life)
+            try:
+                if not self._settings.get("is_kept"):  # everybody may make folders there: `/tmp`
+                    Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+                place = SnapshotFolder(Path(folder) / f"server-{self.server.index}", self.life)
+            except OSError as error:
+                raise UsageError(
+                    f"Cannot write snapshots to {folder!r}: {error.strerror}. Pass a "
+                    "`snapshot_dir` that every server can write."
+                ) from error
             run = self._settings["run"]
             self._snapshots = Snapshots(self.server, place, run=run, seconds=seconds)
             self._snapshots.begin()

@@ -13,7 +13,6 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn
 
 import jax
@@ -170,8 +169,6 @@ def load(named: str, arguments: Sequence[str] = ()) -> Subject:
 
 
 def _saved(path: str) -> Any:
-    if not Path(path).is_file():
-        raise UsageError(f"Cannot plan {path!r}: no such file.")
     install_hooks()  # they note which variable each slot of a built optimizer is for
     importlib.import_module("replicax.layers")  # Keras finds classes that are registered
     try:

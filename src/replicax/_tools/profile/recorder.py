@@ -29,7 +29,14 @@ from replicax._keras import _compat
 from replicax._tools.machine import choose_devices
 from replicax._tools.profile.summary import summarized
 from replicax._tools.profile.times import CALLBACKS, STEP, Moment, Span, Step
-from replicax._tools.script import NO_TRAINING, ended_after, replaced, run_program, under
+from replicax._tools.script import (
+    NO_TRAINING,
+    ended_after,
+    refusing_parameter_servers,
+    replaced,
+    run_program,
+    under,
+)
 from replicax.strategies import (
     MirroredStrategy,
     MultiWorkerMirroredStrategy,
@@ -65,7 +72,7 @@ def profile_script(
         folder /= f"worker-{jax.process_index()}"  # the profiler names files by the machine alone
     recorder = Recorder(plan, folder, scale=scale, on_step=on_step)
     with (
-        under(chosen) if chosen else contextlib.nullcontext(),
+        under(chosen) if chosen else refusing_parameter_servers(),
         recorder.recording(),
         talk_timed(),
         ended_after(plan.total),

@@ -96,7 +96,6 @@ def test_a_script_that_only_compiles(script):
 @pytest.mark.parametrize(
     ("target", "word"),
     [
-        ("missing.py", "missing.py"),
         ("my_model", "Cannot plan"),
         (None, "ended without compiling"),
     ],
@@ -115,7 +114,7 @@ def test_a_saved_model(tmp_path):
     compiled().save(tmp_path / "model.keras")
     found = load(str(tmp_path / "model.keras"))
     assert found.parameters == 10
-    with pytest.raises(rx.errors.UsageError, match="no such file"):
+    with pytest.raises(rx.errors.UsageError, match=r"missing\.keras"):
         load("missing.keras")
 
 

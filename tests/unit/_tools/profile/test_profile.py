@@ -193,6 +193,12 @@ def test_a_single_step_that_compiles_is_not_measured(script, when, found):
     assert (profile.steps, profile.compiled, profile.compiled_in) == found
 
 
+def test_parameter_servers_are_refused_before_they_start(script):
+    path = script("import replicax as rx\nrx.ParameterServerStrategy()\n")
+    with pytest.raises(rx.errors.UsageError, match="ParameterServerStrategy"):
+        profile_script(path, plan=Plan())
+
+
 def test_too_few_steps(script):
     plan = Plan(warm_up=50, steps=1, traced=0)
     with pytest.raises(rx.errors.UsageError, match=r"30 training steps.*first 50"):

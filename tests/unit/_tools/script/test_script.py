@@ -58,15 +58,34 @@ def test_a_script_that_fails_fails(tmp_path):
         run_program(write(tmp_path, "raise SystemExit(3)"))
 
 
-def test_a_script_that_is_not_there_is_named():
-    with pytest.raises(rx.errors.UsageError, match=r"none\.py"):
-        run_program("none.py")
-
-
-@pytest.mark.parametrize("text", ["x = " + " + ".join("1" * 20_000), "x = " + "-" * 100_000 + "1"])
-def test_a_script_that_python_cannot_parse_is_named(tmp_path, text):
-    with pytest.raises(rx.errors.UsageError, match=r"train\.py"):
-        run_program(write(tmp_path, text))
+@pytest.mark.parametrize("package", ["rx", "keras"])
+def test_a_script_neither_continues_an_earlier_run_nor_touches_its_backup(
+    tmp_path, monkeypatch, package
+):
+    monkeypatch.chdir(tmp_path)
+    path = write(
+        tmp_path,
+        f"""
+import keras, numpy as np, replicax as rx
+with rx.OneDeviceStrategy("CPU:0").scope():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+seen = rx.train.Value(0)
+manager = rx.train.CheckpointManager(rx.train.Checkpoint(seen=seen), directory="numbered")
+manager.restore_or_initialize()
+assert seen.value == 0
+seen.value = 1
+manager.save()
+backup = {package}.callbacks.BackupAndRestore("backup")
+x = np.ones((8, 2))
+model.fit(x, x[:, :1], epochs=2, batch_size=4, verbose=0, callbacks=[backup])
+assert model.optimizer.iterations == 4
+""",
+    )
+    (tmp_path / "backup").mkdir()
+    for _ in range(2):
+        run_program(path)
+    assert [file.name for file in tmp_path.iterdir() if file.is_dir()] == ["backup"]
 
 
 def model_of(scope):
