@@ -286,10 +286,7 @@ def trace_off() -> None:
 
 
 class ProfilerOptions(NamedTuple):
-    """How much is noted of the host and of Python.
-
-    **Differs from TF:** JAX always notes the devices, and begins at once.
-    """
+    """How much is noted of the host and of Python; JAX notes devices always, and from the start."""
 
     host_tracer_level: int = 2
     python_tracer_level: int = 0
