@@ -1,7 +1,7 @@
 """A JAX trace that records differentiable operations and passes all operations on.
 
 Only this file relies on `jax.core.Trace`, whose methods have changed before, and on tracing by
-`jax.extend.core`. Tested with JAX 0.10.0 to 0.11.2; pyproject.toml pins the range.
+`jax.extend.core`. Tested with JAX 0.10.0 to 0.12.0.1; pyproject.toml pins the range.
 tests/unit/_tape/test_recording_trace.py holds a contract test for each method.
 
 `jax.vjp` takes a fraction of a millisecond, and a model has thousands of operations of a few

@@ -286,7 +286,7 @@ def trace_off() -> None:
 
 
 class ProfilerOptions(NamedTuple):
-    """How much is noted of the host, of Python and of the devices."""
+    """How much is noted of the host and of Python; JAX notes devices always, and from the start."""
 
     host_tracer_level: int = 2
     python_tracer_level: int = 0
@@ -300,7 +300,6 @@ def start(logdir: Any, options: ProfilerOptions | None = None) -> None:
     chosen = jax.profiler.ProfileOptions()
     chosen.host_tracer_level = given.host_tracer_level
     chosen.python_tracer_level = given.python_tracer_level
-    chosen.device_tracer_level = given.device_tracer_level
     jax.profiler.start_trace(str(logdir), profiler_options=chosen)
 
 

@@ -118,7 +118,6 @@ def test_a_builder():
     assert len(builder.as_dataset("test", as_supervised=True)) == 4
 
 
-@pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")  # Keras', on JAX 0.11
 def test_a_model_trains_on_it():
     dataset = tfds.load("some", split="train", as_supervised=True).batch(5)
     model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(3)])

@@ -312,7 +312,6 @@ def test_one_target_is_that_of_all_outputs_of_a_row():
     assert found == pytest.approx(2.5)
 
 
-@pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")  # Keras', on JAX 0.11
 def test_classes_stay_flat():
     model = tf.keras.Sequential(
         [keras.Input((1,)), keras.layers.Dense(2, kernel_initializer="zeros")]

@@ -35,7 +35,6 @@ def test_cpus_are_tuned_where_a_program_for_tensorflow_has_no_strategy(monkeypat
     assert bool(tuned) is speaks
 
 
-@pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")  # Keras', on JAX 0.11
 @pytest.mark.parametrize("own", [None, "a step of the user"])
 def test_tables_keep_their_rows_where_a_program_for_tensorflow_has_no_strategy(monkeypatch, own):
     rx.get_strategy()

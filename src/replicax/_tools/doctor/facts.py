@@ -127,14 +127,17 @@ def _version(package: str) -> str | None:
 
 
 def _wanted() -> dict[str, str]:
-    """The version ranges in Replicax' own metadata, including its extras."""
+    """The version ranges in JAX's metadata, and in Replicax' own, including its extras."""
     try:
-        lines = metadata.requires("replicax") or []
+        own = metadata.requires("replicax") or []
         python = metadata.metadata("replicax")["Requires-Python"]
     except metadata.PackageNotFoundError:
         return {}
-    found = {one.name: str(one.specifier) for one in map(Requirement, lines) if one.specifier}
-    return {**found, "python": python}
+    of_jax: list[str] = []
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        of_jax += [line for line in metadata.requires("jax") or [] if ";" not in line]  # no extras
+    needs = map(Requirement, [*of_jax, *own])
+    return {**{one.name: str(one.specifier) for one in needs if one.specifier}, "python": python}
 
 
 def _driver() -> tuple[nvidia.Driver | None, str]:

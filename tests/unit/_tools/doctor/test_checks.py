@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from replicax._core.errors import UsageError
 from replicax._core.machine.nvidia import Driver, Gpu, GpuProcess
@@ -35,7 +36,7 @@ FAULTS = [
     ("Replicax", {"wanted": {}}, WARN, "only on the path", "pip install ."),
     ("JAX", {"versions": {"jax": "0.9.9"}}, WRONG, "0.9.9, tested with", "jax<0.11,>=0.10"),
     ("JAX", {"versions": {"jax": None}}, WRONG, "not installed", "jax<0.11,>=0.10"),
-    ("jaxlib", {"versions": {"jaxlib": "0.10.1"}}, WRONG, "0.10.1, with JAX", "jaxlib==0.10.2"),
+    ("jaxlib", {"versions": {"jaxlib": "0.10.1"}}, WRONG, "0.10.1", "jaxlib<=0.10.2,>=0.10.2"),
     ("Keras", {"versions": {"keras": "3.16.0"}}, WRONG, "3.16.0", "keras<3.16,>=3.12"),
     ("NumPy", {"versions": {"numpy": None}}, WRONG, "not installed", 'pip install "numpy'),
     ("Keras' backend", {"backend": "torch"}, WRONG, "=torch", "export KERAS_BACKEND=jax"),
@@ -234,6 +235,8 @@ def test_this_machine():
     # Three, and not the eight of this process: JAX has started in another one.
     assert (facts.platform, facts.devices, facts.threads, facts.backend) == ("cpu", 3, 8, "jax")
     assert set(facts.versions) == set(PACKAGES)
+    # JAX allows some older ones than itself, so its metadata says which.
+    assert facts.versions["jaxlib"] in SpecifierSet(facts.wanted["jaxlib"])
     assert facts.loopback_error == ""
     assert bool(facts.kernels) != bool(facts.kernels_off)
     assert facts.cache_error != ""
