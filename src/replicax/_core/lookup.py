@@ -17,6 +17,7 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
+from replicax._core.tracing import is_transformed
 
 NO_ID = -1
 """What `lookup_rows` is given where there is no id; what it answers there is not used."""
@@ -159,23 +160,27 @@ def check_places(
 ) -> None:
     """Refuse indices outside of an array, an array of indices for each axis.
 
-    Only those that are at hand are checked. `signed` ones may be negative.
+    Only those that are at hand are checked. `signed` ones may count from the end.
     """
     for indices, size in zip(places, sizes, strict=False):
         numbers = at_hand(indices) if isinstance(size, int) else None
         if numbers is None:
             continue
-        wrong = numbers >= size if signed else (numbers < 0) | (numbers >= size)
+        wrong = (numbers < (-size if signed else 0)) | (numbers >= size)
         if wrong.any():
-            raise UsageError.of(name, f"from 0 to {size - 1}", int(numbers[wrong].flat[0]))
+            allowed = f"from 0 to {size - 1}" if size else "empty, as the axis is"
+            raise UsageError.of(name, allowed, int(numbers[wrong].flat[0]))
 
 
 def at_hand(value: Any) -> np.ndarray | None:
-    """The numbers of a value, if they cost nothing to look at.
+    """The numbers of a value, if it costs little to look at them.
 
-    Compiled code has none yet, and reading an accelerator's memory waits for all that it computes.
+    Compiled code has none yet, or may never come here, and reading an accelerator's memory waits
+    for all that it computes.
     """
-    if isinstance(value, Tracer):
+    if isinstance(value, np.ndarray) and not is_transformed():
+        return value
+    if isinstance(value, Tracer) or is_transformed():
         return None
     if isinstance(value, jax.Array):
         here = value.is_fully_addressable and all(d.platform == "cpu" for d in value.devices())

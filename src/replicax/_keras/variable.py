@@ -18,7 +18,7 @@ from replicax._core.errors import UsageError, checks_types
 from replicax._core.options import VariableAggregation, VariableSynchronization
 from replicax._core.tracing import current_reader
 from replicax._keras import _compat
-from replicax._keras.variable_methods import VariableMethods, check_kind
+from replicax._keras.variable_methods import VariableMethods, of_kind
 from replicax._program.capture import Beginning, CaptureScope
 
 
@@ -152,8 +152,7 @@ def _beginning(value: Any, shape: Any, dtype: Any) -> tuple[Any, Any, str]:
         return scope.beginnings[-1], tuple(whole.shape), kind
     host = _on_host(value)
     kind = _stored(wanted or host.dtype)
-    if not isinstance(value, np.ndarray):  # those TensorFlow converts, too
-        check_kind(value, kind)
+    of_kind(value, kind)
     _check_fits(host, kind)
     if sizes is not None:
         pairs = zip(sizes, host.shape, strict=False)

@@ -93,7 +93,7 @@ class VariableMethods:
     ) -> Any:
         """What assigning by this method of Keras' gives: in `run`, what the replicas agree on."""
         value = _part(value)
-        check_kind(value, self.dtype)  # pyright: ignore[reportAttributeAccessIssue]
+        value = of_kind(value, self.dtype)  # pyright: ignore[reportAttributeAccessIssue]
         agreed = agree(self, value)
         assigned = getattr(super(), method)(value)
         scope: Any = _compat.get_stateless_scope()
@@ -142,6 +142,7 @@ class VariableMethods:
 
     def sparse_read(self, indices: Any, name: str | None = None) -> Any:
         """The rows of these numbers."""
+        check_places([indices], self.get_shape())
         return jnp.take(self.read_value(), jnp.asarray(indices), axis=0)
 
     scatter_update = _at_rows("update", "Replace rows, those of a `tf.IndexedSlices`.")
@@ -195,23 +196,31 @@ def _places(indices: Any) -> Any:
     return tuple(jnp.moveaxis(jnp.asarray(indices), -1, 0))
 
 
-def check_kind(value: Any, dtype: Any) -> None:
-    """Refuse numbers that a variable's type would cut: 1.5 for integers, 2 for truth values."""
-    kinds = [getattr(leaf, "dtype", type(leaf)) for leaf in jax.tree.leaves(value)]
-    given = max(kinds, key=_rank, default=bool)
+def of_kind(value: Any, dtype: Any) -> Any:
+    """The value, unless a variable's type would cut it: 1.5 for integers, 2 for truth values.
+
+    NumPy's are converted, as in TensorFlow.
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        return value.astype(dtype) if _rank(value.dtype) > _rank(dtype) else value
+    leaves = [value] if hasattr(value, "dtype") else jax.tree.leaves(value)
+    given = max({getattr(leaf, "dtype", type(leaf)) for leaf in leaves}, key=_rank, default=bool)
     if _rank(given) > _rank(dtype):
         raise UsageError(
             f"A variable of {dtype} cannot take values of {getattr(given, '__name__', given)}. "
             f"Convert them, for example with `{seams.spelled('tf.cast', 'keras.ops.cast')}`."
         )
+    return value
 
 
 @functools.cache
 def _rank(kind: Any) -> int:
     """How much a type holds: truth values 0, integers 1, real numbers 2, complex ones 3."""
-    kinds = jnp.integer, jnp.floating, jnp.complexfloating
-    found = [rank for rank, many in enumerate(kinds, 1) if jnp.issubdtype(kind, many)]
-    return found[0] if found else 0
+    try:
+        kinds = jnp.integer, jnp.floating, jnp.complexfloating
+        return next((rank for rank, many in enumerate(kinds, 1) if jnp.issubdtype(kind, many)), 0)
+    except TypeError:  # another library's type
+        return 0
 
 
 def _part(value: Any) -> Any:
@@ -222,7 +231,7 @@ def _part(value: Any) -> Any:
 
 def _change_at(variable: Any, places: Any, how: str, updates: Any) -> Any:
     value = variable.read_value()
-    check_kind(updates, value.dtype)
+    updates = of_kind(updates, value.dtype)
     check_places(places if isinstance(places, tuple) else (places,), value.shape)
     updates = jnp.asarray(updates, value.dtype)
     if how in ("add", "sub"):
@@ -365,7 +374,7 @@ class VariableSlice:
 
     def _changed(self, how: str, value: Any) -> Any:
         whole = self._variable.read_value()
-        check_kind(value, whole.dtype)
+        value = of_kind(value, whole.dtype)
         place = whole.at[self._index]
         new = getattr(place, how)(jnp.asarray(value, whole.dtype))
         return assign_parts(self._variable, new)

@@ -174,6 +174,14 @@ class CaptureScope(keras.StatelessScope):
         self.lent = {id(variable): value for variable, value in pairs}
         self.state_mapping.update(self.lent)
 
+    def forget(self) -> None:
+        """Keep no tracer when the trace ends: `jax_check_tracer_leaks` would report it."""
+        self._home, self.agreed = None, {}
+        for values in (self.lent, self.state_mapping, self.losses):
+            values.clear()
+        for beginning in self.beginnings:
+            beginning.traced = None
+
     def get_current_value(self, variable: Any) -> Any:
         value = self.state_mapping.get(id(variable))
         if value is None:
@@ -351,6 +359,7 @@ def _trace(
         begun = [beginning.traced for beginning in scope.beginnings]
         noted["seeds"] = seeds_in([*scope.writes.values()]) if begun else []
         begun += [scope.state_mapping[id(seed)] for seed in noted["seeds"]]
+        scope.forget()
         return [jnp.asarray(leaf) for leaf in flat if is_array(leaf)], news, begun
 
     # Shapes and types alone: an array's layout on a mesh would get into the jaxpr.

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from typing import Any, final
 
 import jax
+import jax.numpy as jnp
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr
 
@@ -45,13 +46,23 @@ def compiled(
     platform = platform_of(devices or (default_device(),))
     options = dict(compiler_options or {})
     if platform != "cpu":
-        program = jax.jit(fn, compiler_options=options or None, **how)
+        program = jax.jit(_of_arrays(fn), compiler_options=options or None, **how)
         return _Tuned(program, jax.jit(fn, **how)) if options else program
     keep_memory()
     options = {**options_for(devices or ()), **options}
-    program = jax.jit(with_rules(fn), compiler_options=options or None, **how)
+    program = jax.jit(_of_arrays(with_rules(fn)), compiler_options=options or None, **how)
     divided = len(devices or ()) > 1 and is_on("convolutions")
     return _Tuned(program, jax.jit(fn, **how), by_jax=divided)
+
+
+def _of_arrays(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with JAX's arrays as results: with `jax_disable_jit`, constants are NumPy's."""
+
+    @functools.wraps(fn)
+    def call(*args: Any) -> Any:
+        return jax.tree.map(jnp.asarray, fn(*args))
+
+    return call
 
 
 def _guarded(calls: PythonCalls, equations: Sequence[Any], results: Sequence[Any]) -> list[Any]:

@@ -36,7 +36,10 @@ def main(arguments: list[str]) -> int:
             _check_writable(options.get(kind))  # before minutes of work, not after
         return WORK[name](options)
     except ReplicaxError as error:
-        print(f"replicax {name}: error: {error}", file=sys.stderr)
+        trace, at = _of_script(error), ""
+        if trace is not None and trace is not error.__traceback__:
+            at = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}: "
+        print(f"replicax {name}: error: {at}{error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     except Exception as error:
         trace = _of_script(error)

@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
-from urllib.parse import quote
 
 import jax
 import keras
@@ -38,7 +37,7 @@ from replicax.strategies import (
     experimental_set_strategy,
 )
 from replicax.strategies._parameter_server import ParameterServerStrategy
-from replicax.train import CheckpointManager
+from replicax.train import CheckpointManager, _manager
 
 _OF_ONE_MACHINE = (
     MirroredStrategy,
@@ -89,9 +88,18 @@ def _other_checkpoints() -> Generator[None, None, None]:
     So a script neither continues an earlier run nor replaces what that run has saved.
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        others: dict[str, str] = {}
 
-        def elsewhere(path: str | os.PathLike[str]) -> str:
-            return os.path.join(folder, quote(os.fspath(path), safe=""))
+        def elsewhere(path: Any) -> Any:
+            if not isinstance(path, str | os.PathLike):
+                return path  # and is refused
+            known = os.path.abspath(path)
+            return others.setdefault(known, os.path.join(folder, str(len(others))))
+
+        def of_list(function: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda directory, *args: function(
+                others.get(os.path.abspath(directory), directory), *args
+            )
 
         def of_manager(init: Callable[..., Any]) -> Callable[..., Any]:
             return lambda self, checkpoint, directory, *args, **kwargs: init(
@@ -105,6 +113,8 @@ def _other_checkpoints() -> Generator[None, None, None]:
 
         with (
             replaced(CheckpointManager, "__init__", of_manager),
+            replaced(_manager, "_numbered", of_list),  # what is there, by any function
+            replaced(_manager, "_bundles", of_list),
             replaced(keras.callbacks.BackupAndRestore, "__init__", of_backup),
         ):
             yield

@@ -294,12 +294,13 @@ class _EpochWatch:
     def go_to(self, place: dict[str, Any], position: Any, on_arrival: Callable[[], None]) -> None:
         """Let the next epoch resume at a saved place and position; then call `on_arrival`."""
         batch, had, has = place["batch"], place.get("length"), self._epochs.num_batches
-        is_other = position is None and had is not None and had != has
-        if batch and has and (is_other or batch >= has):
+        # Of a given number of steps, an epoch takes whatever comes next.
+        counts = position is None and had is not None and not self._epochs.steps_per_epoch
+        if batch and has and ((counts and had != has) or batch >= has):
             raise UsageError(
-                f"Cannot continue after batch {batch} of an epoch: it had {had} batches, and has "
-                f"{has} now. Use the data and the batch size of the run before, or another folder "
-                "for the backup."
+                f"Cannot continue after batch {batch} of {had or 'several'}: the epoch has {has} "
+                "batches now. Use the data, the batch size and the steps of the run before, or "
+                "another folder for the backup."
             )
         self._place = place
         self._on_arrival = on_arrival

@@ -147,8 +147,11 @@ def _folded(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     Known integers are on the host: what Python computes of them is known, too. Of numbers that may
     have gradients it is computed by JAX, as a tape records no other.
     """
-    with jax.ensure_compile_time_eval():
-        found = function(*args, **kwargs)
+    try:
+        with jax.ensure_compile_time_eval():
+            found = function(*args, **kwargs)
+    except UsageError:  # an index out of range, which compiled code may never come to
+        return function(*args, **kwargs)
     leaves, tree = jax.tree.flatten(found)
     known = [isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) for leaf in leaves]
     pairs = [*zip(leaves, known, strict=True)]

@@ -79,7 +79,8 @@ def _of_integers(compute: Compute) -> Compute:
     """
 
     def function(xp: Any, x: Any, y: Any) -> Any:
-        if xp.result_type(x, y).kind in "biu" and np.any(at_hand(y) == 0):
+        whole = xp.result_type(x, y).kind in "biu" and np.size(x)
+        if whole and (divisor := at_hand(y)) is not None and not divisor.all():
             raise UsageError("Cannot divide integers by 0. Use `tf.math.divide_no_nan`.")
         return compute(xp, x, y)
 

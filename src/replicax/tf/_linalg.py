@@ -67,11 +67,13 @@ def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Any:
 def einsum(equation: str, *inputs: Any, **kwargs: Any) -> Any:
     """Sums of products in Einstein's notation."""
     xp, found = arrays(*inputs)
-    sizes: dict[str, Any] = {}
-    for term, x in zip(equation.partition("->")[0].split(","), found, strict=False):
+    sizes: dict[str, int] = {}
+    terms = equation.replace(" ", "").partition("->")[0].split(",")
+    for term, x in zip(terms, found, strict=False):
         # NumPy and JAX would repeat an axis of size 1.
-        axes = zip(term.strip(), x.shape, strict=False) if "." not in term else ()
-        if any(sizes.setdefault(letter, size) != size for letter, size in axes):
+        axes = zip(term, x.shape, strict=False) if "." not in term else ()
+        known = [(letter, size) for letter, size in axes if isinstance(size, int)]
+        if any(sizes.setdefault(letter, size) != size for letter, size in known):
             shapes = ", ".join(str(one.shape) for one in found)
             raise UsageError(f"Axes of one letter in '{equation}' differ in size: {shapes}.")
     return xp.einsum(equation, *found)

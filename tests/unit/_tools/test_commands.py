@@ -56,6 +56,9 @@ def test_the_traceback_of_a_script_begins_in_the_script(run, tmp_path, capsys):
     _, first, *_, last = capsys.readouterr().err.splitlines()
     assert first == f'  File "{script}", line 4, in <module>'
     assert last.startswith("ZeroDivisionError")
+    script.write_text("import replicax as rx\nrx.Variable('text')\n")
+    assert run(lambda options: run_program(str(script))) == 2
+    assert capsys.readouterr().err.startswith(f"replicax plan: error: {script}:2: ")
 
 
 @pytest.mark.parametrize("name", ["json", "markdown", "plot"])

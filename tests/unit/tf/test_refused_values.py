@@ -202,8 +202,26 @@ def test_what_tensorflow_takes_is_not_refused(tmp_path):
     assert tf.io.encode_png(np.zeros((2, 2, 2), np.uint8)).numpy()[1:4] == b"PNG"
     half = tf.nn.l2_normalize(x.astype(np.float16), epsilon=np.float64(1e-3))
     assert half.dtype == tf.float16
+    assert tf.einsum("b i, i j -> b j", tf.ones([2, 3]), tf.ones([3, 4])).shape == (2, 4)
+    assert tf.Variable([1, 2]).assign(np.array([1.5, 2.0])).numpy().tolist() == [1, 2]
+    assert tf.Variable(1).assign_add(np.float64(3.0)).numpy() == 4
+    assert tf.math.floordiv(tf.zeros([0], tf.int32), 0).shape == (0,)
+    assert tf.math.unsorted_segment_sum([1, 2], [0, -9], 2).numpy().tolist() == [1, 0]
     dataset = tf.data.Dataset.range(2).cache(tf.constant(str(tmp_path / "cache")))
     assert list(dataset.as_numpy_iterator()) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x: tf.gather(tf.constant([1]), 7),
+        lambda x: tf.math.floordiv(x, 0),
+        lambda x: tf.case([(x > 5, lambda: x), (tf.constant(False), lambda: x)]),
+    ],
+)
+def test_a_branch_that_is_not_taken_may_be_wrong(wrong):
+    fn = tf.function(lambda x: tf.cond(x > 0, lambda: x * 2, lambda: wrong(x)))
+    assert int(fn(tf.constant(1))) == 2
 
 
 def test_pieces_of_arrays_of_open_sizes_are_exported(tmp_path):

@@ -6,6 +6,7 @@ variables it reads and writes; then it is traced again with their values as inpu
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -64,14 +65,14 @@ def case(
     pairs = list(pred_fn_pairs.items() if isinstance(pred_fn_pairs, dict) else pred_fn_pairs)
     if not pairs:
         raise UsageError("`tf.case` got no branches. Pass `[(predicate, fn), …]`.")
-    (pred, fn), rest = pairs[0], pairs[1:]
-    if rest:
-        return cond(pred, fn, lambda: case(rest, default))
     if default is not None:
-        return cond(pred, fn, default)
-    if not isinstance(holds := value_of(pred), Tracer) and not holds:
+        pairs.append((True, default))
+    elif not any(isinstance(value_of(pred), Tracer) or value_of(pred) for pred, _ in pairs):
         raise UsageError("No predicate of `tf.case` holds. Pass `default`.")
-    return fn()
+    *others, (_, chosen) = pairs
+    for pred, fn in reversed(others):
+        chosen = functools.partial(cond, pred, fn, chosen)
+    return chosen()
 
 
 def switch_case(

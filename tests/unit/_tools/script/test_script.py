@@ -75,7 +75,7 @@ manager = rx.train.CheckpointManager(rx.train.Checkpoint(seen=seen), directory="
 manager.restore_or_initialize()
 assert seen.value == 0
 seen.value = 1
-manager.save()
+assert manager.save() == rx.train.latest_checkpoint("numbered") is not None
 backup = {package}.callbacks.BackupAndRestore("backup")
 x = np.ones((8, 2))
 model.fit(x, x[:, :1], epochs=2, batch_size=4, verbose=0, callbacks=[backup])
