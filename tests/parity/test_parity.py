@@ -1,9 +1,7 @@
 """Replicax against numbers recorded once from real tf.distribute (`record_tf.py`, `recorded.json`).
 
 TensorFlow is not needed here. Where Replicax differs on purpose, the case is left out by a
-condition with the reason beside it, and what Replicax does instead is tested at the end;
-of batch statistics and unequal writes, in unit/_keras/test_replica.py and
-conformance/test_variables.py.
+condition with the reason beside it, and what Replicax does instead is tested at the end.
 """
 
 from __future__ import annotations
@@ -381,12 +379,30 @@ def test_fit_with_uneven_batches_gives_one_devices_weights(mirrored):
         assert np.max(np.abs(found - np.asarray(two))) > 0.01
 
 
+def test_batch_norm_statistics_are_averaged(mirrored):
+    assert difference("batch_norm") == {"moving_mean": [[0.5], [6.0]]}
+    with mirrored.scope():
+        layer = keras.layers.BatchNormalization(momentum=0.5)
+        layer.build((None, 1))
+    rows = distributed(mirrored, [[[0.0], [2.0]], [[10.0], [14.0]]])
+    mirrored.run(lambda x: layer(x, training=True), args=(rows,))
+    np.testing.assert_allclose(layer.moving_mean.value, [3.25])  # the mean of 0.5 and 6
+
+
 def test_dropout_differs_per_replica(mirrored):
     assert difference("dropout") == {"same": True}
     with mirrored.scope():
         layer = keras.layers.Dropout(0.5, seed=1)
     one, two = mirrored.run(lambda: layer(jnp.ones(64), training=True)).values
     assert not np.array_equal(one, two)
+
+
+def test_unequal_write_without_aggregation_is_an_error(mirrored):
+    assert difference("write_without_aggregation") == {"components": [1.0, 2.0]}
+    with mirrored.scope():
+        variable = keras.Variable(0.0)
+    with pytest.raises(rx.errors.VariableNotReduced, match="different values to variable"):
+        mirrored.run(variable.assign, args=(distributed(mirrored, [1.0, 2.0]),))
 
 
 def test_sum_of_a_captured_array_counts_every_replica(mirrored):

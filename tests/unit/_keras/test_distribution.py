@@ -132,12 +132,17 @@ def test_numbers_have_a_mean(dtype):
     check_variable(spec(dtype=dtype, aggregation="mean"))
 
 
+@pytest.mark.parametrize("synchronization", ["auto", "on_write", "on_read"])
+def test_variables_may_be_synchronized_in_any_of_these_ways(synchronization):
+    check_variable(spec(synchronization=synchronization))
+
+
 @pytest.mark.parametrize("name", strategy_params(replicas=(1, 2)))
 def test_both_are_checked_when_the_variable_is_made(name):
     with MATRIX[name]().scope():
         for dtype in ("int32", "uint8", "bool"):
-            with pytest.raises(ValueError, match=f"of {dtype}"):
-                keras.Variable(0, dtype=dtype, aggregation="mean")
+            with pytest.raises(ValueError, match=f"'number' of {dtype}"):
+                keras.Variable(0, dtype=dtype, aggregation="mean", name="number")
         with pytest.raises(ValueError, match="mode is not supported"):
             keras.Variable(0.0, synchronization="none")
 

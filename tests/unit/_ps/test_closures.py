@@ -233,3 +233,35 @@ def test_what_ends_after_closing_does_not_count(queue, put):
     queue.put_back(closures[2])
     errors = [raised(closure.value.fetch) for closure in closures]
     assert {type(error) for error in errors} == {CancelledError}
+
+
+def test_a_retired_worker_takes_nothing(queue, put):
+    queue.admit(0), queue.admit(1)
+    waiting = in_thread(lambda: queue.get(0))
+    assert waiting.waits()
+    queue.retire(0, UnavailableError("no"))
+    assert waiting.result() is None
+    put()
+    assert queue.get(0) is None
+
+
+def test_without_a_worker_everything_fails(queue, put):
+    queue.admit(0), queue.admit(1)
+    queue.retire(1, UnavailableError("no"))
+    closures = [put(), put(), put()]
+    running = queue.get(0)
+    queue.retire(0, UnavailableError("not in time"))
+    queue.put_back(running, died=0)
+    with pytest.raises(
+        UnavailableError,
+        match=r"worker 0, the last one, is gone "
+        r"\(UnavailableError: not in time\)\.",
+    ) as caught:
+        queue.wait()
+    assert {raised(closure.value.fetch) for closure in closures} == {caught.value}
+    assert queue.wait()
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match="add a worker with `add_worker"):
+            put()
+    queue.admit(2)
+    assert put() is queue.get(2)

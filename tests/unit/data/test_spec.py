@@ -1,4 +1,4 @@
-"""`ArraySpec`: the types, and the specs of data sets that are put together."""
+"""`ArraySpec`, and the rows of batches put together and cut."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
+from replicax.data._spec import RowBuffer, joined, num_rows, split_rows
 
 Dataset = rx.data.Dataset
 ArraySpec = rx.data.ArraySpec
@@ -72,3 +73,31 @@ def test_what_is_no_array_has_a_spec_too():
     (element,) = Dataset.range(1).map(lambda _: frozenset())
     assert element == frozenset()
     assert Dataset.range(1).map(lambda _: frozenset()).element_spec == ArraySpec((), object)
+
+
+# Rows
+
+
+BATCH = {"x": np.arange(6).reshape(3, 2), "y": (np.array(["a", "b", "c"], object), None)}
+
+
+def test_rows_of_a_nest():
+    assert num_rows(BATCH) == 3
+    rows = [(row["x"].tolist(), row["y"]) for row in split_rows(BATCH)]
+    assert rows == [([0, 1], ("a", None)), ([2, 3], ("b", None)), ([4, 5], ("c", None))]
+    both = joined([BATCH, BATCH])
+    assert both["x"].tolist() == [[0, 1], [2, 3], [4, 5]] * 2
+    assert both["y"][0].tolist() == [*"abc", *"abc"]
+    assert joined([BATCH]) is BATCH
+
+
+def test_rows_go_through_a_buffer_in_order():
+    buffer = RowBuffer([np.arange(3)])
+    buffer.push(np.arange(3, 4))
+    buffer.push(np.arange(4, 4))
+    buffer.push(np.arange(4, 9))
+    assert buffer.rows == 9
+    taken = [buffer.pull(rows).tolist() for rows in (2, 3, 1)]
+    assert taken == [[0, 1], [2, 3, 4], [5]]
+    assert (buffer.rows, [b.tolist() for b in buffer.contents()]) == (3, [[6, 7, 8]])
+    assert (buffer.pull(10).tolist(), buffer.rows, buffer.contents()) == ([6, 7, 8], 0, [])
