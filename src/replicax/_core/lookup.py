@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import IndexOutOfBounds, UsageError
 from replicax._core.tracing import is_transformed
 
 NO_ID = -1
@@ -169,7 +169,7 @@ def check_places(
         wrong = (numbers < (-size if signed else 0)) | (numbers >= size)
         if wrong.any():
             allowed = f"from 0 to {size - 1}" if size else "empty, as the axis is"
-            raise UsageError.of(name, allowed, int(numbers[wrong].flat[0]))
+            raise IndexOutOfBounds.of(name, allowed, int(numbers[wrong].flat[0]))
 
 
 def at_hand(value: Any) -> np.ndarray | None:

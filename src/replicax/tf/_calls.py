@@ -17,7 +17,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.export import is_symbolic_dim
 
-from replicax._core.errors import ReplicaxError, UsageError
+from replicax._core.errors import IndexOutOfBounds, ReplicaxError, UsageError
 from replicax._core.host_calls import is_compiling
 from replicax._core.tracing import NeedsValues, is_inside
 from replicax.data._host import HostTensor
@@ -150,7 +150,7 @@ def _folded(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     try:
         with jax.ensure_compile_time_eval():
             found = function(*args, **kwargs)
-    except UsageError:  # an index out of range, which compiled code may never come to
+    except IndexOutOfBounds:  # in a branch that may not be taken
         return function(*args, **kwargs)
     leaves, tree = jax.tree.flatten(found)
     known = [isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) for leaf in leaves]
