@@ -156,17 +156,19 @@ def _lookup_in_shards(shards: list[Any], ids: Any) -> Any:
 
 
 def check_places(
-    places: Sequence[Any], sizes: Sequence[Any], name: str = "indices", *, signed: bool = False
+    places: Sequence[Any], sizes: Sequence[Any], name: str = "indices", least: int | None = 0
 ) -> None:
     """Refuse indices outside of an array, an array of indices for each axis.
 
-    Only those that are at hand are checked. `signed` ones may count from the end.
+    Only those that are at hand are checked. Below `least` they are refused; None for any.
     """
     for indices, size in zip(places, sizes, strict=False):
         numbers = at_hand(indices) if isinstance(size, int) else None
         if numbers is None:
             continue
-        wrong = (numbers < (-size if signed else 0)) | (numbers >= size)
+        wrong = numbers >= size
+        if least is not None:
+            wrong |= numbers < least
         if wrong.any():
             allowed = f"from 0 to {size - 1}" if size else "empty, as the axis is"
             raise IndexOutOfBounds.of(name, allowed, int(numbers[wrong].flat[0]))
@@ -178,8 +180,6 @@ def at_hand(value: Any) -> np.ndarray | None:
     Compiled code has none yet, or may never come here, and reading an accelerator's memory waits
     for all that it computes.
     """
-    if isinstance(value, np.ndarray) and not is_transformed():
-        return value
     if isinstance(value, Tracer) or is_transformed():
         return None
     if isinstance(value, jax.Array):

@@ -72,7 +72,7 @@ def _divided_or_zero(xp: Any, x: Any, y: Any) -> Any:
     return xp.where(zero, xp.zeros_like(y), xp.true_divide(x, xp.where(zero, xp.ones_like(y), y)))
 
 
-def _of_integers(compute: Compute) -> Compute:
+def _refusing_zero(compute: Compute) -> Compute:
     """A quotient or remainder, or an error if integers are divided by a 0 that is at hand.
 
     XLA truncates to -1 there.
@@ -102,6 +102,9 @@ def _floored(xp: Any, x: Any, y: Any) -> Any:
 
 def _truncated(xp: Any, x: Any, y: Any) -> Any:
     return _whole_quotient(xp, x, y, xp.trunc, lambda x, y: (x - xp.fmod(x, y)) // y)
+
+
+_modulo = _refusing_zero(lambda xp, x, y: xp.mod(x, y))
 
 
 def _x_times(factor: Compute) -> Compute:
@@ -171,8 +174,8 @@ bitwise_xor = _two("bitwise_xor")
 divide = _two("divide", _divided)
 divide_no_nan = _two("divide_no_nan", _divided_or_zero)
 equal = _two("equal")
-floordiv = _two("floordiv", _of_integers(_floored))
-floormod = _two("floormod", _of_integers(lambda xp, x, y: xp.mod(x, y)))
+floordiv = _two("floordiv", _refusing_zero(_floored))
+floormod = _two("floormod", _modulo)
 greater = _two("greater")
 greater_equal = _two("greater_equal")
 left_shift = _two("left_shift")
@@ -183,7 +186,7 @@ logical_or = _two("logical_or")
 logical_xor = _two("logical_xor")
 maximum = _two("maximum")
 minimum = _two("minimum")
-mod = _two("mod", _of_integers(lambda xp, x, y: xp.mod(x, y)))
+mod = _two("mod", _modulo)
 multiply = _two("multiply")
 multiply_no_nan = _two(
     "multiply_no_nan", lambda xp, x, y: xp.where(y == 0, xp.zeros_like(x * y), x * y)
@@ -195,8 +198,8 @@ right_shift = _two("right_shift")
 squared_difference = _two("squared_difference", lambda xp, x, y: (x - y) * xp.conj(x - y))
 subtract = _two("subtract")
 truediv = _two("truediv", _divided)
-truncatediv = _two("truncatediv", _of_integers(_truncated))
-truncatemod = _two("truncatemod", _of_integers(lambda xp, x, y: xp.fmod(x, y)))
+truncatediv = _two("truncatediv", _refusing_zero(_truncated))
+truncatemod = _two("truncatemod", _refusing_zero(lambda xp, x, y: xp.fmod(x, y)))
 xdivy = _two("xdivy", _x_times(lambda xp, y: 1 / y))
 xlog1py = _two("xlog1py", _x_times(lambda xp, y: xp.log1p(y)))
 xlogy = _two("xlogy", _x_times(lambda xp, y: xp.log(y)))

@@ -52,7 +52,8 @@ def gather(
     batch = batch_dims + (indices.ndim if batch_dims < 0 else 0)
     axis = batch if axis is None else int(axis)
     if -params.ndim <= axis < params.ndim:
-        check_places([indices], [params.shape[axis]], signed=True)
+        size = params.shape[axis]
+        check_places([indices], [size], least=-size)
     return _gather(xp, params, indices, axis + (params.ndim if axis < 0 else 0), batch)
 
 

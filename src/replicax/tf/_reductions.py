@@ -244,7 +244,7 @@ def _unsorted(kind: str, reduce: Reduce) -> Callable[..., Any]:
     def function(data: Any, segment_ids: Any, num_segments: Any, name: str | None = None) -> Any:
         ids = jnp.asarray(segment_ids)
         data, number = jnp.asarray(data), static_size(num_segments)
-        check_places([jnp.maximum(ids, 0)], [number], "segment_ids")  # negative ones are dropped
+        check_places([ids], [number], "segment_ids", least=None)  # negative ones are dropped
         rows = data.reshape(ids.size, *data.shape[ids.ndim :])
         return reduce(rows, ids.ravel(), number)
 
