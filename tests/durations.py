@@ -1,13 +1,13 @@
 """Keep the fast tier fast: write tests/slow.txt from the durations of a full run, or check a run.
 
     python tests/durations.py write FILE...    list the functions of which a case took long
-    python tests/durations.py check FILE...    name unlisted tests that took long; fail on the sum
+    python tests/durations.py check FILE...    name what became slow: unlisted tests, the fast tier
 
 `pytest --durations-file FILE` writes the files. A test takes as long as it computes, or as it
 waits: on a busy machine, where each waits for the others too, the seconds of the clock count by
-the part of them that all tests of the run computed. Where the listed tests take longer than when
-they were listed, the machine is slower, and others may take longer, too. A single test may be slow
-by chance, so only the sum of the tier fails the check.
+the part of them that all tests of the run computed. Machines differ in speed by more than 2, so
+seconds are compared at the pace of the listed tests, and the check fails nothing: a slow machine
+makes no run wrong.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 from pathlib import Path
 
 from tiers import (
@@ -30,7 +29,7 @@ from tiers import (
 )
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("do", choices=["write", "check"])
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
@@ -38,8 +37,8 @@ def main() -> int:
     cases = [case for file in chosen.files for case in read(file)]
     if chosen.do == "write":
         write(cases)
-        return 0
-    return check(cases)
+    else:
+        check(cases)
 
 
 def read(file: Path) -> list[Case]:
@@ -70,30 +69,27 @@ def write(cases: list[Case]) -> None:
     print(f"{LIST.name}: {len(slow)} functions")
 
 
-def check(cases: list[Case]) -> int:
-    """Name the unlisted tests that took long, and return 1 if the fast tier takes too long."""
+def check(cases: list[Case]) -> None:
+    """Name the unlisted tests that took long, and a fast tier that takes too long."""
     slow, now = listed(), longest(cases)
-    ratios = [now[function] / slow[function] for function in slow.keys() & now.keys()]
-    pace = max(1.0, statistics.median(ratios or [1.0]))
+    pace = statistics.median(now[name] / slow[name] for name in slow.keys() & now.keys())
     fast = [case for case in cases if case.is_fast]
-    total, limit = sum(case.seconds for case in fast), UNLISTED_AT_MOST * pace
+    total = sum(case.seconds for case in fast)
     print(
         f"fast tier: {len(fast)} tests, {total / 60:.1f} core-minutes; listed tests took "
         f"{pace:.2f} times as long as when they were listed"
     )
     for case in fast:
         function = function_of(case.name)
-        if case.seconds > limit and not is_slow_by_folder(function) and function not in slow:
+        is_listed = function in slow or is_slow_by_folder(function)
+        if case.seconds > UNLISTED_AT_MOST * pace and not is_listed:
             print(f"{case.name} took {case.seconds:.1f} s; `make durations` lists slow tests anew")
     if total > FAST_TIER_AT_MOST * pace:
         print(
-            f"the fast tier took more than {FAST_TIER_AT_MOST * pace / 60:.0f} core-minutes; "
-            "`make durations` lists slow tests anew",
-            file=sys.stderr,
+            f"WARNING: the fast tier took more than {FAST_TIER_AT_MOST * pace / 60:.1f} "
+            "core-minutes; `make durations` lists slow tests anew"
         )
-        return 1
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

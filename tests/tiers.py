@@ -74,7 +74,7 @@ RETRIES = 2
 
 # Seconds of the longest case from which `make durations` lists a function.
 LISTED_FROM = 0.8
-# Seconds from which an unlisted case is named, and that the fast tier may take on one core.
+# Seconds from which an unlisted case is named, and a fast tier, on one core.
 UNLISTED_AT_MOST = 4.0
 FAST_TIER_AT_MOST = 14 * 60.0
 
