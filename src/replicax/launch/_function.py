@@ -29,7 +29,6 @@ from replicax._processes.supervisor import run_attempts
 from replicax.launch._plan import CALLED, Program, Surroundings
 from replicax.launch._ray import Bundles, RayWorkers
 from replicax.launch._run import (
-    check_program,
     in_this_folder,
     local_cluster,
     published,
@@ -269,7 +268,7 @@ def _program_of(
     is_script = not callable(fn_or_script) and not is_name(str(fn_or_script))
     program = Program(str(fn_or_script) if is_script else CALLED, tuple(map(str, args)))
     if is_script:
-        check_program(program)
+        program.check("run")
     return program, is_script
 
 

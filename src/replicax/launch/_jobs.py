@@ -6,7 +6,6 @@ Workers that train together are a JobSet; parameter servers are a RayJob of Kube
 from __future__ import annotations
 
 import json
-import os
 import re
 import secrets
 import shlex
@@ -59,6 +58,10 @@ class Batch:
     submit: bool = False
 
     @property
+    def program(self) -> Program:
+        return Program(self.script, tuple(self.args), is_module=self.is_module)
+
+    @property
     def text(self) -> str:
         asked = {
             "job-name": self.name or _plain(name_of(self.script)),
@@ -74,7 +77,6 @@ class Batch:
         options = [f"--{name}={_word(value)}" for name, value in asked.items() if value is not None]
         again = ["--requeue", "--open-mode=append"] if self.max_restarts else []
         run = ["replicax", "run", "--grace", str(_SECONDS_TO_SAVE)]
-        program = Program(self.script, tuple(self.args), is_module=self.is_module)
         lines = [
             "#!/bin/bash",
             *(f"#SBATCH {option}" for option in [*options, *again, *map(_option, self.sbatch)]),
@@ -82,7 +84,7 @@ class Batch:
             "RX_CLUSTER_SECRET=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')",
             ': "${RX_CLUSTER_SECRET:?could not be made}"',
             "export RX_CLUSTER_SECRET",
-            f"srun {' '.join(_SRUN)} {shlex.join([*run, *program.words])}",
+            f"srun {' '.join(_SRUN)} {shlex.join([*run, *self.program.words])}",
         ]
         last = _AGAIN.format(times=self.max_restarts) if self.max_restarts else ""
         return "\n".join(lines) + "\n" + last
@@ -127,12 +129,13 @@ def _line(text: str) -> str:
 
 def write_or_submit(batch: Batch) -> int:
     """Print the script, or hand it to `sbatch`; return the exit code."""
+    if not any(option.startswith(("--chdir", "-D")) for option in batch.sbatch):
+        batch.program.check(
+            "slurm", " If it is elsewhere, name the folder: --sbatch=--chdir=/path."
+        )
     if not batch.submit:
         print(batch.text, end="", flush=True)
         return 0
-    elsewhere = any(option.startswith(("--chdir", "-D")) for option in batch.sbatch)
-    if not (batch.is_module or elsewhere or os.path.exists(batch.script)):
-        raise UsageError(f"No file {batch.script!r} to submit. Correct the path.")
     try:
         return subprocess.run(["sbatch"], input=batch.text, text=True).returncode
     except OSError as error:

@@ -52,6 +52,16 @@ class Program:
         """The program and its arguments, as they stand on a command line of `python` or of ours."""
         return (*(("-m",) if self.is_module else ()), self.target, *self.args)
 
+    def check(self, command: str, hint: str = "") -> None:
+        """Refuse a missing file here, instead of letting every worker report it."""
+        path = Path(self.target)
+        found = (path / "__main__.py").is_file() if path.is_dir() else path.exists()
+        if not self.is_module and not found:
+            raise UsageError(
+                f"No file {self.target!r} in {Path.cwd()}. Correct the path, or write `-m` before "
+                f"a module.{hint} Options of `replicax {command}` come before the program."
+            )
+
 
 @dataclass(frozen=True)
 class Surroundings:

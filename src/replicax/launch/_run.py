@@ -107,7 +107,7 @@ def _run(
     sink: Sink,
     signals: Signals,
 ) -> Outcome:
-    check_program(request.program)
+    request.program.check("run")
     surroundings = Surroundings(
         environ,
         request.devices_per_worker,
@@ -207,17 +207,6 @@ def _check_options(request: Request) -> None:
         return
     if given := [name for name, value in wrong.items() if value]:
         raise UsageError(f"Cannot use {', '.join(given)} {other}. {why} See `replicax run --help`.")
-
-
-def check_program(program: Program) -> None:
-    """Refuse a missing file here, instead of letting every worker report it."""
-    path = Path(program.target)
-    found = (path / "__main__.py").is_file() if path.is_dir() else path.exists()
-    if not program.is_module and not found:
-        raise UsageError(
-            f"No file {program.target!r} in {Path.cwd()}. Correct the path, or write `-m` before "
-            "a module. Options of `replicax run` come before the program."
-        )
 
 
 def local_cluster(

@@ -16,6 +16,15 @@ from replicax.launch._jobs import to_yaml
 yaml = pytest.importorskip("yaml")
 
 
+@pytest.fixture(autouse=True)
+def scripts(tmp_path, monkeypatch):
+    """A folder with the programs of these tests, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jobs").mkdir()
+    for name in ("train.py", "my train.py", "é.py", "jobs/big.py"):
+        (tmp_path / name).touch()
+
+
 @pytest.fixture
 def written(capsys):
     """What a command prints."""
@@ -137,12 +146,16 @@ def test_a_limit_reaches_the_job(limit, written):
     assert f"#SBATCH --time={limit}" in written("slurm", "--time", limit, "train.py").splitlines()
 
 
-def test_a_missing_program_is_not_submitted(programs, capsys):
+@pytest.mark.parametrize("options", [(), ("--submit",)])
+def test_a_missing_program_is_refused_unless_it_is_elsewhere(options, programs, capsys):
     folder = programs(sbatch="cat > $DIR/script")
-    assert main(["slurm", "--submit", "missing.py"]) == 2
-    assert "missing.py" in capsys.readouterr().err
+    assert main(["slurm", *options, "missing.py"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "missing.py" in said.err and "--sbatch=--chdir=" in said.err
     assert not (folder / "script").exists()
-    assert main(["slurm", "--sbatch=--chdir=/elsewhere", "--submit", "missing.py"]) == 0
+    for fine in (["--sbatch=--chdir=/elsewhere", "missing.py"], ["-m", "missing"]):
+        assert main(["slurm", *options, *fine]) == 0
 
 
 def test_without_a_program_only_the_program_is_asked_for(capsys):
@@ -153,8 +166,7 @@ def test_without_a_program_only_the_program_is_asked_for(capsys):
 
 def test_the_batch_script_can_be_submitted(programs):
     folder = programs(sbatch="cat > $DIR/script; exit 5")
-    (folder / "train.py").touch()
-    assert main(["slurm", "--submit", str(folder / "train.py")]) == 5
+    assert main(["slurm", "--submit", "train.py"]) == 5
     assert "replicax run" in (folder / "script").read_text()
 
 

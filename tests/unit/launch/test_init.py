@@ -66,6 +66,7 @@ def test_a_notebook_trains(folder):
 def test_a_job_is_what_its_own_command_writes(folder, capsys):
     assert _cli.main(["init", "slurm", "--workers", "3", "--yes"]) == 0
     assert "sbatch train.sbatch" in capsys.readouterr().out
+    (folder / "train.py").touch()
     assert _cli.main(["slurm", "--nodes", "3", "train.py"]) == 0
     assert (folder / "train.sbatch").read_text() == capsys.readouterr().out
     subprocess.run(["bash", "-n", "train.sbatch"], check=True)
