@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from replicax._tools.plan.result import Row
 
 
-CHIEF_SECONDS = 40e-6  # on its CPU, for one worker in one agreement; see benchmarks/control.py
+CHIEF_SECONDS = 25e-6  # on its CPU, for one worker in one agreement; see benchmarks/control.py
 
 
 @final

@@ -51,6 +51,12 @@ def test_pieces_shrink_and_whole_arrays_stay():
     assert eight.wire == {"reduce-scatter": 350, "all-gather": 350, "collective-permute": 50}
 
 
+def test_the_chief_pays_for_each_worker_of_an_agreement():
+    (found,) = scale([row("cpu:4", 4, Collective("all-reduce", 12, 4))], (4, 4096))
+    # 25 µs each: 4 · 25 µs = 0.1 ms; 4,096 · 25 µs = 102.4 ms
+    assert [round(1e6 * one.agreement) for one in found.points] == [100, 102_400]
+
+
 def test_what_is_compiled_elsewhere_sends_what_the_model_says():
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(256), keras.layers.Dense(8)])
     model.compile("adam", "mse")
@@ -63,6 +69,7 @@ def test_what_is_compiled_elsewhere_sends_what_the_model_says():
     assert abs(check.difference) < 0.001
     # 2 · 7/8 · 4 · 18,696 bytes, and the loss
     assert "all-reduce 127.8 KiB modelled, 127.8 KiB compiled" in " ".join(found.table().split())
+    assert "102.40 ms" in found.table()  # of the chief's CPU, for an agreement of 4,096 workers
     data = json.loads(found.to_json())["scaling"][0]
     assert [point["chips"] for point in data["points"]] == [1, 64, 4096]
     assert data["checks"][0]["difference"] == check.difference
