@@ -111,7 +111,7 @@ def show(said, work):
     lines = [line.replace(f"{work}/", "") for line in said.splitlines()]
     epochs = [number for number, line in enumerate(lines) if "Epoch" in line or "loss:" in line]
     for number, line in enumerate(lines):
-        if number not in epochs[8:]:
+        if number not in epochs[12:]:
             print(line[:SHOWN] + ("…" if len(line) > SHOWN else ""))
         elif number == epochs[-1]:
             print("…")
