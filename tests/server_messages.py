@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import cloudpickle
 import numpy as np
 
-from replicax._net import Message
-from replicax._ps.buffers import array_of, raw
+from replicax._net import Message, array_of, raw
 from replicax._ps.server.code import digest_of
 from replicax._ps.variables.shard_optimizer import Recipe
 

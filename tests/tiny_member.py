@@ -10,7 +10,7 @@ import numpy as np
 
 from replicax._net import RequestClient, RequestServer
 from replicax._ps.hosts.cluster import place_of
-from replicax._ps.hosts.contact import Presence
+from replicax._ps.hosts.contact import ABOUT, GOODBYE, Presence
 
 
 class TinyEndpoint:
@@ -32,8 +32,8 @@ class TinyEndpoint:
         self._listener.close()
 
     def _handle(self, session, message):
-        answer = self._presence.answer(message.op)
-        return self._given if answer is None else answer, ()
+        is_ours = message.op in (ABOUT, GOODBYE)
+        return self._presence.answer(message.op) if is_ours else self._given, ()
 
 
 def start_member(role, index, secret, *, host="127.0.0.1", port=0, at=""):

@@ -29,6 +29,13 @@ def test_a_steady_step_passes_through_few_files(kind):
     assert len(files) <= FIGURES[f"files in a step of {kind}"], files
 
 
+def test_a_steady_closure_passes_through_few_files():
+    files = measured.files_of_a_closure()
+    assert {"coordinator/_coordinator.py", "_ps/worker.py", "_ps/server/server.py"} <= {*files}
+    name = "files in a closure"
+    assert len(files) <= FIGURES.get(name, measured.GOALS[name]), files
+
+
 def test_a_strategy_replaces_few_attributes_of_other_libraries():
     for library, names in zip(("Keras", "JAX"), measured.replaced_attributes(), strict=True):
         assert len(names) <= FIGURES[f"attributes of {library} replaced"], names

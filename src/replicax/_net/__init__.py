@@ -18,9 +18,13 @@ from replicax._net.frames import REQUEST as REQUEST
 from replicax._net.frames import Encoded as Encoded
 from replicax._net.frames import Garbled as Garbled
 from replicax._net.frames import Message as Message
+from replicax._net.frames import Reply as Reply
+from replicax._net.frames import array_of as array_of
 from replicax._net.frames import decode as decode
 from replicax._net.frames import encode as encode
+from replicax._net.frames import numbers_of as numbers_of
 from replicax._net.frames import parse as parse
+from replicax._net.frames import raw as raw
 from replicax._net.handshake import Caller as Caller
 from replicax._net.handshake import Denied as Denied
 from replicax._net.handshake import Forged as Forged

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 REQUEST, REPLY, FAILURE = range(3)
 
+Reply = tuple[dict[str, Any], Sequence[Any]]
+"""The JSON and the buffers of an answer."""
+
 LARGEST_HEAD = 1 << 20  # bytes; the hosts of 4,096 workers have 0.3 MB
 MOST_BUFFERS = 1 << 16
 LARGEST = 16 << 30
@@ -261,6 +264,21 @@ def as_bytes(buffer: Buffer) -> memoryview:
     if isinstance(buffer, bytes):  # at a tenth of the time
         return memoryview(buffer)
     return np.frombuffer(buffer, np.uint8).data
+
+
+def raw(value: Any) -> np.ndarray:
+    """The bytes of an array, even of types such as bfloat16 that have no buffer protocol."""
+    return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+
+
+def array_of(buffer: Any, dtype: Any, shape: Sequence[int]) -> np.ndarray:
+    """The array that some bytes are."""
+    return np.frombuffer(buffer, dtype=np.uint8).view(np.dtype(dtype)).reshape(shape)
+
+
+def numbers_of(buffer: Any) -> np.ndarray:
+    """Row numbers."""
+    return np.frombuffer(buffer, dtype=np.int64)
 
 
 def _places_of(sizes: Sequence[int]) -> list[tuple[int, int]]:

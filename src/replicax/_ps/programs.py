@@ -107,7 +107,7 @@ def _outputs(
     number: Callable[[Any, Sequence[Any]], int],
 ) -> tuple[list[int], dict[str, Any]]:
     """The outputs that are computed, in order, and their use."""
-    wanted = recorded.result_outputs
+    wanted = list(recorded.result_outputs)
     results = len(wanted)
     tables = {id(table.variable): index for index, table in enumerate(recorded.tables)}
     pushes = []

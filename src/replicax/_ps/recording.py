@@ -337,11 +337,11 @@ class Recorded:
     lookups: tuple[tuple[Any, int], ...]  # table, ids
     checks: tuple[tuple[Check, Sequence[int]], ...]  # condition; whether it holds, message
 
-    @property
-    def result_outputs(self) -> list[int]:
+    @functools.cached_property
+    def result_outputs(self) -> tuple[int, ...]:
         """The outputs that are in the result, in order."""
         leaves = jax.tree.leaves(self.result)
-        return sorted({leaf.output for leaf in leaves if isinstance(leaf, Position)})
+        return tuple(sorted({leaf.output for leaf in leaves if isinstance(leaf, Position)}))
 
 
 def record(

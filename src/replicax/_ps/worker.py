@@ -16,8 +16,8 @@ import numpy as np
 
 from replicax._core.host_calls import Check
 from replicax._cpu import kernels
+from replicax._net import Reply, array_of, raw
 from replicax._program.compiling import compile_for, compiled
-from replicax._ps.buffers import Reply, array_of, raw
 from replicax._ps.data.worker_data import Ended, NeedsProgram, Readers
 from replicax._ps.hosts.contact import Dialer
 from replicax._ps.programs import check_narrow, taken
@@ -165,10 +165,12 @@ class Worker:
             array_of(buffer, dtype, shape)
             for (dtype, shape), buffer in zip(head["arrays"], buffers, strict=True)
         ]
-        self._readers.drop(head["unused"])
-        leaves += self._readers.batches(head["closure"], program.meta["batches"], head["sources"])
+        closure, wanted = head["closure"], program.meta["batches"]
+        if head["unused"]:
+            self._readers.drop(head["unused"])
+        if wanted:
+            leaves += self._readers.batches(closure, wanted, head["sources"])
         rows, positions = program.wanted_rows(leaves) if program.meta["lookups"] else (None, [])
-        closure = head["closure"]
         ahead, lane.ahead = lane.ahead, None
         clocks: dict[int, int] = {}
         pushed: list[int] = []
@@ -188,7 +190,8 @@ class Worker:
             pushed = traffic.pushed
             if more:
                 lane.ahead = program.digest, head["epoch"], values
-        self._readers.forget(closure)
+        if wanted:
+            self._readers.forget(closure)
         results = outputs[: program.meta["results"]]
         if program.results is None:  # they never change
             program.results = [[str(result.dtype), list(result.shape)] for result in results]
@@ -201,7 +204,7 @@ def _compiled_now(code: bytes) -> Any:
     exported = jax.export.deserialize(bytearray(code))
     program = compiled(exported.call)
     compile_for(program, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in exported.in_avals))
-    return program
+    return getattr(program, "program", program)  # nothing traces a worker's calls
 
 
 def _pickled(error: Exception) -> bytes:

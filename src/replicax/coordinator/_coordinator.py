@@ -124,8 +124,7 @@ class ClusterCoordinator:
             >>> int(coordinator.schedule(add, args=(1,), kwargs={"y": 2}).fetch())
             3
         """
-        with self._strategy.scope():
-            task = self._coordination.task(fn, tuple(args or ()), dict(kwargs or {}))
+        task = self._coordination.task(fn, tuple(args or ()), dict(kwargs or {}))
         return self._coordination.submit(task)
 
     def join(self, progress: bool = False) -> None:

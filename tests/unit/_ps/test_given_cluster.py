@@ -237,10 +237,6 @@ def test_a_process_is_killed_only_if_it_is_still_the_same():
     assert not contact.kill(about)
 
 
-def test_what_others_ask_is_not_answered_by_presence():
-    assert Presence(WORKER, 0).answer("pull") is None
-
-
 def test_who_connects_and_gets_no_answer_does_not_wait_for_ever(start, spec, monkeypatch):
     never = threading.Event()
     monkeypatch.setattr(Presence, "answer", lambda *_: never.wait(60) and {})

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from faults.planted import Planted, plant_in_journal, plant_in_manifest
 
-from replicax._ps.buffers import raw
+from replicax._net import raw
 from replicax._ps.server import snapshots as module
 from replicax._ps.server.code import MissingCode
 from replicax._ps.server.server import ParameterServer

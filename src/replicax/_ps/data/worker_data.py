@@ -91,8 +91,6 @@ class Readers:
         the place, if workers share the data. `Ended` if there is no batch at its place.
         """
         leaves: list[np.ndarray] = []
-        if not wanted:
-            return leaves
         with self._lock:
             taken = self._taken.setdefault(closure, [])
         for number, shapes in enumerate(wanted):

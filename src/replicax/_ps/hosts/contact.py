@@ -154,14 +154,12 @@ class Presence:
         self._left = threading.Event()
         self.is_over = False  # set by a goodbye
 
-    def answer(self, op: str) -> dict[str, Any] | None:
-        """Answer a request of this kind; None for any other."""
+    def answer(self, op: str) -> dict[str, Any]:
+        """Answer who this is, or a goodbye."""
         if op == GOODBYE:
             self.is_over = True
             self.leave()
             return {}
-        if op != ABOUT:
-            return None
         process = os.getpid()
         role, index = self._who
         about = About(role, index, self._life, self.addresses, process, beginning_of(process))

@@ -24,10 +24,9 @@ import numpy as np
 
 from replicax._core.errors import ClusterError, UsageError
 from replicax._core.machine.startup import begin
-from replicax._net import RequestServer
-from replicax._ps.buffers import Reply, raw
+from replicax._net import Reply, RequestServer, raw
 from replicax._ps.hosts.cluster import Member, place_of
-from replicax._ps.hosts.contact import Presence, server_context
+from replicax._ps.hosts.contact import ABOUT, GOODBYE, Presence, server_context
 from replicax._ps.server.replicas import Mirror, Shadows
 from replicax._ps.server.server import ParameterServer, is_change
 from replicax._ps.server.snapshot_files import SnapshotFolder
@@ -96,7 +95,7 @@ class ServerNode:
         if message.op == "plan" and not self._is_open:
             raise NotOpen(self.server.index)
         reply = self.server.handle(caller, message)
-        if message.head.get("push") or is_change(message.op, message.head):
+        if self._mirror.is_on and (message.head.get("push") or is_change(message.op, message.head)):
             self._mirror.settle()
         return reply
 
@@ -195,9 +194,8 @@ class Post:
         self._presence.wait()
 
     def handle(self, caller: Any, message: Any) -> Any:
-        about = self._presence.answer(message.op)
-        if about is not None:
-            return about, ()
+        if message.op in (ABOUT, GOODBYE):
+            return self._presence.answer(message.op), ()
         run = caller.hello.get("run")
         if message.op == "ping":
             life = getattr(self.state, "life", None)

@@ -10,8 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from replicax._core.errors import UnavailableError
-from replicax._net import RemoteError, tries
-from replicax._ps.buffers import numbers_of
+from replicax._net import RemoteError, numbers_of, tries
 from replicax._ps.hosts.cluster import SERVER, task_name
 from replicax._ps.queue.lanes import ServerGone
 

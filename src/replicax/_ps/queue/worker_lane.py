@@ -7,8 +7,7 @@ import pickle
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
-from replicax._net import ConnectionLost, Refused, RequestClient
-from replicax._ps.buffers import array_of, raw
+from replicax._net import ConnectionLost, Refused, RequestClient, array_of, raw
 from replicax._ps.queue.lanes import ComesLater, ServerGone, WorkerGone
 from replicax._ps.queue.tasks import assembled
 

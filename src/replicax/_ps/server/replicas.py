@@ -19,7 +19,7 @@ from replicax._ps.server import server_state
 from replicax._ps.server.server import ParameterServer
 
 if TYPE_CHECKING:
-    from replicax._ps.buffers import Reply
+    from replicax._net import Reply
 
 logger = logging.getLogger("replicax")
 
@@ -46,21 +46,18 @@ class Mirror:
         self._link: RequestClient | None = None
         self._addresses: Sequence[str] = ()
         # used under the server's lock
-        self._is_on = False
+        self.is_on = False  # whether there is a partner
         self._noted = self._sent = 0
         self._waiting: list[tuple[str, dict[str, Any], Sequence[Any]]] = []
-        server.observers.append(self._note)
 
     def settle(self) -> None:
         """Wait until the partner has applied everything that the server has, before an answer.
 
         `Deposed` if the server has been replaced and must not answer.
         """
-        if not self._is_on:
-            return
         mine = self._noted
         with self._sending:
-            if self._sent < mine and self._is_on:
+            if self._sent < mine and self.is_on:
                 self._send()
 
     def follow(self, addresses: Sequence[str]) -> None:
@@ -90,13 +87,14 @@ class Mirror:
                 link.close()
 
     def _note(self, op: str, head: dict[str, Any], buffers: Sequence[Any]) -> None:
-        if self._is_on:
-            self._noted += 1
-            self._waiting.append((op, head, buffers))
+        self._noted += 1
+        self._waiting.append((op, head, buffers))
 
     def _begin(self) -> None:
         with self._server.lock:
-            self._waiting, self._sent, self._is_on = [], self._noted, True
+            if not self.is_on:
+                self._server.observers.append(self._note)
+            self._waiting, self._sent, self.is_on = [], self._noted, True
 
     def _open(self, addresses: Sequence[str]) -> RequestClient:
         self.close()
@@ -144,7 +142,9 @@ class Mirror:
 
     def _give_up(self, error: Exception) -> None:
         with self._server.lock:
-            self._is_on, self._waiting = False, []
+            if self.is_on:
+                self._server.observers.remove(self._note)
+            self.is_on, self._waiting = False, []
         self.close()
         logger.warning(
             "Parameter server %d goes on without a replica until its partner is back: %r",

@@ -17,7 +17,7 @@ import numpy as np
 
 from replicax._core import folder
 from replicax._core.errors import ClusterError, UsageError
-from replicax._ps.buffers import Reply, array_of, numbers_of, raw
+from replicax._net import Reply, array_of, numbers_of, raw
 from replicax._ps.server.cells import Cell, Hosted, OtherOptimizer
 from replicax._ps.server.code import Code
 from replicax._ps.tables.dynamic_table import DynamicCell

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from replicax._ps.buffers import array_of, raw
+from replicax._net import array_of, raw
 from replicax._ps.server.cells import Cell, Hosted
 from replicax._ps.server.server import Applied, as_ranges, from_ranges
 from replicax._ps.tables.dynamic_table import DynamicCell

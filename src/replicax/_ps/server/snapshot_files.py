@@ -25,8 +25,7 @@ import numpy as np
 
 from replicax._core import folder
 from replicax._core.errors import CheckpointError
-from replicax._net import Message, encode, parse
-from replicax._ps.buffers import array_of, raw
+from replicax._net import Message, array_of, encode, parse, raw
 from replicax._ps.server.server_state import cell_of, described_cell
 
 if TYPE_CHECKING:

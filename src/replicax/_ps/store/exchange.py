@@ -18,7 +18,7 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._core.lookup import NO_ID
 from replicax._core.placement import aligned
-from replicax._ps.buffers import array_of, raw
+from replicax._net import array_of, raw
 from replicax._ps.programs import without
 from replicax._ps.tables.initial_rows import server_of
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from replicax._net import RemoteError
-from replicax._ps.buffers import array_of, raw
+from replicax._net import RemoteError, array_of, raw
 from replicax._ps.hosts.cluster import server_device
 from replicax._ps.store.partition import rows_by_shard, rows_of_index
 

@@ -13,7 +13,7 @@ from jax.sharding import Sharding
 
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
-from replicax._ps.buffers import raw
+from replicax._net import raw
 from replicax._ps.hosts.cluster import server_device
 from replicax._ps.server.code import digest_of
 from replicax._ps.store.home import CopiedHome, Placed, ServerHome, Shard

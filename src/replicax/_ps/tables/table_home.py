@@ -15,7 +15,7 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.distribution import installed
-from replicax._ps.buffers import array_of, raw
+from replicax._net import array_of, raw
 from replicax._ps.server.server import packed, unpacked
 from replicax._ps.store.home import Placed
 from replicax._ps.tables.dynamic_table import DynamicCell

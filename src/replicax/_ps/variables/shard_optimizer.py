@@ -143,7 +143,7 @@ class ShardOptimizer:
                 if key not in self._updates:
                     update = compiled(self._traced(key))
                     found = update(*given)
-                    self._updates[key] = update
+                    self._updates[key] = getattr(update, "program", update)
                     return found
         return self._updates[key](*given)
 
