@@ -1,13 +1,15 @@
-"""The CPU time of one message between two ends of a connection, without anything around it.
+"""What one message costs between two ends of a connection, without anything around it.
 
     python benchmarks/messages.py
 
-Both ends are in this process, and their CPU time is added: sending, the system's share, and
-receiving. Each figure is the least of several rounds, as others use the machine, too.
+For CPU time both ends are in this process, and their time is added: sending, the system's share,
+and receiving. For a round trip, which is a message of this size and an empty answer, the other end
+is another process. Each figure is the least of several rounds, as others use the machine, too.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -99,16 +101,41 @@ def measured(connect: Callable[[], Ends], size: int, empty: float, *, shared: bo
     return both - empty if size else both / 2
 
 
+def round_trip(connect: Callable[[], Ends], size: int) -> float:
+    """The microseconds until another process has answered a message of this size."""
+    near, far = connect()
+    process = os.fork()
+    if not process:
+        answer(far)
+        os._exit(0)
+    sent = [np.zeros(size, np.uint8)] if size else []
+    found = []
+    for _ in range(ROUNDS + 1):  # the first one makes memory
+        count, began = 0, time.perf_counter()
+        while time.perf_counter() - began < SECONDS / ROUNDS or not count:
+            near.send(near.prepare(REQUEST, "push", {}, sent))
+            near.receive()
+            count += 1
+        found.append((time.perf_counter() - began) / count * 1e6)
+    near.hang_up()
+    os.waitpid(process, 0)
+    near.close()
+    far.close()
+    return min(found[1:])
+
+
 def main() -> None:
     """Print a table of all sizes and both ways."""
+    ways = (("Unix socket, shared memory", by_unix_socket), ("TCP, seals", by_tcp))
+    print(f"{'µs of a round trip':30}" + "".join(f"{name:>10}" for name in SIZES))
+    for name, connect in ways:  # forks before there are threads
+        row = [round_trip(connect, size) for size in SIZES.values()]
+        print(f"{name:30}" + "".join(f"{took:10.1f}" for took in row), flush=True)
     print(f"{'µs of CPU per message':30}" + "".join(f"{name:>10}" for name in SIZES))
-    for name, connect, shared in (
-        ("Unix socket, shared memory", by_unix_socket, True),
-        ("TCP, seals", by_tcp, False),
-    ):
+    for name, connect in ways:
         empty, row = 0.0, ""
         for size in SIZES.values():
-            took = measured(connect, size, empty, shared=shared)
+            took = measured(connect, size, empty, shared=connect is by_unix_socket)
             empty = empty or took
             row += f"{took:10.1f}"
         print(f"{name:30}{row}", flush=True)
