@@ -1,6 +1,7 @@
 """A worker of `rx.launch.run`: it calls the function that an inherited file holds.
 
-It is run by file name, with the descriptors of the call and of each worker's result.
+It is run by file name, with the descriptors of the call and of each worker's result, or with
+parameter servers of the chief's.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ def main(of_call: int, of_results: list[int]) -> None:
     from replicax.launch._function import load_call, save_result
 
     call = load_call(of_call)
-    rank: int = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-    save_result(of_results[rank], call.function(*call.args))
+    config = json.loads(os.environ["TF_CONFIG"])
+    result = call.function(*call.args)
+    if config["task"]["type"] == "chief" or "chief" not in config["cluster"]:
+        rank: int = config["task"]["index"]
+        save_result(of_results[rank], result)
 
 
 if __name__ == "__main__":

@@ -14,27 +14,16 @@ import re
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from importlib.machinery import PathFinder
-from math import inf
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from replicax._core.errors import ProcessesTimedOut, UsageError, checks_types
 from replicax._processes.output import Sink
-from replicax._processes.rules import Outcome, Rules, Signals
-from replicax._processes.supervisor import run_attempts
-from replicax.launch._plan import CALLED, Program, Surroundings
-from replicax.launch._ray import Bundles, RayWorkers
-from replicax.launch._run import (
-    in_this_folder,
-    local_cluster,
-    published,
-    reporting,
-    telling_secret,
-)
+from replicax._processes.rules import Outcome, Signals
+from replicax.launch._plan import CALLED
+from replicax.launch._run import Request, run_request
 
 
 class Call(NamedTuple):
@@ -47,7 +36,7 @@ def is_name(text: str) -> bool:
     return re.fullmatch(r"[^\W\d][\w.]*:[^\W\d][\w.]*", text) is not None
 
 
-def save_call(file: IO[bytes], function: Callable[..., Any] | str, args: tuple[Any, ...]) -> None:
+def save_call(descriptor: int, function: Callable[..., Any] | str, args: tuple[Any, ...]) -> None:
     """Write a call of a function, or of `module:function`, for the workers to read."""
     try:
         data = pickle.dumps(args) if isinstance(function, str) else _by_value((function, args))
@@ -59,12 +48,12 @@ def save_call(file: IO[bytes], function: Callable[..., Any] | str, args: tuple[A
             f"{error!r}. Create files, locks and devices inside the function."
         ) from error
     name = function if isinstance(function, str) else None
-    _write(file, pickle.dumps((list(sys.path), name, data)))
+    put(descriptor, pickle.dumps((list(sys.path), name, data)))
 
 
 def load_call(descriptor: int) -> Call:
     """Read the call in a worker, which then imports from the same places as the caller."""
-    path, name, data = _read(descriptor)
+    path, name, data = pickle.loads(content(descriptor))
     sys.path[:] = dict.fromkeys([*path, *sys.path])  # another machine has its own places
     if name is None:
         return Call(*pickle.loads(data))
@@ -81,21 +70,23 @@ def save_result(descriptor: int, result: Any) -> None:
         data = pickle.dumps(result)
     except Exception:
         data = _result_by_value(result)
+    put(descriptor, data)
+
+
+def put(descriptor: int, data: bytes) -> None:
+    """Replace the content of a file."""
     with open(descriptor, "r+b", closefd=False) as file:
         file.seek(0)
         file.truncate()
-        _write(file, data)
+        file.write(data)
 
 
-def _write(file: IO[bytes], data: bytes) -> None:
-    file.write(data)
-    file.flush()
-
-
-def _read(descriptor: int) -> Any:
+def content(descriptor: int) -> bytes:
     """The content of a file, whatever its offset is, which other processes share and move."""
+    if not os.fstat(descriptor).st_size:
+        return b""
     with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as data:
-        return pickle.loads(data)
+        return data[:]
 
 
 def _result_by_value(result: Any) -> bytes:
@@ -145,12 +136,17 @@ def run(
     *,
     devices_per_worker: int | None = None,
     args: Sequence[Any] = (),
-    max_restarts: int = 0,
+    ps: int | None = None,
+    max_restarts: int | None = None,
     timeout: float | None = None,
+    grace: float | None = None,
     env: Mapping[str, str] | None = None,
     ray: str | None = None,
-    cpus_per_worker: float = 1,
-    gpus_per_worker: float = 0,
+    cpus_per_worker: float | None = None,
+    gpus_per_worker: float | None = None,
+    min_workers: int | None = None,
+    pack: bool = False,
+    log_dir: str | os.PathLike[str] | None = None,
     metrics: int | str | os.PathLike[str] | None = None,
 ) -> list[Any]:
     """Run a function or a script as the workers of a cluster, and wait for them.
@@ -165,24 +161,35 @@ def run(
         num_workers: How many workers.
         devices_per_worker: How many devices the CPU looks like in each; they use no GPU then.
         args: The arguments of the function, or of the script.
-        max_restarts: How many times all are started again after a failure.
+        ps: How many parameter servers to start, too, with a chief. All of them run the function;
+            workers and servers serve once they make a `ParameterServerStrategy`.
+        max_restarts: How many times all are started again after a failure; 0 if None. With `ps`
+            this is about the chief; each of the others is started again by itself, at most as
+            many times, 3 if None.
         timeout: Seconds after which all are ended.
+        grace: Seconds that workers have to end before they are killed; if None 5 after a failure
+            or Ctrl-C, 30 after SIGTERM.
         env: More variables for the environment of every worker; `{"RX_JOIN": "0"}` if they use
             JAX without being connected.
         ray: The address of a Ray cluster that runs, or "auto", also in a Ray job or a Ray Tune
             trial: Ray places the workers. Modules that the function imports must be there.
-        cpus_per_worker: How many cores each worker asks Ray for.
-        gpus_per_worker: How many GPUs.
+        cpus_per_worker: How many cores each worker asks Ray for; 1 if None.
+        gpus_per_worker: How many GPUs; none if None.
+        min_workers: How few workers may start if Ray has no room for all; `num_workers` if None.
+        pack: Whether Ray places workers on as few machines as possible, not on as many.
+        log_dir: A folder where what each worker prints is written to a file, too.
         metrics: A port, "host:port" or a file, where Prometheus and `replicax top` read how
             training gets on; see docs/monitoring.md.
 
     Returns:
-        What the function returned in each worker, in their order; None for each, for a script.
+        What the function returned in each worker, in their order, or with `ps` in the chief alone.
+        None for a script, and for a worker that Ray had no room for.
 
     Raises:
         ProcessFailed: If a worker failed. It has `rank`, `returncode` and `tail`, the last lines.
         ProcessesTimedOut: If the time was over.
-        UsageError: If the function or its arguments cannot be sent.
+        UsageError: If the function or its arguments cannot be sent, or arguments do not go
+            together.
         ClusterSpecError: If there are GPUs, and fewer of them than workers.
         ClusterError: If Ray is not there, or has no room for the workers.
 
@@ -191,85 +198,46 @@ def run(
         >>> rx.launch.run("math:sqrt", num_workers=2, devices_per_worker=1, args=[9.0])
         [3.0, 3.0]
     """
-    surroundings = Surroundings(
-        os.environ, devices_per_worker, cores=os.cpu_count() or 1, extra=env or {}
-    )
-    bundles = Bundles(cpus_per_worker, gpus_per_worker)
-    where = None if metrics is None else str(metrics)
-    given = fn_or_script, args, num_workers, reporting(surroundings, where), ray, bundles
-    return _run(*given, max_restarts=max_restarts, timeout=timeout, metrics=where)
-
-
-def _run(
-    fn_or_script: Callable[..., Any] | str | os.PathLike[str],
-    args: Sequence[Any],
-    num_workers: int,
-    surroundings: Surroundings,
-    ray: str | None,
-    bundles: Bundles,
-    *,
-    max_restarts: int,
-    timeout: float | None,
-    metrics: str | None,
-) -> list[Any]:
-    devices = surroundings.devices_per_worker
-    counts = [("num_workers", num_workers, 1), ("max_restarts", max_restarts, 0)]
-    for name, value, least in (*counts, ("devices_per_worker", devices, 1)):
+    counts = [("max_restarts", max_restarts, 0), ("num_workers", num_workers, 1), ("ps", ps, 1)]
+    counts += [("devices_per_worker", devices_per_worker, 1), ("min_workers", min_workers, 1)]
+    for name, value, least in counts:
         if value is not None and value < least:
             raise UsageError.of(name, f"at least {least}", value)
     if timeout is not None and timeout <= 0:
         raise UsageError.of("timeout", "positive, or None for no limit", timeout)
-    program, is_script = _program_of(fn_or_script, args)
+    is_script = not callable(fn_or_script) and not is_name(str(fn_or_script))
+    num_results = 1 if ps else num_workers
     with ExitStack() as opened:
-        files = [opened.enter_context(tempfile.TemporaryFile()) for _ in range(1 + num_workers)]
+        files = [opened.enter_context(tempfile.TemporaryFile()) for _ in range(1 + num_results)]
+        numbers = tuple(file.fileno() for file in files)
         if not is_script:
             call = fn_or_script if callable(fn_or_script) else str(fn_or_script)
-            save_call(files[0], call, tuple(args))
-        if not is_script and ray is None:
-            inherited = tuple(file.fileno() for file in files)
-            program = replace(program, args=tuple(map(str, inherited)), descriptors=inherited)
-        results: Sequence[bytes] = ()
+            save_call(numbers[0], call, tuple(args))
+        request = Request(
+            str(fn_or_script) if is_script else CALLED,
+            [str(arg) for arg in (args if is_script else numbers)],
+            workers=num_workers,
+            ps=ps,
+            devices_per_worker=devices_per_worker,
+            ray=ray,
+            cpus_per_worker=cpus_per_worker,
+            gpus_per_worker=gpus_per_worker,
+            min_workers=min_workers,
+            pack=pack,
+            env=[f"{name}={value}" for name, value in (env or {}).items()],
+            max_restarts=max_restarts,
+            grace=grace,
+            log_dir=None if log_dir is None else str(log_dir),
+            metrics=None if metrics is None else str(metrics),
+            timeout=timeout,
+            descriptors=() if is_script else numbers,
+            is_shell=False,
+        )
         with Signals().noted() as signals:
-            if ray is None:
-                cluster = local_cluster(program, {"worker": num_workers}, surroundings)
-            else:
-                files[0].seek(0)
-                workers = RayWorkers(
-                    ray,
-                    in_this_folder(program) if is_script else program,
-                    {"worker": num_workers},
-                    bundles,
-                    telling_secret(surroundings),
-                    sink=Sink(),
-                    signals=signals,
-                    call=files[0].read(),
-                    patience=timeout,
-                )
-                cluster, results = workers.cluster, workers.results
-            sink, deadline = Sink(), time.monotonic() + (inf if timeout is None else timeout)
-            with published(metrics, sink) as known:
-                outcome = run_attempts(
-                    cluster,
-                    max_restarts=max_restarts,
-                    sink=sink,
-                    signals=signals,
-                    rules=Rules(deadline=deadline, metrics=known),
-                )
+            outcome = run_request(request, os.environ, Sink(), signals)
         _raise_for(outcome, timeout)
-        for file, result in zip(files[1:], results, strict=False):  # others write it themselves
-            _write(file, result)
-        return [None if is_script else _read(file.fileno()) for file in files[1:]]
-
-
-def _program_of(
-    fn_or_script: Callable[..., Any] | str | os.PathLike[str], args: Sequence[Any]
-) -> tuple[Program, bool]:
-    """Return what the workers run, and whether that is the user's script."""
-    is_script = not callable(fn_or_script) and not is_name(str(fn_or_script))
-    program = Program(str(fn_or_script) if is_script else CALLED, tuple(map(str, args)))
-    if is_script:
-        program.check("run")
-    return program, is_script
+        results = [content(number) for number in numbers[1:]]
+        return [pickle.loads(result) if result else None for result in results]
 
 
 def _raise_for(outcome: Outcome, timeout: float | None) -> None:

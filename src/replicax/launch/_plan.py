@@ -151,7 +151,8 @@ def _plan_servers(
         env = of_servers if task.job == "ps" else common
         env = env if task.job == "chief" else {**tuning, **env}
         own = {TF_CONFIG: TFConfig(spec, task).to_json(), **surroundings.extra}
-        plans.append(ProcessPlan(task, program.argv, {**env, **own, **share_of.get(task, {})}))
+        env = {**env, **own, **share_of.get(task, {})}
+        plans.append(ProcessPlan(task, program.argv, env, program.descriptors))
     return plans
 
 

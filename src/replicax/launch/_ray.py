@@ -29,6 +29,7 @@ from replicax._processes.output import ERR, OUT, Sink
 from replicax._processes.ray_connection import SECONDS_TO_GROW, connect, lacking
 from replicax._processes.supervisor import say, wait
 from replicax.cluster_resolver import Task
+from replicax.launch._function import content, put
 from replicax.launch._plan import CALLED, JOBS, Program, Surroundings
 from replicax.launch._ports import free_ports
 from replicax.launch._remote import Order, digest_of
@@ -113,8 +114,7 @@ class FarEnd:
 
     def result(self) -> bytes:
         """What the function returned, as `_function.py` wrote it."""
-        descriptor = self._files[1].fileno()
-        return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+        return content(self._files[1].fileno())
 
 
 class FarProcess:
@@ -203,7 +203,7 @@ class Bundles:
 class RayWorkers:
     """The tasks of a Ray cluster, placed anew for each attempt.
 
-    `call` is a function, as `_function.py` writes it; then `results` has what it has returned.
+    Actors have files like those of a function's call and results in the program's `descriptors`.
     """
 
     def __init__(
@@ -216,16 +216,14 @@ class RayWorkers:
         *,
         sink: Sink,
         signals: Signals,
-        call: bytes = b"",
         patience: float | None = None,
     ) -> None:
         self._program, self._counts, self._bundles = program, counts, bundles
         self._surroundings, self._sink, self._signals = surroundings, sink, signals
-        self._call = call
+        self._call = content(program.descriptors[0]) if program.descriptors else b""
         self._patience = SECONDS_TO_GROW if patience is None else patience
-        self.results: list[bytes] = []
         # A job has a folder of its own, which Ray refuses to replace.
-        travels = not call and _JOB not in os.environ
+        travels = not self._call and _JOB not in os.environ
         connect(address, {"working_dir": str(Path.cwd())} if travels else {})
 
     @contextmanager
@@ -246,7 +244,11 @@ class RayWorkers:
             ]
             if self._call and not self._signals.received:
                 with suppress(Exception):  # then one has failed, and nobody asks for results
-                    self.results[:] = ray.get([actor.result.remote() for actor in actors])
+                    chosen = actors[:1] if "chief" in self._counts else actors
+                    results: list[bytes] = ray.get([actor.result.remote() for actor in chosen])
+                    files = self._program.descriptors[1:]
+                    for index, descriptor in enumerate(files):  # some may not have run
+                        put(descriptor, results[index] if index < len(results) else b"")
         finally:
             remove_placement_group(group)
 

@@ -7,9 +7,11 @@ import secrets
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -47,7 +49,10 @@ _SECRET_BYTES = 32
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for; see `replicax run --help`."""
+    """What was asked for, by `replicax run`, or in the names of Python by `rx.launch.run`.
+
+    `descriptors` are of a function's call and its results, see `_function.py`.
+    """
 
     script: str
     args: Sequence[str] = ()
@@ -61,8 +66,8 @@ class Request:
     ssh: str | None = None
     python: str | None = None
     ray: str | None = None
-    cpus_per_worker: int | None = None
-    gpus_per_worker: int | None = None
+    cpus_per_worker: float | None = None
+    gpus_per_worker: float | None = None
     min_workers: int | None = None
     pack: bool = False
     env: Sequence[str] = ()
@@ -71,6 +76,9 @@ class Request:
     prefix: bool = True
     log_dir: str | None = None
     metrics: str | None = None
+    timeout: float | None = None
+    descriptors: tuple[int, ...] = ()
+    is_shell: bool = True
 
     @property
     def counts(self) -> dict[str, int]:
@@ -80,7 +88,10 @@ class Request:
 
     @property
     def program(self) -> Program:
-        return Program(self.script, tuple(self.args), is_module=self.is_module)
+        return Program(self.script, tuple(self.args), self.is_module, self.descriptors)
+
+    def named(self, option: str) -> str:
+        return "--" + option.replace("_", "-") if self.is_shell else option
 
 
 # Plans the workers of this machine, anew for each attempt.
@@ -93,28 +104,29 @@ def run_command(request: Request, typed: Sequence[str], environ: Mapping[str, st
     sink, signals = Terminal(environ), Signals()
     try:
         with signals.noted():
-            outcome = _run(request, typed, environ, sink, signals)
+            outcome = run_request(request, environ, sink, signals, typed=typed)
     except ReplicaxError as error:
         print(f"replicax run: error: {error}", file=sys.stderr)
         return _BAD_ARGUMENT
     return _report(outcome, sink, patient=signals.received.count(signal.SIGINT) < 2)
 
 
-def _run(
+def run_request(
     request: Request,
-    typed: Sequence[str],
     environ: Mapping[str, str],
     sink: Sink,
     signals: Signals,
+    *,
+    typed: Sequence[str] = (),
 ) -> Outcome:
+    """Run the program in the cluster that was asked for, to its end."""
     request.program.check("run")
+    extra = dict(parse_variable(text, environ) for text in request.env)
+    if request.metrics:  # workers of this machine get a file instead
+        extra[RX_METRICS_FILE] = TO_STDERR
     surroundings = Surroundings(
-        environ,
-        request.devices_per_worker,
-        cores=os.cpu_count() or 1,
-        extra=dict(parse_variable(text, environ) for text in request.env),
+        environ, request.devices_per_worker, cores=os.cpu_count() or 1, extra=extra
     )
-    surroundings = reporting(surroundings, request.metrics)
     _check_options(request)
     asked = request.workers or request.hosts or request.ps or request.ray
     resolver = None if asked else detect(environ)
@@ -136,7 +148,8 @@ def _run(
     else:
         cluster = local_cluster(request.program, request.counts, surroundings)
     grace = Grace() if request.grace is None else Grace(request.grace, request.grace)
-    with published(request.metrics, sink) as metrics:
+    deadline = inf if request.timeout is None else time.monotonic() + request.timeout
+    with _published(request.metrics, sink) as metrics:
         return run_attempts(
             cluster,
             max_restarts=request.max_restarts or 0,
@@ -147,6 +160,7 @@ def _run(
                 prefix=request.prefix,
                 log_dir=request.log_dir,
                 captures=not resolver,
+                deadline=deadline,
                 leader=Task("chief", 0) if request.ps else None,
                 revivals=REVIVALS if request.max_restarts is None else request.max_restarts,
                 metrics=metrics,
@@ -154,14 +168,8 @@ def _run(
         )
 
 
-def reporting(surroundings: Surroundings, metrics: str | None) -> Surroundings:
-    """Let workers report, if metrics are asked for; those of this machine get a file instead."""
-    extra = {RX_METRICS_FILE: TO_STDERR} if metrics else {}
-    return replace(surroundings, extra={**surroundings.extra, **extra})
-
-
 @contextmanager
-def published(where: str | None, sink: Sink) -> Generator[Metrics | None]:
+def _published(where: str | None, sink: Sink) -> Generator[Metrics | None]:
     """Give metrics at a port or in a file, if they are asked for, in a `with` block."""
     if not where:
         yield None
@@ -175,38 +183,30 @@ def published(where: str | None, sink: Sink) -> Generator[Metrics | None]:
 
 def _check_options(request: Request) -> None:
     """Refuse options that only mean something together with another one, or without it."""
-    of_ssh = {"--ssh": request.ssh, "--python": request.python}
-    of_ray = {
-        "--cpus-per-worker": request.cpus_per_worker,
-        "--gpus-per-worker": request.gpus_per_worker,
-        "--min-workers": request.min_workers,
-        "--pack": request.pack,
-    }
-    if not request.ray and any(of_ray.values()):
-        other, why = "without --ray", "A Ray cluster, whose address --ray is, divides its machines."
-        wrong = of_ray
+    named, of_ssh = request.named, ["ssh", "python"]
+    of_ray = ["cpus_per_worker", "gpus_per_worker", "min_workers", "pack"]
+    if not request.ray and any(getattr(request, name) for name in of_ray):
+        wrong, other = of_ray, f"without {named('ray')}"
+        why = "A Ray cluster divides its machines; give its address."
     elif request.ray and request.hosts:
-        other, why = "with --ray", "Either starts the workers. Give one."
-        wrong = {"--hosts": request.hosts}
+        wrong, other, why = ["hosts"], "with --ray", "Either starts the workers. Give one."
     elif (request.min_workers or 0) > (request.workers or 1):
-        other, why = f"above --workers {request.workers or 1}", "It is the least number of them."
-        wrong = {f"--min-workers {request.min_workers}": True}
+        wrong, other = ["min_workers"], f"above the number of workers, {request.workers or 1}"
+        why = "It is the least number of them."
     elif not request.hosts:
-        other = "without --hosts"
+        wrong, other = ["workers_per_host", "by_hand", *of_ssh], "without --hosts"
         why = "It is about other machines, which --hosts names."
-        wrong = {"--workers-per-host": request.workers_per_host, "--by-hand": request.by_hand}
-        wrong |= of_ssh
     elif request.workers and request.workers_per_host:
-        other, why = "with --workers-per-host", "Either counts all workers. Give one."
-        wrong = {"--workers": request.workers}
+        wrong, other = ["workers"], "with --workers-per-host"
+        why = "Either counts all workers. Give one."
     elif request.by_hand:
-        other = "with --by-hand"
+        wrong, other = ["ps", *of_ssh], "with --by-hand"
         why = "With it each machine starts its own workers, by its own Python."
-        wrong = {"--ps": request.ps, **of_ssh}
     else:
         return
-    if given := [name for name, value in wrong.items() if value]:
-        raise UsageError(f"Cannot use {', '.join(given)} {other}. {why} See `replicax run --help`.")
+    if given := [named(name) for name in wrong if getattr(request, name)]:
+        read = "`replicax run --help`" if request.is_shell else "docs/clusters.md"
+        raise UsageError(f"Cannot use {', '.join(given)} {other}. {why} See {read}.")
 
 
 def local_cluster(
@@ -243,7 +243,7 @@ def _by_ssh(
     request: Request, hosts: Sequence[Host], surroundings: Surroundings, signals: Signals
 ) -> Planner:
     """The tasks of all hosts, which `ssh` starts there, with a secret of their own."""
-    surroundings = telling_secret(surroundings)
+    surroundings = _telling_secret(surroundings)
     placed = place(hosts, _count(request, hosts), request.ps)
     ssh = Ssh.of(request.ssh, request.python, surroundings.environ)
     planner = Hosts(hosts, placed, request.program, surroundings, ssh)
@@ -257,26 +257,22 @@ def _on_ray(
     """Tasks that a Ray cluster places, with a secret of their own."""
     from replicax.launch._ray import Bundles, RayWorkers
 
-    workers = RayWorkers(
+    cpus = 1 if request.cpus_per_worker is None else request.cpus_per_worker
+    return RayWorkers(
         address,
-        in_this_folder(request.program),
+        _in_this_folder(request.program),
         request.counts,
-        Bundles(
-            request.cpus_per_worker or 1,
-            request.gpus_per_worker or 0,
-            request.min_workers,
-            pack=request.pack,
-        ),
-        telling_secret(surroundings),
+        Bundles(cpus, request.gpus_per_worker or 0, request.min_workers, request.pack),
+        _telling_secret(surroundings),
         sink=sink,
         signals=signals,
-    )
-    return workers.cluster
+        patience=request.timeout,
+    ).cluster
 
 
-def in_this_folder(program: Program) -> Program:
+def _in_this_folder(program: Program) -> Program:
     """The program by its path in the working folder, which travels to other machines."""
-    if program.is_module:
+    if program.is_module or program.descriptors:
         return program
     path = Path(os.path.relpath(program.target))
     if ".." in path.parts:
@@ -287,7 +283,7 @@ def in_this_folder(program: Program) -> Program:
     return replace(program, target=str(path))
 
 
-def telling_secret(surroundings: Surroundings) -> Surroundings:
+def _telling_secret(surroundings: Surroundings) -> Surroundings:
     """Give processes on other machines a secret that nobody else knows, or the user's."""
     secret = _given_secret(surroundings) or secrets.token_hex(_SECRET_BYTES)
     return replace(surroundings, extra={**surroundings.extra, RX_CLUSTER_SECRET: secret})

@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import sys
+import tempfile
 import threading
 import time
 
@@ -94,6 +95,45 @@ def test_all_are_started_again_after_a_failure(capsys):
 def test_time_can_be_limited():
     with pytest.raises(rx.errors.ProcessesTimedOut, match="timeout=0.5"):
         rx.launch.run("time:sleep", 2, args=(600,), timeout=0.5)
+
+
+def test_with_parameter_servers_the_chief_returns_and_others_are_revived():
+    def who(folder):
+        import json
+        import os
+        import time
+
+        task = json.loads(os.environ["TF_CONFIG"])["task"]
+        if task["type"] == "chief":
+            while not os.path.exists(os.path.join(folder, "revived")):
+                time.sleep(0.01)
+            return task["type"]
+        if task["type"] == "ps" and os.environ["RX_RESTART"] == "0":
+            os.kill(os.getpid(), 9)
+        if task["type"] == "ps":
+            open(os.path.join(folder, "revived"), "w").close()
+        return "is not asked for"
+
+    with tempfile.TemporaryDirectory() as folder:
+        assert rx.launch.run(who, 2, args=(folder,), ps=1) == ["chief"]
+
+
+def test_what_workers_print_is_in_files_too(tmp_path):
+    rx.launch.run("builtins:print", 2, args=["word"], log_dir=tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "worker-0.log": "word\n",
+        "worker-1.log": "word\n",
+    }
+
+
+def test_a_worker_that_ends_before_it_returns_gives_none():
+    assert rx.launch.run("sys:exit", 2) == [None, None]
+
+
+@pytest.mark.parametrize("option", [{"pack": True}, {"min_workers": 1}, {"gpus_per_worker": 1}])
+def test_arguments_of_ray_need_its_address(option):
+    with pytest.raises(rx.errors.UsageError, match=f"{next(iter(option))} without ray"):
+        rx.launch.run(print, 2, **option)
 
 
 def test_ctrl_c_ends_the_workers_and_is_raised():

@@ -199,6 +199,54 @@ def test_a_function_runs_there(ray):
         rx.launch.run(where, 9, args=["here"], ray="auto", timeout=1)
 
 
+def of_chief(word):
+    import keras
+    import numpy as np
+
+    import replicax as rx
+
+    strategy = rx.ParameterServerStrategy()  # the others serve from here on, and return nothing
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    x = np.ones((32, 2), "float32")
+    losses = model.fit(x, x[:, :1], epochs=2, batch_size=8, verbose=0).history["loss"]
+    return word, losses[-1] < losses[0]
+
+
+def test_a_function_uses_parameter_servers_there(ray, tmp_path):
+    options = {"ray": ray.address, "ps": 1, "pack": True, "log_dir": tmp_path}
+    assert rx.launch.run(of_chief, 1, args=["here"], **options) == [("here", True)]
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "chief-0.log",
+        "worker-0.log",
+        "ps-0.log",
+    }
+
+
+def test_a_worker_without_room_returns_none(ray):
+    options = {"ray": ray.address, "gpus_per_worker": 1, "min_workers": 1}
+    assert rx.launch.run("math:sqrt", 3, args=[9.0], **options) == [3.0, 3.0, None]
+
+
+def its_raylet():
+    """The process of its node, among its ancestors."""
+    pid = os.getpid()
+    while "raylet" not in Path(f"/proc/{pid}/comm").read_text():
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid
+
+
+@pytest.mark.parametrize(("pack", "machines"), [(False, 2), (True, 1)])
+def test_workers_are_packed_on_one_machine_or_spread(ray, pack, machines):
+    import ray as its
+
+    rx.launch.run("math:sqrt", 1, args=[9.0], ray=ray.address)  # connects this process
+    wait_until(lambda: its.available_resources().get("CPU") == 5)  # Ray spreads if there is room
+    found = rx.launch.run(its_raylet, 2, ray=ray.address, pack=pack, env={"RX_JOIN": "0"})
+    assert len(set(found)) == machines
+
+
 class Trial:
     """An actor whose program runs in a thread, as one of Ray Tune does."""
 
