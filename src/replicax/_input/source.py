@@ -131,8 +131,8 @@ class _Stream:
         """All batches; `ExhaustedInput` at a second call."""
         if self._batches is None:
             raise ExhaustedInput(
-                "A generator cannot be iterated twice: its batches are consumed. Pass the "
-                "function that makes the generator, not the generator."
+                "This generator was read before, and its batches are consumed. Pass the function "
+                "that makes the generator, not the generator."
             )
         batches, self._batches = self._batches, None
         return batches

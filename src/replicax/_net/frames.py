@@ -187,7 +187,7 @@ def lay_out(buffers: Sequence[Buffer], largest: int) -> Body:
             view = memoryview(buffer)
             contiguous, size = view.c_contiguous, view.nbytes
         if not contiguous:
-            raise UsageError("A buffer must be C-contiguous. Use np.ascontiguousarray(array).")
+            raise UsageError("A buffer is not C-contiguous. Use np.ascontiguousarray(array).")
         sizes.append(size)
     places = _places_of(sizes)
     end = places[-1][1]

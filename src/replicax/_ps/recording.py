@@ -378,7 +378,8 @@ def record(
             return _recorded(captured, recorder)
         known = captured.variables  # finding them again would cost one more trace each round
     raise RuntimeError(
-        "A closure must do the same each time that it is traced. Pass what changes as arguments."
+        "This closure reads other variables or data at each trace, so it cannot be compiled. Pass "
+        "what changes as arguments."
     )
 
 

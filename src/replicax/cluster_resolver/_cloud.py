@@ -156,7 +156,7 @@ class KubernetesClusterResolver(ClusterResolver):
         outside = executable_location is KubernetesExecutableLocation.OFF_CLUSTER
         if outside and override_client is None:
             raise ClusterSpecError(
-                "OFF_CLUSTER needs an `override_client` that is logged in. Pass "
+                "`override_client` is missing, which must be logged in for OFF_CLUSTER. Pass "
                 "override_client=kubernetes.client.CoreV1Api()."
             )
         self._labels = job_to_label_mapping

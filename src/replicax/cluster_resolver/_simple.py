@@ -100,7 +100,7 @@ class UnionResolver(ClusterResolver):
     ) -> None:
         if not resolvers:
             raise ClusterSpecError(
-                "A union needs at least one resolver: `UnionResolver(first, second)`."
+                "`UnionResolver` got no resolver. Pass one or more: `UnionResolver(first, second)`."
             )
         self._resolvers = resolvers
         self._rpc_layer = rpc_layer

@@ -89,8 +89,8 @@ def check_split(fraction: float | None, subset: str | None, *, unseeded: bool) -
     one_of("subset", subset, (None, "training", "validation", "both"))
     if subset is not None and unseeded:
         raise UsageError(
-            "A shuffled split has no `seed`, so its two calls would divide the files differently. "
-            "Pass the same `seed` to both calls, or shuffle=False."
+            "`seed` is missing, so the two calls for a shuffled split would divide the files "
+            "differently. Pass the same `seed` to both, or shuffle=False."
         )
 
 

@@ -71,7 +71,7 @@ def _array_of(values: Sequence[Any]) -> np.ndarray:
         array = np.asarray(values)
     except ValueError as error:
         raise UsageError(
-            f"A list is one array, but the rows of this one differ in length ({error}). Yield the "
+            f"Cannot make one array of a list whose rows differ in length ({error}). Yield the "
             "rows from `from_generator`, then call `padded_batch`."
         ) from None
     if array.dtype.kind in "USO":
@@ -91,9 +91,8 @@ def _text_of(values: Sequence[Any]) -> np.ndarray:
     kinds = {type(value) for value in array.flat}
     if not any(all(issubclass(kind, text) for kind in kinds) for text in (str, bytes)):
         raise UsageError(
-            "A list is one array of numbers, `str` or `bytes`, but this one holds "
-            f"{', '.join(sorted(kind.__name__ for kind in kinds))}. Use a tuple or a dict of "
-            "lists, one for each type."
+            f"Cannot make one array of a list of {', '.join(sorted(k.__name__ for k in kinds))}. "
+            "Use a tuple or a dict of lists, one for each type."
         )
     return array
 
@@ -109,8 +108,8 @@ def _dtype_of(leaves: Sequence[Any]) -> np.dtype:
     if {one.kind for one in dtypes} != {dtype.kind}:
         kinds = sorted({str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in leaves})
         raise UsageError(
-            f"A list is one array, but this one mixes {', '.join(kinds)}, and tensors are not "
-            f"converted. Use `{seams.spelled('tf.cast', 'jnp.astype')}`, or a tuple of them."
+            f"Cannot make one array of a list of {', '.join(kinds)}: tensors are not converted. "
+            f"Use `{seams.spelled('tf.cast', 'jnp.astype')}`, or a tuple of them."
         )
     return dtype
 

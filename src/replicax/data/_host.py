@@ -56,7 +56,7 @@ class TensorShape(tuple[Any, ...]):
             UsageError: If their number is not known.
         """
         if not self._known:
-            raise UsageError("A shape of unknown rank is no list. Ask `rank` first.")
+            raise UsageError("Cannot list a shape of unknown rank. Ask `rank` first.")
         return list(self)
 
     def num_elements(self) -> int | None:

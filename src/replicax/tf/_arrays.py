@@ -239,7 +239,7 @@ def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Any:
     xp, x = array(input)
     given = (shift, axis)  # lists may hold numbers that compiled code computes
     if len({(len(one),) if isinstance(one, list | tuple) else np.shape(one) for one in given}) > 1:
-        raise UsageError("`shift` and `axis` of `tf.roll` must have one length.")
+        raise UsageError(f"`shift` and `axis` must have one length, got {shift} and {axis}.")
     if isinstance(shift, list | tuple | Tracer):
         xp, (x, shift) = apart(x, shift)
         return xp.roll(x, shift, axes_of(axis))

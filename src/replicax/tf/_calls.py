@@ -339,10 +339,12 @@ def of_python(value: Any) -> np.ndarray:
     if found.dtype.kind in "US":
         found = np.asarray(value, object)
         if not all(isinstance(one, _TEXTS) for one in found.flat):
-            raise UsageError(f"Cannot make one array of texts and numbers: {reprlib.repr(value)}.")
+            got = reprlib.repr(value)
+            raise UsageError(f"Cannot make one array of texts and numbers: {got}. Make two.")
         return found
     if found.dtype.kind == "O":
-        raise UsageError(f"No type of 64 bits holds all of {reprlib.repr(value)}.")
+        got = reprlib.repr(value)
+        raise UsageError(f"No type of 64 bits holds all of {got}. Pass numbers only, or floats.")
     if found.dtype.kind == "f":
         with np.errstate(over="ignore"):  # allowed for 64 bits only, see `fitting`
             return fitting(found).astype(np.float32)

@@ -323,8 +323,8 @@ def stack(values: Any, axis: Any = 0, name: str | None = None) -> RaggedTensor:
     rows = [elements(value) for value in values]
     if axis or any(not row.ndim for row in rows):
         raise UsageError(
-            f"`tf.ragged.stack` makes rows of arrays along axis=0, got axis={axis} and arrays of "
-            f"{sorted({row.ndim for row in rows})} axes. Use `tf.stack` for arrays of one shape."
+            f"Cannot stack arrays of {sorted({row.ndim for row in rows})} axes along axis={axis} "
+            "as rows. Pass axis=0 and no scalars, or use `tf.stack` for arrays of one shape."
         )
     both = _arrays.concat(rows, 0)
     return RaggedTensor.from_row_lengths(both, [row.shape[0] for row in rows])

@@ -151,7 +151,7 @@ def add(a: Any, b: Any, threshold: Any = 0) -> Any:
 
 def _check_shapes(first: Any, second: Any) -> None:
     if first != second:
-        raise UsageError(f"Cannot add sparse tensors of shapes {first} and {second}.")
+        raise UsageError(f"Cannot add shapes {first} and {second}. Reshape one of them.")
 
 
 def sparse_dense_matmul(

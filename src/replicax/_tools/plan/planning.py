@@ -84,8 +84,8 @@ def plan(
 def _pairs(topologies: Sequence[str], strategies: Sequence[str]) -> list[tuple[Target, str, Any]]:
     if not topologies or not strategies:
         raise UsageError(
-            f"A plan needs at least one topology and one strategy, got {len(topologies)} and "
-            f'{len(strategies)}. Pass for example topologies=["v5e:2x4"].'
+            f"Nothing to plan: got {len(topologies)} topologies and {len(strategies)} strategies. "
+            'Pass at least one of each, such as topologies=["v5e:2x4"].'
         )
     return [
         (one, name, strategy_for(name, one))

@@ -197,8 +197,8 @@ def rows_of(batch: Any) -> int:
     rows: Sequence[int] = sorted({leaf.shape[0] for leaf in jax.tree.leaves(batch) if leaf.shape})
     if len(rows) != 1:
         raise UsageError(
-            "All arrays of a batch must have the same number of rows, got "
-            f"{', '.join(map(str, rows)) or 'no array with rows'}."
+            f"The arrays of the batch have {' and '.join(map(str, rows)) or 'no'} rows. Pass "
+            "arrays with one number of rows, at least one of them with a batch axis."
         )
     return rows[0]
 

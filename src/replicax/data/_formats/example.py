@@ -322,8 +322,8 @@ def message_of(kind: str, serialized: Any, index: int) -> Any:
         ) from error
     except TypeError as error:
         raise UsageError(
-            f"A serialized example is bytes, not {type(serialized).__name__}. Use "
-            "`parse_single_example` for one record, `parse_example` for a list of them."
+            f"Cannot parse a {type(serialized).__name__} as a serialized example: it must be "
+            "bytes. Use `parse_single_example` for one record, `parse_example` for a list of them."
         ) from error
 
 

@@ -114,8 +114,8 @@ class TFRecordWriter:
         """
         if not isinstance(record, bytes | bytearray | memoryview):
             raise UsageError(
-                f"A record is bytes, not {type(record).__name__}. Use `make_example`, or encode "
-                "the text."
+                f"Cannot write a {type(record).__name__} as a record: it must be bytes. Use "
+                "`make_example`, or encode the text."
             )
         self._check_open()
         record = bytes(record)

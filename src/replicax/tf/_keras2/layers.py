@@ -102,7 +102,10 @@ def _with_first_weights(
     A model takes no notice of what it is given by position, as in Keras 2.
     """
     if args and type(self) is keras.Model:
-        raise UsageError("A model takes `inputs` and `outputs` by position; name the rest.")
+        raise UsageError(
+            f"`Model` got {len(args)} argument(s) by position. Pass `inputs` and `outputs` by "
+            "position, and the others by name."
+        )
     if args and not isinstance(self, keras.Model):
         if not isinstance(args[0], bool):
             raise UsageError.of("trainable", "True or False", args[0])
