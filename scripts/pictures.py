@@ -1,7 +1,7 @@
-"""The pictures of the documentation, made anew by `make pictures` into docs/pictures.
+"""The pictures of the documentation, made anew by `make pictures` into docs/images.
 
 A page is photographed by a browser without a window (Chromium or Chrome, on the PATH); what a
-command prints is drawn as a terminal by rich. Git ignores what is made.
+command prints is drawn as a terminal by rich.
 
     python scripts/pictures.py              all of them
     python scripts/pictures.py compare      those whose names begin so
@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDER = ROOT / "docs" / "pictures"
+FOLDER = ROOT / "docs" / "images"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 COMPARE = "compare --workers 2 --replicas 4 --output {folder}"

@@ -47,19 +47,16 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Name the files that a page links to and the site has not; leave out pictures not made yet."""
+    """Name the files that a page links to and the site has not."""
 
     def kept(match):
-        is_picture, text, target = match.groups()
+        text, target = match.groups()
         if target.startswith("../"):
             path = f"`{target[3:]}`"
             return path if text.strip("`") in path else f"{text} ({path})"
-        is_missing = (
-            is_picture and target.startswith("pictures/") and not files.get_file_from_path(target)
-        )
-        return "" if is_missing else match[0]
+        return match[0]
 
-    return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", kept, markdown)
+    return re.sub(r"\[([^\]]*)\]\(([^)\s]+)\)", kept, markdown)
 
 
 def filled(nav, pages: list[str]):

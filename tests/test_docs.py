@@ -13,7 +13,6 @@ A comment behind a `print` is its output, and is compared.
 from __future__ import annotations
 
 import re
-import runpy
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -32,9 +31,6 @@ PICTURE = str(Path(tempfile.gettempdir()) / "replicax-example.png")
 
 # Whose processes draw, or load scikit-learn's digits.
 DRAWS = ("tools.md",)
-
-# What `make pictures` makes, by the names of the files.
-PICTURES = runpy.run_path(str(ROOT / "scripts" / "pictures.py"))["PICTURES"]
 
 # Small settings; an example without an entry fails, so that no new one goes untested.
 EXAMPLE_ARGUMENTS = {
@@ -194,9 +190,6 @@ def test_links_lead_somewhere(page):
     for link in links(page):
         target, _, anchor = link.partition("#")
         file = (page.parent / target).resolve() if target else page
-        if file.parent == ROOT / "docs" / "pictures":  # made by `make pictures`
-            assert file.name in PICTURES, f"{page.name} shows {link}, which nothing makes"
-            continue
         assert file.exists(), f"{page.name} links to {link}, which does not exist"
         assert file.is_relative_to(ROOT)
         if anchor:

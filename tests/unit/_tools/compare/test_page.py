@@ -234,7 +234,7 @@ addEventListener("load", () => {
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("width", [1200, 500])
+@pytest.mark.parametrize("width", [1200, 500, 390])
 def test_a_browser_shows_all_of_it(tmp_path, text, browse, width):
     page, picture = tmp_path / "report.html", tmp_path / "page.png"
     page.write_text(text.replace("</body>", f"{LOOK}</body>"), encoding="utf-8")
