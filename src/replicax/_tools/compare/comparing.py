@@ -73,6 +73,8 @@ def compare(settings: Settings | None = None, *, listener: Listener | None = Non
     with exact_products():
         task = _prepare(settings, devices, listener)
         measured, round_ = _measure_all(task, devices, listener)
+    # Processes that were started are not told from others.
+    busy = 0.0 if settings.workers else others.cores()
     of = {training.name: (training, seconds) for training, seconds in measured}
     data, model = task.data, new_model(settings, task.data)
     paths = [weight.path for weight in model.weights]
@@ -90,7 +92,7 @@ def compare(settings: Settings | None = None, *, listener: Listener | None = Non
         test_examples=len(data.test_inputs),
         examples_per_round=round_.examples,
         seconds=time.perf_counter() - began,
-        busy_cores=others.cores(),
+        busy_cores=busy,
     )
 
 
