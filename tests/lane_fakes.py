@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from types import SimpleNamespace
 
@@ -76,13 +75,6 @@ class FakeStrategy:
 
     def __init__(self, **options):
         self.coordination = FakeCoordination(**options)
-        self.depth = 0
-
-    @contextlib.contextmanager
-    def scope(self):
-        self.depth += 1
-        yield self
-        self.depth -= 1
 
 
 def lane_threads():

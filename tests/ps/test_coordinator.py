@@ -82,6 +82,19 @@ def test_results_keep_their_structure(coordinator):  # 104
     assert coordinator.fetch({"two": value, "kept": 7})["kept"] == 7
 
 
+def test_a_function_is_traced_in_the_scope(strategy, coordinator):
+    found = []
+
+    @rx.function
+    def one():
+        found.append(rx.distribute.get_strategy())
+        return jnp.ones(())
+
+    assert float(coordinator.schedule(one).fetch()) == 1.0
+    assert found and all(each is strategy for each in found)
+    assert not rx.distribute.has_strategy()
+
+
 def test_arguments_by_name_and_default(coordinator):
     @rx.function
     def weighted(x, *, by=2):

@@ -62,11 +62,11 @@ def test_another_strategy_is_refused():
         ClusterCoordinator(object())
 
 
-def test_functions_are_traced_in_the_scope_with_their_arguments(strategy, coordinator):
+def test_functions_become_tasks_with_their_arguments(strategy, coordinator):
     traced = []
 
     def task(fn, args, kwargs):
-        traced.append((args, kwargs, strategy.depth))
+        traced.append((args, kwargs))
         return lambda lane: fn(*args, **kwargs)
 
     strategy.coordination.task = task
@@ -74,8 +74,7 @@ def test_functions_are_traced_in_the_scope_with_their_arguments(strategy, coordi
     assert isinstance(value, RemoteValue)
     assert value.fetch() == 3
     assert coordinator.schedule(lambda: 4).fetch() == 4
-    assert traced == [((1,), {"y": 2}, 1), ((), {}, 1)]
-    assert strategy.depth == 0
+    assert traced == [((1,), {"y": 2}), ((), {})]
 
 
 def test_what_cannot_be_traced_is_not_scheduled(strategy, coordinator):
