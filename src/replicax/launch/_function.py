@@ -200,11 +200,7 @@ def run(
     """
     counts = [("max_restarts", max_restarts, 0), ("num_workers", num_workers, 1), ("ps", ps, 1)]
     counts += [("devices_per_worker", devices_per_worker, 1), ("min_workers", min_workers, 1)]
-    for name, value, least in counts:
-        if value is not None and value < least:
-            raise UsageError.of(name, f"at least {least}", value)
-    if timeout is not None and timeout <= 0:
-        raise UsageError.of("timeout", "positive, or None for no limit", timeout)
+    _check_ranges(counts, timeout)
     is_script = not callable(fn_or_script) and not is_name(str(fn_or_script))
     num_results = 1 if ps else num_workers
     with ExitStack() as opened:
@@ -238,6 +234,15 @@ def run(
         _raise_for(outcome, timeout)
         results = [content(number) for number in numbers[1:]]
         return [pickle.loads(result) if result else None for result in results]
+
+
+def _check_ranges(counts: Sequence[tuple[str, int | None, int]], timeout: float | None) -> None:
+    """Refuse counts below their least value, and a time that is over at once."""
+    for name, value, least in counts:
+        if value is not None and value < least:
+            raise UsageError.of(name, f"at least {least}", value)
+    if timeout is not None and timeout <= 0:
+        raise UsageError.of("timeout", "positive, or None for no limit", timeout)
 
 
 def _raise_for(outcome: Outcome, timeout: float | None) -> None:

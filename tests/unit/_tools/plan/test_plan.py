@@ -273,7 +273,7 @@ def test_uneven_batches_are_planned_as_fit_places_them():
 
 def test_rows_of_a_batch():
     assert rows_of((np.zeros((4, 2)), np.zeros(4))) == 4
-    with pytest.raises(rx.errors.UsageError, match="same number of rows"):
+    with pytest.raises(rx.errors.UsageError, match="3 and 4 rows"):
         rows_of((np.zeros((4, 2)), np.zeros(3)))
 
 
