@@ -24,6 +24,8 @@ MAY_TOUCH_PRIVATE = {SRC / "_keras" / "_compat.py"}
 WIDE = {"launch": 26, "tf": 58}
 # All of it in one file: a list of small functions, and a table of names.
 LONG_BY_DESIGN = {SRC / "_keras" / "_compat.py", SRC / "tf" / "_names.py"}
+# Its 17 arguments, as many as `replicax run` has options, take 75 lines to declare and describe.
+LONG_DOCSTRINGS = {(SRC / "launch" / "_function.py", "run")}
 NAMEDTUPLE_METHODS = {"_asdict", "_fields", "_make", "_replace"}
 MAY_READ_ENVIRON = {"cluster_resolver", "launch", "_core/env.py", "testing", "report"}
 # What `tf.distribute.TPUStrategy` has beside what all strategies have.
@@ -68,11 +70,12 @@ def is_dunder(name):
     return name.startswith("__") and name.endswith("__")
 
 
-def length(function):
-    """Return the lines of its code; a docstring is as long as its arguments need."""
-    first = function.body[0]
-    words = first.end_lineno - first.lineno + 1 if ast.get_docstring(function) is not None else 0
-    return function.end_lineno - function.lineno + 1 - words
+def length(path, function):
+    lines = function.end_lineno - function.lineno + 1
+    if (path, function.name) in LONG_DOCSTRINGS:
+        words = function.body[0]
+        lines -= words.end_lineno - words.lineno + 1
+    return lines
 
 
 def names_of_bases(kind):
@@ -84,9 +87,9 @@ def names_of_bases(kind):
 def test_no_function_is_long():
     report(
         [
-            f"{where(path, function)}: {function.name} has {length(function)} lines"
+            f"{where(path, function)}: {function.name} has {length(path, function)} lines"
             for path, function in nodes(Function)
-            if length(function) > LINES_PER_FUNCTION
+            if length(path, function) > LINES_PER_FUNCTION
         ]
     )
 

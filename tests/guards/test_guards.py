@@ -32,8 +32,7 @@ def test_a_steady_step_passes_through_few_files(kind):
 def test_a_steady_closure_passes_through_few_files():
     files = measured.files_of_a_closure()
     assert {"coordinator/_coordinator.py", "_ps/worker.py", "_ps/server/server.py"} <= {*files}
-    name = "files in a closure"
-    assert len(files) <= FIGURES.get(name, measured.GOALS[name]), files
+    assert len(files) <= FIGURES["files in a closure"], files
 
 
 def test_a_strategy_replaces_few_attributes_of_other_libraries():

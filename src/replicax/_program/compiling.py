@@ -108,9 +108,8 @@ def compile_for(program: Any, *args: Any) -> None:
 class _Tuned:
     """A program with options and rules; inside another it is one without.
 
-    There JAX refuses options, and a gradient may be taken, which our rules do not have. Once the
-    program has been called, it may be called past this. `by_jax`: JAX divides it over devices, and
-    convolutions in it.
+    There JAX refuses options, and a gradient may be taken, which our rules do not have. `by_jax`:
+    JAX divides it over devices, and convolutions in it.
     """
 
     def __init__(self, program: Any, inner: Any, *, by_jax: bool = False) -> None:
@@ -127,3 +126,8 @@ class _Tuned:
         self._is_new = False
         with found_again(self.program.trace(*args).jaxpr):
             return self.program(*args)
+
+
+def steady(program: Any) -> Any:
+    """The quickest way to call what `compiled` made, once it is compiled and nothing traces it."""
+    return program.program if isinstance(program, _Tuned) else program

@@ -38,6 +38,7 @@ from replicax._core.tracing import around, is_staged, is_transformed, outside_of
 from replicax._core.values import Mirrored, PerReplica, is_distributed
 from replicax._keras import _compat
 from replicax._program.capture import ARRAYS, Static
+from replicax._program.compiling import steady
 from replicax._program.explain import (
     blame,
     memory_needs,
@@ -285,7 +286,7 @@ class Program:
         # What calls a program that calls Python, which may raise.
         calls = () if state.calls is None else (state.calls.carry_out,)
         self._around = (together, *calls) if calls and is_common else calls
-        self._steady = getattr(compiled, "program", compiled)
+        self._steady = steady(compiled)
         self._is_new = True
 
     def __call__(self, doing: str, arrays: Any) -> Any:

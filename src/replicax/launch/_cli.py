@@ -76,9 +76,9 @@ def _child(command: str, request: Mapping[str, Any]) -> int:
 
 def _run(request: dict[str, Any], typed: Sequence[str]) -> int:
     """Run the program; help does not need what is imported here."""
-    from replicax.launch._run import Request, run_command
+    from replicax.launch._run import run_command
 
-    return run_command(Request(**request), typed, os.environ)
+    return run_command(request, typed, os.environ)
 
 
 def _write(command: str, request: dict[str, Any]) -> int:

@@ -220,7 +220,7 @@ def run(
             gpus_per_worker=gpus_per_worker,
             min_workers=min_workers,
             pack=pack,
-            env=[f"{name}={value}" for name, value in (env or {}).items()],
+            env=env or {},
             max_restarts=max_restarts,
             grace=grace,
             log_dir=None if log_dir is None else str(log_dir),

@@ -10,10 +10,10 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from replicax._core.env import (
     RX_CLUSTER_SECRET,
@@ -70,7 +70,7 @@ class Request:
     gpus_per_worker: float | None = None
     min_workers: int | None = None
     pack: bool = False
-    env: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
     max_restarts: int | None = None
     grace: float | None = None
     prefix: bool = True
@@ -98,13 +98,15 @@ class Request:
 Planner: TypeAlias = "Callable[[int], AbstractContextManager[Sequence[ProcessPlan]]]"
 
 
-def run_command(request: Request, typed: Sequence[str], environ: Mapping[str, str]) -> int:
+def run_command(options: dict[str, Any], typed: Sequence[str], environ: Mapping[str, str]) -> int:
     """Do what was asked for and return the exit code; `typed` is for a hint."""
     sys.stdout.flush()
     sink, signals = Terminal(environ), Signals()
     try:
+        env = dict(parse_variable(text, environ) for text in options["env"])
+        asked: dict[str, Any] = {**options, "env": env}
         with signals.noted():
-            outcome = run_request(request, environ, sink, signals, typed=typed)
+            outcome = run_request(Request(**asked), environ, sink, signals, typed=typed)
     except ReplicaxError as error:
         print(f"replicax run: error: {error}", file=sys.stderr)
         return _BAD_ARGUMENT
@@ -121,9 +123,7 @@ def run_request(
 ) -> Outcome:
     """Run the program in the cluster that was asked for, to its end."""
     request.program.check("run")
-    extra = dict(parse_variable(text, environ) for text in request.env)
-    if request.metrics:  # workers of this machine get a file instead
-        extra[RX_METRICS_FILE] = TO_STDERR
+    extra = {**request.env, **({RX_METRICS_FILE: TO_STDERR} if request.metrics else {})}
     surroundings = Surroundings(
         environ, request.devices_per_worker, cores=os.cpu_count() or 1, extra=extra
     )

@@ -160,5 +160,5 @@ def test_overrides():
 
 
 def test_a_union_of_nothing():
-    with pytest.raises(errors.ClusterSpecError, match="UnionResolver"):
+    with pytest.raises(errors.ClusterSpecError, match="Pass one or more"):
         UnionResolver()

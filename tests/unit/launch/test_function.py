@@ -115,7 +115,7 @@ def test_with_parameter_servers_the_chief_returns_and_others_are_revived():
         return "is not asked for"
 
     with tempfile.TemporaryDirectory() as folder:
-        assert rx.launch.run(who, 2, args=(folder,), ps=1) == ["chief"]
+        assert rx.launch.run(who, 2, args=(folder,), ps=1, timeout=100) == ["chief"]
 
 
 def test_what_workers_print_is_in_files_too(tmp_path):
@@ -124,6 +124,10 @@ def test_what_workers_print_is_in_files_too(tmp_path):
         "worker-0.log": "word\n",
         "worker-1.log": "word\n",
     }
+
+
+def test_variables_have_any_name():
+    assert rx.launch.run("os:getenv", 1, args=["a.b"], env={"a.b": "c=d"}) == ["c=d"]
 
 
 def test_a_worker_that_ends_before_it_returns_gives_none():

@@ -361,6 +361,19 @@ def test_help_loads_nothing_that_it_does_not_need():
     assert run_python(program) == "['json', 'subprocess']\n"
 
 
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_help_is_there_at_once(command):
+    def seconds_of_cpu():  # because test machines are not idle: 0.1 s
+        quiet = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+        arguments = [*REPLICAX, command, "--help"]
+        child = os.posix_spawn(sys.executable, arguments, os.environ, file_actions=quiet)
+        _, status, usage = os.wait4(child, 0)
+        assert status == 0
+        return usage.ru_utime
+
+    assert min(seconds_of_cpu() for _ in range(3)) < 1.0
+
+
 def test_help_of_every_command_loads_nothing_slow():
     program = """
         import contextlib, io, re, sys
