@@ -62,7 +62,10 @@ def gpu() -> str:
     if not shutil.which("nvidia-smi"):
         return ""
     query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
-    done = subprocess.run(query, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=20)
+    except subprocess.TimeoutExpired:  # as where the driver hangs
+        return ""
     return "; ".join(done.stdout.splitlines()) if done.returncode == 0 else ""
 
 

@@ -205,9 +205,17 @@ _FLOAT32 = (
 )
 
 
+# Inputs that differ by 1e-5 change the losses of two epochs by up to 4 %: the last batches are
+# normalized over 64 values.
+_OF_SIXTEEN_BITS = {"resnet50": 5e-2}
+
+
 def _in_sixteen_bits(workload: Workload) -> Workload:
     return dataclasses.replace(
-        workload, name=f"{workload.name}16", precision="mixed_bfloat16", tolerance=2e-2
+        workload,
+        name=f"{workload.name}16",
+        precision="mixed_bfloat16",
+        tolerance=_OF_SIXTEEN_BITS.get(workload.name, 2e-2),
     )
 
 
