@@ -33,7 +33,7 @@ from replicax._cpu.tables import (
     is_for_kernel,
     sums_where_first,
 )
-from replicax._program.jaxpr import Values, bind, equations, named, shard_map
+from replicax._program.jaxpr import Values, bind, equations, shard_map
 from replicax._program.rows import is_look_up, pays_to_gather
 
 _SCALED = {"mul": operator.mul, "div": operator.truediv}
@@ -101,8 +101,7 @@ class Columns:
 
     def made(self) -> Any:
         if not self.results:
-            with named(self.equation):
-                self.results.extend(bind(self.equation, [self.whole]))
+            self.results.extend(bind(self.equation, [self.whole]))
         return self.results[self.number]
 
 
@@ -218,9 +217,7 @@ class _Evaluation:
             numbers = [number(atom) for atom in equation.invars]
             results = self._rows(equation, operands, numbers)
             if results is None:
-                whole = [self._dense(value) for value in operands]
-                with named(equation):
-                    results = bind(equation, whole)
+                results = bind(equation, [self._dense(value) for value in operands])
             if equation.primitive is lax.broadcast_in_dim_p and numbers[0] is not None:
                 spread[equation.outvars[0]] = numbers[0]
             known.write(equation, results)
