@@ -24,8 +24,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from replicax._core.packing import summing_in_packs
 from replicax._core.topology import AXIS
-from replicax._cpu.products import turned
-from replicax._cpu.tuning import is_on
+from replicax._cpu.products import turned_on
 from replicax._program.capture import Captured, abstract
 from replicax._program.jaxpr import Operation, Values, bind, flatten, shard_map
 from replicax._program.rows import Axis, axes_of_results, summed_axes
@@ -43,7 +42,7 @@ def with_sums_together(
         closed, shapes = jax.make_jaxpr(step, return_shape=True)(state, batch)
         if closed.effects:  # they have an order
             return step(state, batch)
-        closed = turned(closed) if is_on("products") else closed
+        closed = turned_on("cpu", closed)
         known = _Known(mesh, add_up)
         keys = known.take(jax.tree.leaves(state))
         keys += [known.take([leaf], 0 if leaf.ndim else None)[0] for leaf in jax.tree.leaves(batch)]

@@ -45,16 +45,19 @@ def has_tables(jaxpr: Any) -> bool:
     return any(equation.primitive is lax.scatter_add_p for equation in equations(jaxpr))
 
 
-def evaluate_by_rows(closed: Any, *args: Any, platform: str, replicas: int = 1) -> list[Any]:
+def evaluate_by_rows(
+    closed: Any, *args: Any, platform: str, replicas: int = 1, mesh: Mesh | None = None
+) -> list[Any]:
     """Run a closed jaxpr on arrays or tracers, with the gradients of tables as rows.
 
-    Sums are taken over so many `replicas`, if all have programs of the same shapes. Products are
-    turned before, where that pays on the platform.
+    Sums are taken over so many `replicas`, if all have programs of the same shapes; in the global
+    view the replicas of a `mesh` divide the rows. Products are turned before, where that pays on
+    the platform.
     """
     closed = turned_on(platform, closed)
     if not has_tables(closed.jaxpr):
         return jax.extend.core.jaxpr_as_fun(closed)(*args)
-    return _Evaluation(replicas, platform).outputs(closed, args)
+    return _Evaluation(replicas, platform, mesh).outputs(closed, args)
 
 
 def with_rows(step: Callable[..., Any], mesh: Mesh | None, *, platform: str) -> Callable[..., Any]:
@@ -63,14 +66,11 @@ def with_rows(step: Callable[..., Any], mesh: Mesh | None, *, platform: str) -> 
     The replicas of a mesh divide the rows; None stands for one replica.
     """
 
+    how = {"platform": platform, "replicas": 1 if mesh is None else mesh.shape[AXIS], "mesh": mesh}
+
     def stepped(*args: Any) -> Any:
         closed, shapes = jax.make_jaxpr(step, return_shape=True)(*args)
-        closed, leaves = turned_on(platform, closed), jax.tree.leaves(args)
-        if closed.effects or not has_tables(closed.jaxpr):
-            found = jax.extend.core.jaxpr_as_fun(closed)(*leaves)
-        else:
-            replicas = 1 if mesh is None else mesh.shape[AXIS]
-            found = _Evaluation(replicas, platform, mesh).outputs(closed, leaves)
+        found = evaluate_by_rows(closed, *jax.tree.leaves(args), **how)
         return jax.tree.unflatten(jax.tree.structure(shapes), found)
 
     return stepped
