@@ -99,22 +99,9 @@ def sum_in_packs(leaves: list[Any], bytes_per_pack: int = 0, largest: int = 0) -
 
 def summing_in_packs(equation: Any) -> Callable[[list[Any]], list[Any]] | None:
     """What sums other arrays alike, if an operation is the call of `sum_in_packs`; else None."""
-    sizes = _sizes_of(equation)
-    return _summing(*sizes) if sizes else None
-
-
-def pack_size_of(equation: Any) -> int | None:
-    """`bytes_per_pack`, if an operation is the call of `sum_in_packs` for arrays of any size."""
-    bytes_per_pack, largest = _sizes_of(equation) or (None, 0)
-    return None if largest else bytes_per_pack
-
-
-def _sizes_of(equation: Any) -> tuple[int, int] | None:
     name = str(equation.params.get("name", ""))
-    if not name.startswith(_SUM):
-        return None
-    bytes_per_pack, largest = map(int, name.removeprefix(_SUM).split("_"))
-    return bytes_per_pack, largest
+    sizes = name.removeprefix(_SUM).split("_")
+    return _summing(*map(int, sizes)) if name.startswith(_SUM) else None
 
 
 @functools.lru_cache(maxsize=64)

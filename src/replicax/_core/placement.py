@@ -33,7 +33,7 @@ def place(value: Any, layout: Sharding) -> Any:
     if isinstance(value, jax.Array):
         if value.sharding.is_equivalent_to(layout, value.ndim):
             return value
-        if not value.is_fully_addressable and not value.is_fully_replicated:
+        if is_divided(value):
             return jax.jit(lambda array: array, out_shardings=layout)(value)
         if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
             data = place(jax.random.key_data(value), layout)
@@ -250,6 +250,11 @@ def is_spread(value: Any) -> bool:
     """Whether an array lives on devices of several processes."""
     concrete = isinstance(value, jax.Array) and not isinstance(value, Tracer)
     return concrete and not value.is_fully_addressable
+
+
+def is_divided(value: Any) -> bool:
+    """Whether a value is an array that no process has whole."""
+    return is_spread(value) and not value.is_fully_replicated
 
 
 def is_here(value: Any, replica: int) -> bool:

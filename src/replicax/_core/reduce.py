@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, final
 
 import jax
@@ -48,6 +49,7 @@ class Combine(Protocol):
     def __call__(self, op: ReduceOp, leaves: list[Any], group: SyncGroup) -> list[Any]: ...
 
 
+@dataclass
 class GatherLog:
     """The sizes that `all_gather` meets on each replica, when replicas hold uneven shapes.
 
@@ -55,12 +57,9 @@ class GatherLog:
     `known[k][r]` is the size that call k meets on replica r, as found by the trace before.
     """
 
-    def __init__(
-        self, known: Sequence[tuple[int, ...]] = (), rows: tuple[int, int] = (0, 0)
-    ) -> None:
-        self.known = known
-        self.rows = rows  # of this replica and of the whole batch
-        self.seen: list[int] = []
+    known: Sequence[tuple[int, ...]]
+    rows: tuple[int, int]  # of this replica and of the whole batch
+    seen: list[int] = field(default_factory=list)
 
     def sizes(self, own: int, replicas: int) -> tuple[int, ...]:
         """The sizes on all replicas for the next call, `own` everywhere if not known yet."""

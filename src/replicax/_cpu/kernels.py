@@ -19,7 +19,7 @@ ATTENTION, ATTENTION_GRADIENT = "rx_attention", "rx_attention_gradient"
 CONVOLUTION = "rx_convolution"
 ROW_PRODUCTS = "rx_row_products"
 LOOK_UP, ADD_ROWS = "rx_look_up", "rx_add_rows"
-ADD_SUMS_OF_ROWS, FIRST_ROWS = "rx_add_sums_of_rows", "rx_first_rows"
+ADD_SUMS, FIRST_ROWS = "rx_add_sums", "rx_first_rows"
 TARGETS = (
     ADAM,
     ATTENTION,
@@ -28,7 +28,7 @@ TARGETS = (
     ROW_PRODUCTS,
     LOOK_UP,
     ADD_ROWS,
-    ADD_SUMS_OF_ROWS,
+    ADD_SUMS,
     FIRST_ROWS,
 )
 

@@ -22,7 +22,7 @@ from jax import lax
 from jax.lax import GatherScatterMode as _Mode
 
 from replicax._cpu import kernels, lowering
-from replicax._cpu.kernels import ADD_ROWS, ADD_SUMS_OF_ROWS, FIRST_ROWS, LOOK_UP
+from replicax._cpu.kernels import ADD_ROWS, ADD_SUMS, FIRST_ROWS, LOOK_UP
 from replicax._cpu.lowering import is_on_one_device, operation, varying_alike
 from replicax._cpu.tuning import is_on
 
@@ -33,7 +33,7 @@ _LEAST = 4096
 
 _LOOK_UP = jax.ffi.ffi_lowering(LOOK_UP)
 _ADD = jax.ffi.ffi_lowering(ADD_ROWS, operand_output_aliases={0: 0})
-_ADD_SUMS = jax.ffi.ffi_lowering(ADD_SUMS_OF_ROWS, operand_output_aliases={0: 0})
+_ADD_SUMS = jax.ffi.ffi_lowering(ADD_SUMS, operand_output_aliases={0: 0})
 _FIRST_ROWS = jax.ffi.ffi_lowering(FIRST_ROWS)
 
 
@@ -185,42 +185,31 @@ def sums_where_first(rows: Any, firsts: Firsts) -> Any:
     return jnp.zeros_like(by_index).at[firsts.places].add(by_index, mode="drop").reshape(rows.shape)
 
 
-def add_sums(
-    table: Any, indices: Any, rows: Any, factor: Any, *, column: int, subtracts: bool
-) -> Any:
-    """Add sums of rows, times `factor`, to a `float32` table, or subtract them.
-
-    Indices outside the table are left out. The table's rows start at `column` of `rows`, which may
-    hold rows of other tables beside them.
-    """
-    operands = varying_alike(table, indices, rows, jnp.asarray(factor, table.dtype))
-    return _ADDED.bind(*operands, column=column, subtracts=subtracts)
+def add_sums(table: Any, indices: Any, rows: Any, *, subtracts: bool) -> Any:
+    """Add sums of rows to a `float32` table, or subtract them, but for indices outside it."""
+    return _ADDED.bind(*varying_alike(table, indices, rows), subtracts=subtracts)
 
 
-def _add_sums(
-    table: Any, indices: Any, rows: Any, factor: Any, *, column: int, subtracts: bool
-) -> Any:
-    if rows.shape[indices.ndim - 1 :] != table.shape[1:]:
-        rows = lax.slice_in_dim(rows, column, column + table.shape[1], axis=rows.ndim - 1)
+def _add_sums(table: Any, indices: Any, rows: Any, *, subtracts: bool) -> Any:
     firsts = Firsts(indices, len(table))
     find_firsts([firsts])
-    sums = sums_where_first(rows * factor, firsts)
+    sums = sums_where_first(rows, firsts)
     at = table.at[indices[..., 0]]
     return at.add(-sums if subtracts else sums, mode="drop", wrap_negative_indices=False)
 
 
-def _choose_adding_sums(ctx: Any, *, column: int, subtracts: bool) -> Callable[..., Any] | None:
+def _choose_adding_sums(ctx: Any, *, subtracts: bool) -> Callable[..., Any] | None:
     """The kernel, unless JAX divides arrays over devices."""
     if not is_on_one_device(ctx.module_context):
         return None
-    numbers = np.array((subtracts, column), np.int64)
+    numbers = np.array((subtracts,), np.int64)
     return lambda ctx, *operands, **_: _ADD_SUMS(ctx, *operands, numbers=numbers)
 
 
 _ADDED = operation(
-    "add_sums_of_rows",
+    "add_sums",
     _add_sums,
     lambda table, *_, **__: table,
     _choose_adding_sums,
-    kernels=[ADD_SUMS_OF_ROWS],
+    kernels=[ADD_SUMS],
 )

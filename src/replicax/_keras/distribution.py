@@ -23,7 +23,7 @@ from jax.core import Tracer
 from replicax._control import current
 from replicax._core.digests import uncounted
 from replicax._core.errors import MixedStrategies, UsageError, WorkersDiffer
-from replicax._core.placement import is_spread, place, to_host
+from replicax._core.placement import is_divided, place, to_host
 from replicax._core.store import Store, VariableSpec
 from replicax._core.topology import AXIS, device_name
 from replicax._keras import _compat
@@ -130,7 +130,7 @@ def chief_value(value: Any, layout: Any, path: str) -> Any:
     """
     if layout.is_fully_addressable or isinstance(value, Tracer):
         return value
-    if is_spread(value) and not value.is_fully_replicated:
+    if is_divided(value):
         return value  # each process has rows of its own
     host = to_host(value)
     kind = f"{uncounted(path)} {host.dtype}{list(host.shape)}".encode()

@@ -13,6 +13,7 @@ same results of collectives.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import replace
@@ -33,7 +34,7 @@ from replicax._keras import _compat
 from replicax._program.aggregation import Settlement, analyse, settled
 from replicax._program.capture import Captured, Static, abstract, capture
 from replicax._program.feeding import Refusal
-from replicax._program.jaxpr import Values, bind, called
+from replicax._program.jaxpr import Values, bind, called, flatten
 from replicax._program.replication import has_collective, is_collective, mentions_replica
 
 MAX_GATHER_ROUNDS = 8
@@ -298,28 +299,17 @@ def same_outputs(closed_jaxprs: Sequence[Any]) -> list[bool]:
 
 def fingerprints(closed: Any) -> list[int]:
     """A number per output of a closed jaxpr, equal for outputs made in the same way."""
-    jaxpr = closed.jaxpr
-    known: dict[Any, int] = {var: hash(("input", i)) for i, var in enumerate(jaxpr.invars)}
-    for var, value in zip(jaxpr.constvars, closed.consts, strict=True):
-        known[var] = hash(("constant", _constant_key(value)))
-    collectives = 0
+    collectives = itertools.count()
 
-    def of(atom: Any) -> int:
-        if isinstance(atom, jax.extend.core.Literal):
-            return hash(("literal", str(atom.aval), str(atom.val)))
-        return known[atom]
-
-    for equation in jaxpr.eqns:
-        made: Hashable
+    def note(equation: Any, operands: Sequence[int]) -> list[int]:
+        params = _ADDRESS.sub("", str(equation.params))
+        made: Hashable = (equation.primitive.name, params, *operands)
         if is_collective(equation):
-            collectives += 1
-            made = ("collective", collectives)
-        else:
-            params = _ADDRESS.sub("", str(equation.params))
-            made = (equation.primitive.name, params, *(of(atom) for atom in equation.invars))
-        for position, var in enumerate(equation.outvars):
-            known[var] = hash((made, position))
-    return [of(atom) for atom in jaxpr.outvars]
+            made = ("collective", next(collectives))
+        return [hash((made, position)) for position in range(len(equation.outvars))]
+
+    inputs = [hash(("input", i)) for i in range(len(closed.jaxpr.invars))]
+    return flatten(closed, inputs, lambda value: hash(_constant_key(value)), note, remat=True)
 
 
 def _constant_key(value: Any) -> Hashable:

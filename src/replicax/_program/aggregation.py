@@ -75,7 +75,7 @@ def analyse(
     rows = [_compat.has_rows_of_replicas(variable) for variable in captured.variables]
     labels = [frozenset({i, VARIES} if own else {i}) for i, own in enumerate(rows)]
     labels += [frozenset({VARIES}) if share else NOTHING for share in shares]
-    found = dependence(captured.jaxpr.jaxpr, labels)
+    found = dependence(captured.jaxpr, labels)
     varies = [
         VARIES in one or not alike
         for one, alike in zip(found, same or [True] * len(found), strict=True)

@@ -59,18 +59,13 @@ def program_facts(
     words = list(_words(closed))
     return {
         "variables": _digest([uncounted(path) for path, _ in variables]),
-        **variable_facts(variables),
+        **{
+            f"value of {uncounted(path)} (variable {number})": checksum(value)
+            for number, (path, value) in enumerate(variables)
+        },
         "arguments": ", ".join(_aval(leaf) for leaf in jax.tree.leaves(arguments)),
         "operations": str(len(words)),
         "program": _digest(words),
-    }
-
-
-def variable_facts(variables: Sequence[tuple[str, Any]]) -> dict[str, str]:
-    """A checksum of the value of each variable: copies of one variable must be equal."""
-    return {
-        f"value of {uncounted(path)} (variable {number})": checksum(value)
-        for number, (path, value) in enumerate(variables)
     }
 
 
@@ -92,7 +87,8 @@ def agree_on_program(
         # All workers are here: they find out together where the programs part.
         words = [*_words(closed), "the end"]
         sums = channel.exchange("operations", [zlib.crc32(word.encode()) for word in words])
-        first = _first_difference(sums)
+        columns = enumerate(itertools.zip_longest(*sums))
+        first = next((place for place, column in columns if len(set(column)) > 1), None)
         if first is not None:
             agree(what, {**facts, f"operation {first + 1}": words[min(first, len(words) - 1)]})
         raise
@@ -128,13 +124,6 @@ def together(compute: Callable[..., Any], *args: Any) -> Any:
             tuple(failed),
         )
     return results
-
-
-def _first_difference(columns: Sequence[Sequence[int]]) -> int | None:
-    for place, row in enumerate(itertools.zip_longest(*columns)):
-        if len(set(row)) > 1:
-            return place
-    return None
 
 
 def _words(program: Any) -> Iterator[str]:

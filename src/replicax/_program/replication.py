@@ -14,7 +14,7 @@ import jax.extend
 
 from replicax._core.errors import UsageError
 from replicax._core.topology import AXIS
-from replicax._program.jaxpr import called, equations
+from replicax._program.jaxpr import equations, flatten
 
 VARIES = "varies"
 
@@ -25,21 +25,13 @@ NOTHING: Labels = frozenset()
 _COMBINING = {"psum", "pmax", "pmin", "all_gather"}
 
 
-def dependence(jaxpr: Any, inputs: Sequence[Labels]) -> list[Labels]:
-    """For each output of an open jaxpr, the labels of all inputs that it was made from.
+def dependence(closed: Any, inputs: Sequence[Labels]) -> list[Labels]:
+    """For each output of a closed jaxpr, the labels of all inputs that it was made from.
 
     An input has `VARIES` if it differs per replica, and may have other labels. `VARIES` ends where
     replicas are combined, and begins where a replica asks for its number.
     """
-    known: dict[Any, Labels] = dict(zip(jaxpr.invars, inputs, strict=True))
-
-    def labels(atom: Any) -> Labels:
-        return NOTHING if isinstance(atom, jax.extend.core.Literal) else known.get(atom, NOTHING)
-
-    for equation in jaxpr.eqns:
-        results = _labels_of_results(equation, [labels(atom) for atom in equation.invars])
-        known.update(zip(equation.outvars, results, strict=True))
-    return [labels(atom) for atom in jaxpr.outvars]
+    return flatten(closed, inputs, lambda _: NOTHING, _labels_of_results, remat=True)
 
 
 def _labels_of_results(equation: Any, inputs: list[Labels]) -> list[Labels]:
@@ -52,11 +44,8 @@ def _labels_of_results(equation: Any, inputs: list[Labels]) -> list[Labels]:
         return _while_labels(params, inputs)
     if name == "cond":
         _refuse_parting(inputs[0], params["branches"], "branch")
-        branches = [dependence(branch.jaxpr, inputs[1:]) for branch in params["branches"]]
+        branches = [dependence(branch, inputs[1:]) for branch in params["branches"]]
         return [NOTHING.union(inputs[0], *column) for column in zip(*branches, strict=True)]
-    inner = called(equation, remat=True)
-    if inner is not None:
-        return dependence(inner.jaxpr, inputs)
     union = NOTHING.union(*inputs)
     if _over_replicas(equation):
         # Any other communication (a scatter, a shift) leaves each replica its own part.
@@ -71,10 +60,10 @@ def _labels_of_results(equation: Any, inputs: list[Labels]) -> list[Labels]:
 
 
 def _scan_labels(equation: Any, inputs: list[Labels]) -> list[Labels]:
-    body = equation.params["jaxpr"].jaxpr
+    body = equation.params["jaxpr"]
     # By shapes, because the parameters that count them differ between versions of JAX.
-    carries = _same_shapes(body.outvars, equation.outvars)
-    consts = _same_shapes(body.invars, equation.invars) - carries
+    carries = _same_shapes(body.jaxpr.outvars, equation.outvars)
+    consts = _same_shapes(body.jaxpr.invars, equation.invars) - carries
     fixed, slices = inputs[:consts], inputs[consts + carries :]
     carry = inputs[consts : consts + carries]
     while True:  # labels only grow, so this ends
@@ -95,9 +84,9 @@ def _while_labels(params: Any, inputs: list[Labels]) -> list[Labels]:
     tested, fixed, carry = inputs[:tests], inputs[tests : tests + consts], inputs[tests + consts :]
     while True:
         # How often the loop runs may differ: its condition marks everything it carries.
-        (condition,) = dependence(params["cond_jaxpr"].jaxpr, [*tested, *carry])
+        (condition,) = dependence(params["cond_jaxpr"], [*tested, *carry])
         _refuse_parting(condition, [params["cond_jaxpr"], params["body_jaxpr"]], "loop")
-        results = dependence(params["body_jaxpr"].jaxpr, [*fixed, *carry])
+        results = dependence(params["body_jaxpr"], [*fixed, *carry])
         grown = [a | b | condition for a, b in zip(carry, results, strict=True)]
         if grown == carry:
             return carry

@@ -139,10 +139,6 @@ _RULES = {
     "reshape": _reshaped,
     "dot_general": _multiplied,
     "conv_general_dilated": _convolved,
-    "squeeze": _without_axes,
-    **dict.fromkeys(
-        ("argmax", "argmin", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod"),
-        _without_axes,
-    ),
-    "reduce_sum": _without_axes,
+    **dict.fromkeys(("squeeze", "argmax", "argmin"), _without_axes),
+    **{f"reduce_{how}": _without_axes for how in ("and", "max", "min", "or", "prod", "sum")},
 }

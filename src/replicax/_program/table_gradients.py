@@ -33,7 +33,7 @@ from replicax._cpu.tables import (
     is_for_kernel,
     sums_where_first,
 )
-from replicax._program.jaxpr import Values, bind, equations, named, shard_map
+from replicax._program.jaxpr import Values, bind, equations, shard_map
 from replicax._program.rows import is_look_up, pays_to_gather
 
 _SCALED = {"mul": operator.mul, "div": operator.truediv}
@@ -45,16 +45,19 @@ def has_tables(jaxpr: Any) -> bool:
     return any(equation.primitive is lax.scatter_add_p for equation in equations(jaxpr))
 
 
-def evaluate_by_rows(closed: Any, *args: Any, platform: str, replicas: int = 1) -> list[Any]:
+def evaluate_by_rows(
+    closed: Any, *args: Any, platform: str, replicas: int = 1, mesh: Mesh | None = None
+) -> list[Any]:
     """Run a closed jaxpr on arrays or tracers, with the gradients of tables as rows.
 
-    Sums are taken over so many `replicas`, if all have programs of the same shapes. Products are
-    turned before, where that pays on the platform.
+    Sums are taken over so many `replicas`, if all have programs of the same shapes; in the global
+    view the replicas of a `mesh` divide the rows. Products are turned before, where that pays on
+    the platform.
     """
     closed = turned_on(platform, closed)
     if not has_tables(closed.jaxpr):
         return jax.extend.core.jaxpr_as_fun(closed)(*args)
-    return _Evaluation(replicas, platform).outputs(closed, args)
+    return _Evaluation(replicas, platform, mesh).outputs(closed, args)
 
 
 def with_rows(step: Callable[..., Any], mesh: Mesh | None, *, platform: str) -> Callable[..., Any]:
@@ -63,65 +66,14 @@ def with_rows(step: Callable[..., Any], mesh: Mesh | None, *, platform: str) -> 
     The replicas of a mesh divide the rows; None stands for one replica.
     """
 
+    how = {"platform": platform, "replicas": 1 if mesh is None else mesh.shape[AXIS], "mesh": mesh}
+
     def stepped(*args: Any) -> Any:
         closed, shapes = jax.make_jaxpr(step, return_shape=True)(*args)
-        closed, leaves = turned_on(platform, closed), jax.tree.leaves(args)
-        if closed.effects or not has_tables(closed.jaxpr):
-            found = jax.extend.core.jaxpr_as_fun(closed)(*leaves)
-        else:
-            replicas = 1 if mesh is None else mesh.shape[AXIS]
-            found = _Evaluation(replicas, platform, mesh).outputs(closed, leaves)
+        found = evaluate_by_rows(closed, *jax.tree.leaves(args), **how)
         return jax.tree.unflatten(jax.tree.structure(shapes), found)
 
     return stepped
-
-
-@dataclass
-class Columns:
-    """One result of an operation that splits an array by columns, made when it is needed.
-
-    The gradient of tables whose rows stand side by side is split so. A kernel that adds rows to a
-    table reads them where they are. All results share the list `results`, which is filled when the
-    first of them is asked for.
-    """
-
-    equation: Any
-    whole: Any
-    number: int
-    results: list[Any]
-
-    @property
-    def aval(self) -> Any:
-        return self.equation.outvars[self.number].aval
-
-    @property
-    def first(self) -> int:
-        """The column that they begin with."""
-        return sum(self.equation.params["sizes"][: self.number])
-
-    def made(self) -> Any:
-        if not self.results:
-            with named(self.equation):
-                self.results.extend(bind(self.equation, [self.whole]))
-        return self.results[self.number]
-
-
-def parted(equation: Any, operands: Sequence[Any]) -> list[Any] | None:
-    """The results of an operation that splits an array by columns; None for other operations."""
-    is_split = equation.primitive is lax.split_p
-    if not is_split or equation.params["axis"] != equation.invars[0].aval.ndim - 1:
-        return None
-    results: list[Any] = []
-    return [Columns(equation, made(operands[0]), n, results) for n in range(len(equation.outvars))]
-
-
-def made(value: Any) -> Any:
-    """A value, as an array if it is columns of one."""
-    return value.made() if isinstance(value, Columns) else value
-
-
-def shape_of(value: Any) -> Any:
-    return value.aval if isinstance(value, Columns) else jax.typeof(value)
 
 
 @dataclass
@@ -131,10 +83,9 @@ class Rows:
     scatter: Any  # the operation that makes the whole table
     zeros: Any
     indices: Any
-    updates: Any  # the rows; they may be `Columns` of an array
+    updates: Any  # the rows
     firsts: Firsts  # of the indices; shared by all sums with the same indices
     whole: Any = None  # the whole table, once it was asked for
-    factor: Any = None  # a number that the rows are yet to be multiplied with
     by_kernel: bool = False  # a kernel adds rows to tables, and each device has all rows
 
     @property
@@ -144,44 +95,24 @@ class Rows:
     @property
     def is_for_kernel(self) -> bool:
         """Whether a kernel makes the sums and adds them; it needs no first rows for that."""
-        arrays = self.zeros, self.indices, shape_of(self.updates)
+        arrays = self.zeros, self.indices, self.updates
         return self.may_repeat and self.by_kernel and is_for_kernel(*arrays)
 
     @property
     def lacks_firsts(self) -> bool:
         return self.may_repeat and self.firsts.places is None and not self.is_for_kernel
 
-    def made(self) -> Rows:
-        """The same, the rows as an array of their own, with nothing that is to be multiplied."""
-        rows = made(self.updates)
-        return replace(
-            self, updates=rows if self.factor is None else rows * self.factor, factor=None
-        )
-
     def changed(self, how: Callable[[Any], Any]) -> Rows:
-        rows = self.made()
-        return replace(rows, updates=how(rows.updates), whole=None)
-
-    def times(self, factor: Any) -> Rows:
-        """The rows times a number: the kernel that adds them does that, too."""
-        if self.factor is None and self.is_for_kernel:
-            return replace(self, factor=factor, whole=None)
-        return self.changed(lambda updates: updates * factor)
+        return replace(self, updates=how(self.updates), whole=None)
 
     def made_whole(self) -> Any:
-        return bind(self.scatter, [self.zeros, self.indices, self.made().updates])[0]
+        return bind(self.scatter, [self.zeros, self.indices, self.updates])[0]
 
     def added_to(self, table: Any, sign: Callable[[Any], Any]) -> Any:
-        if not self.is_for_kernel:
-            rows = self.made().updates
-            sums = sums_where_first(rows, self.firsts) if self.may_repeat else rows
-            return bind(self.scatter, [table, self.indices, sign(sums)])[0]
-        if isinstance(self.updates, Columns) and self.zeros.ndim == 2:
-            rows, column = self.updates.whole, self.updates.first
-        else:
-            rows, column = made(self.updates), 0
-        factor, subtracts = 1 if self.factor is None else self.factor, sign is operator.neg
-        return add_sums(table, self.indices, rows, factor, column=column, subtracts=subtracts)
+        if self.is_for_kernel:
+            return add_sums(table, self.indices, self.updates, subtracts=sign is operator.neg)
+        sums = sums_where_first(self.updates, self.firsts) if self.may_repeat else self.updates
+        return bind(self.scatter, [table, self.indices, sign(sums)])[0]
 
 
 @final
@@ -218,9 +149,7 @@ class _Evaluation:
             numbers = [number(atom) for atom in equation.invars]
             results = self._rows(equation, operands, numbers)
             if results is None:
-                whole = [self._dense(value) for value in operands]
-                with named(equation):
-                    results = bind(equation, whole)
+                results = bind(equation, [self._dense(value) for value in operands])
             if equation.primitive is lax.broadcast_in_dim_p and numbers[0] is not None:
                 spread[equation.outvars[0]] = numbers[0]
             known.write(equation, results)
@@ -237,7 +166,7 @@ class _Evaluation:
             pays = pays_to_gather(equation, 1) or self._goes_to_kernel(equation)
             return [self._noted(equation, *operands)] if is_zero and pays else None
         if not any(isinstance(operand, Rows) for operand in operands):
-            return parted(equation, operands) if self._by_kernel else None
+            return None
         if self._mesh is None and (add_up := _sum_over_replicas(equation)):
             return self._summed(operands, add_up)
         first, second = operands[0], operands[-1]
@@ -259,10 +188,8 @@ class _Evaluation:
         return alone and is_look_up(scatter) and is_for_kernel(*arrays)
 
     def _noted(self, scatter: Any, zeros: Any, indices: Any, updates: Any) -> Any:
-        indices = self._dense(indices)
+        indices, updates = self._dense(indices), self._dense(updates)
         firsts = Firsts(indices, len(zeros))
-        if not self._by_kernel:
-            updates = self._dense(updates)
         rows = Rows(scatter, zeros, indices, updates, firsts, by_kernel=self._by_kernel)
         if self._mesh is not None:
             if len(rows.updates) % self._replicas:
@@ -274,15 +201,15 @@ class _Evaluation:
     def _scaled(
         self, how: Any, operands: Sequence[Any], numbers: Sequence[Any]
     ) -> list[Any] | None:
-        (first, second), multiplies = operands, how is operator.mul
+        first, second = operands
         if isinstance(first, Rows) and numbers[1] is not None:
             rows, number = first, numbers[1]
-        elif numbers[0] is not None and multiplies:
+        elif numbers[0] is not None and how is operator.mul:
             rows, number = second, numbers[0]
         else:
             return None
         self._gather()
-        return [rows.times(number) if multiplies else rows.changed(lambda own: how(own, number))]
+        return [rows.changed(lambda own: how(own, number))]
 
     def _added(self, table: Any, rows: Rows, sign: Callable[[Any], Any]) -> list[Any] | None:
         self._gather()
@@ -295,7 +222,7 @@ class _Evaluation:
 
     def _dense(self, value: Any) -> Any:
         if not isinstance(value, Rows):
-            return made(value)
+            return value
         self._gather()
         if value.whole is None:
             value.whole = value.made_whole()
@@ -341,7 +268,7 @@ class _Evaluation:
         # Usually only the sum is added to a table: first rows of a replica's own are not needed.
         self._found = [rows for rows in self._found if rows.firsts is not value.firsts]
         firsts = Firsts(value.indices, len(value.zeros))
-        self._found.append(replace(value.made(), firsts=firsts, whole=None))
+        self._found.append(replace(value, firsts=firsts, whole=None))
         return self._found[-1]
 
     def _exchanges(self, rows: Rows) -> bool:

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from replicax._core.digests import uncounted
 from replicax._core.errors import UsageError
-from replicax._core.placement import is_spread, place, to_host
+from replicax._core.placement import is_divided, place, to_host
 from replicax._keras import _compat
 from replicax._keras.attributes import names_below
 from replicax._keras.compressed import LeftOver, left_over_by
@@ -245,11 +245,6 @@ def _boxes_of(shards: Sequence[Any], shape: tuple[int, ...]) -> list[tuple[Any, 
         rows = (begin, begin := begin + shard.shape[0])
         boxes.append(((rows, *whole_box(shape)[1:]), partial(_read, [shard]), shard.save))
     return boxes
-
-
-def is_divided(value: Any) -> bool:
-    """Whether a value is an array that no worker has whole."""
-    return is_spread(value) and not value.is_fully_replicated
 
 
 def _one(value: np.ndarray) -> list[np.ndarray]:

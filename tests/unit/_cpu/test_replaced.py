@@ -248,9 +248,9 @@ ROWS = {
         ("replicax_gather",), sgd_of_a_table, ((100, 64), ("index", ANY)), 128,
     ),
     "sums of rows": Row(
-        ("replicax_add_sums_of_rows",),
-        lambda t, i, r: add_sums(t, i[:, None], r, 2.0, column=0, subtracts=False),
-        ((100, 64), ("index", ANY), (ANY, 64)), shows="@rx_add_sums_of_rows", kinds=("float32",),
+        ("replicax_add_sums",),
+        lambda t, i, r: add_sums(t, i[:, None], r, subtracts=False),
+        ((100, 64), ("index", ANY), (ANY, 64)), shows="@rx_add_sums", kinds=("float32",),
         is_internal=True,
     ),
     "first rows": Row(

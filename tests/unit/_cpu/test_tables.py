@@ -84,10 +84,10 @@ def test_rows_are_added_one_by_one(shape, ids, mode):
 @pytest.mark.parametrize("subtracts", [False, True])
 def test_sums_of_rows_are_added(shape, ids, subtracts):
     table, ids, rows = drawn(shape, ids)
-    add = functools.partial(add_sums, column=0, subtracts=subtracts)
-    arrays = table, ids[..., None], rows, np.float32(-0.3)
-    assert is_by_kernel(add, *arrays, name=kernels.ADD_SUMS_OF_ROWS)
-    formula = functools.partial(tables._add_sums, column=0, subtracts=subtracts)
+    add = functools.partial(add_sums, subtracts=subtracts)
+    arrays = table, ids[..., None], rows
+    assert is_by_kernel(add, *arrays, name=kernels.ADD_SUMS)
+    formula = functools.partial(tables._add_sums, subtracts=subtracts)
     expected = bits(formula, *arrays, tables=False)
     jax.tree.map(np.testing.assert_array_equal, bits(add, *arrays, tables=True), expected)
 
@@ -121,8 +121,8 @@ def test_first_places_of_more_than_the_kernel_can_number(count, by_kernel):
 
 def test_without_a_program_around_it():
     table, ids, rows = drawn((30, 4), 50)
-    by_itself = functools.partial(add_sums, column=0, subtracts=True)
-    arrays = [jnp.asarray(one) for one in (table, ids[:, None], rows, np.float32(2))]
+    by_itself = functools.partial(add_sums, subtracts=True)
+    arrays = [jnp.asarray(one) for one in (table, ids[:, None], rows)]
     with jax.disable_jit():
         found = by_itself(*arrays), first_places(jnp.array([4, 9, 4]), 9)
     np.testing.assert_allclose(found[0], by_itself(*arrays), rtol=1e-6)
@@ -147,11 +147,11 @@ def for_sgd():
     return tables, ids, draw.normal(size=(40, 2)).astype("float32")
 
 
-def test_a_step_makes_no_gradient_whole_and_copies_no_rows():
+def test_a_step_makes_no_gradient_whole():
     tables, ids, scales = for_sgd()
     step = with_rows(sgd, None, platform="cpu")
     text = jax.jit(with_rules(step)).lower(tables, ids, scales).as_text()
-    assert text.count(f"@{kernels.ADD_SUMS_OF_ROWS}(") == 3
+    assert text.count(f"@{kernels.ADD_SUMS}(") == 3
     assert "scatter" not in text
     news = jax.jit(with_rules(step))(tables, ids, scales)
     for k, table in enumerate(tables):
@@ -162,7 +162,7 @@ def test_a_step_makes_no_gradient_whole_and_copies_no_rows():
         np.testing.assert_allclose(news[k], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_columns_that_are_used_otherwise_are_arrays():
+def test_columns_of_one_array_are_parted():
     def step(tables, ids, scales):
         parts = jnp.split(jnp.concatenate([tables[2], tables[2] * 2], axis=1), 2, axis=1)
         return [*sgd(tables, ids, scales), parts[1] - parts[0] * 3]
@@ -172,7 +172,7 @@ def test_columns_that_are_used_otherwise_are_arrays():
     np.testing.assert_allclose(found[3], arrays[0][2] * -1, rtol=1e-5)
 
 
-def test_two_factors_and_other_changes_of_rows():
+def test_changes_of_rows():
     table, ids, rows = drawn((30, 4), 50)
 
     def step(table, ids, rows):
@@ -195,12 +195,10 @@ def test_transformations_of_jax():
     )
 
     def added(table, rows):
-        return add_sums(table, ids[:, None], rows, 2.0, column=0, subtracts=True)
+        return add_sums(table, ids[:, None], rows, subtracts=True)
 
-    formula = functools.partial(tables._add_sums, column=0, subtracts=True)
-    expected = jax.jvp(
-        lambda t, r: formula(t, ids[:, None], r, 2.0), (table, rows), (rows[:60], rows)
-    )
+    formula = functools.partial(tables._add_sums, subtracts=True)
+    expected = jax.jvp(lambda t, r: formula(t, ids[:, None], r), (table, rows), (rows[:60], rows))
     found = jax.jit(with_rules(lambda *own: jax.jvp(added, own, (rows[:60], rows))))(table, rows)
     jax.tree.map(np.testing.assert_array_equal, found, expected)
     of_two = jax.jit(with_rules(jax.vmap(added, (0, None))))(several, rows)
@@ -231,19 +229,19 @@ def test_each_device_its_rows():
 
     def work(table, ids, rows):
         found = jnp.take(table, ids, axis=0, mode="clip")
-        sums = add_sums(table, ids[:, None], rows, 2.0, column=0, subtracts=False)
+        sums = add_sums(table, ids[:, None], rows, subtracts=False)
         return found, lax.psum(sums, "rows")
 
     on_each = jax.shard_map(
         work, mesh=mesh, in_specs=(whole, split, split), out_specs=(split, whole)
     )
     assert is_by_kernel(on_each, table, ids, rows, name=kernels.LOOK_UP)
-    assert is_by_kernel(on_each, table, ids, rows, name=kernels.ADD_SUMS_OF_ROWS)
+    assert is_by_kernel(on_each, table, ids, rows, name=kernels.ADD_SUMS)
     found, sums = jax.jit(with_rules(on_each))(table, ids, rows)
     np.testing.assert_array_equal(found, table[np.clip(ids, 0, 69)])
-    formula = functools.partial(tables._add_sums, column=0, subtracts=False)
+    formula = functools.partial(tables._add_sums, subtracts=False)
     parts = slice(512), slice(512, 1024)
-    halves = [formula(jnp.asarray(table), ids[p, None], rows[p], 2.0) for p in parts]
+    halves = [formula(jnp.asarray(table), ids[p, None], rows[p]) for p in parts]
     np.testing.assert_allclose(sums, halves[0] + halves[1], rtol=1e-6)
     divided = jax.device_put(ids, NamedSharding(mesh, split))
     assert not is_by_kernel(lambda t, i: jnp.take(t, i, axis=0), table, divided)

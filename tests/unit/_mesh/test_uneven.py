@@ -183,8 +183,21 @@ def same(fn, *rows):
         lambda x: jnp.array([1.0, 2.0]) * 2,
         lambda x: jnp.asarray(np.arange(512.0, dtype="float32")) * 2,
         lambda x: jax.jit(jnp.sin)(jnp.zeros(3)),
+        lambda x: lax.psum(sum(x[i] for i in range(len(x))), AXIS),
+        lambda x: jax.jit(lambda y: lax.psum(y, AXIS))(sum(x[i] for i in range(len(x)))),
     ],
-    ids=["constant", "collective", "after", "loop", "numpy", "jax", "large", "call"],
+    ids=[
+        "constant",
+        "collective",
+        "after",
+        "loop",
+        "numpy",
+        "jax",
+        "large",
+        "call",
+        "operations before a collective",
+        "collective in a call",
+    ],
 )
 def test_what_is_made_in_the_same_way_is_the_same(fn):
     assert same(fn) == [True]

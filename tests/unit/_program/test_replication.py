@@ -24,7 +24,7 @@ X = jnp.ones(4)
 def labels(fn, *inputs, x=X):
     """The labels of the outputs of `fn`, for inputs with these labels."""
     jaxpr = jax.make_jaxpr(fn, axis_env=[(AXIS, 2)])(*[x] * len(inputs))
-    return dependence(jaxpr.jaxpr, inputs)
+    return dependence(jaxpr, inputs)
 
 
 def varies(fn, *inputs, x=X):
@@ -140,7 +140,7 @@ def test_labels_are_those_of_everything_a_value_is_made_from():
 
 def test_a_number_on_another_axis_is_none_of_ours():
     jaxpr = jax.make_jaxpr(lambda: lax.axis_index("model"), axis_env=[("model", 2)])()
-    assert dependence(jaxpr.jaxpr, []) == [SAME]
+    assert dependence(jaxpr, []) == [SAME]
 
 
 @pytest.mark.parametrize("combine", [lax.psum, lax.pmax, lax.pmin, lax.pmean, lax.all_gather])
@@ -173,7 +173,7 @@ def test_combining_over_another_axis_combines_no_replicas():
         return lax.psum(x, "model")
 
     jaxpr = jax.make_jaxpr(fn, axis_env=[(AXIS, 2), ("model", 2)])(X)
-    assert dependence(jaxpr.jaxpr, [DIFFERS]) == [DIFFERS]
+    assert dependence(jaxpr, [DIFFERS]) == [DIFFERS]
 
 
 def equation_of(fn, *args):

@@ -22,11 +22,10 @@ typedef struct {
   Work work;
   int64_t size, width, count; /* rows of the table; numbers of a row; rows that are looked up or added */
   int clamps;                 /* an index below or behind the table stands for its first or last row */
-  float fill, factor, sign;
+  float fill, sign;
   const int32_t *indices;
   float *table, *rows;
-  const float *added; /* rows that lie so far apart */
-  int64_t distance;
+  const float *added;
   int32_t *next; /* the next row with the same index, counted from one; 0 for none */
 } Job;
 
@@ -69,19 +68,19 @@ static int add(Work *work, int64_t part) {
     int64_t row = place(job, i);
     if (row < 0 || (row & (work->parts - 1)) != part) continue;
     float *restrict to = job->table + row * job->width;
-    const float *from = job->added + i * job->distance;
+    const float *from = job->added + i * job->width;
     for (int64_t j = 0; j < job->width; j++) to[j] += from[j];
   }
   return 0;
 }
 
-/* The sums of some columns of all rows of an index, added to the table. */
-#define ADD_SUM(Numbers)                                                     \
-  do {                                                                       \
-    Numbers sum = {0};                                                       \
-    for (int64_t i = first; i; i = job->next[i - 1])                         \
-      sum += *(const Numbers *)(from + (i - 1) * job->distance) * job->factor; \
-    *(Numbers *)to += sum * job->sign;                                       \
+/* The sum of all rows of an index, added to the table. */
+#define ADD_SUM(Numbers)                                      \
+  do {                                                        \
+    Numbers sum = {0};                                        \
+    for (int64_t i = first; i; i = job->next[i - 1])          \
+      sum += *(const Numbers *)(from + (i - 1) * job->width); \
+    *(Numbers *)to += sum * job->sign;                        \
   } while (0)
 
 static void add_sum(const Job *job, int64_t first) {
@@ -122,7 +121,7 @@ static int add_sums(Work *work, int64_t part) {
   for (int64_t k = 0; k < found; k++) {
     if (k + AHEAD < found) {
       fetch(job, firsts[k + AHEAD] - 1);
-      __builtin_prefetch(job->added + (firsts[k + AHEAD] - 1) * job->distance);
+      __builtin_prefetch(job->added + (firsts[k + AHEAD] - 1) * job->width);
     }
     add_sum(job, firsts[k]);
   }
@@ -185,7 +184,7 @@ static int begin_adding(const XLA_FFI_CallFrame *frame, Job *job) {
   const XLA_FFI_Buffer *old = frame->args.args[0], *new = frame->rets.rets[0];
   if (new->data != old->data) memcpy(new->data, old->data, size_of(old) * sizeof(float));
   const XLA_FFI_Buffer *rows = frame->args.args[2];
-  job->table = new->data, job->added = rows->data, job->distance = size_of(rows) / job->count;
+  job->table = new->data, job->added = rows->data;
   return 1;
 }
 
@@ -199,9 +198,9 @@ XLA_FFI_Error *rx_add_rows(XLA_FFI_CallFrame *frame) {
   return done(frame, job, add);
 }
 
-/* Arguments: a table, indices, rows, and a factor of these. The table, to which the sum of the rows of
-   each index is added. Numbers: whether it is subtracted, and with which column the rows begin. */
-XLA_FFI_Error *rx_add_sums_of_rows(XLA_FFI_CallFrame *frame) {
+/* Arguments: a table, indices and rows. The table, to which the sum of the rows of each index is added.
+   Number: whether it is subtracted. */
+XLA_FFI_Error *rx_add_sums(XLA_FFI_CallFrame *frame) {
   if (told_version(frame)) return NULL;
   Job *job = job_for(frame);
   int32_t *next = job ? malloc(job->count * sizeof *next + 1) : NULL;
@@ -210,8 +209,7 @@ XLA_FFI_Error *rx_add_sums_of_rows(XLA_FFI_CallFrame *frame) {
     return no_memory(frame);
   }
   begin_adding(frame, job);
-  job->sign = number(frame, 0) ? -1 : 1, job->added += number(frame, 1);
-  job->next = next, job->factor = *(float *)((XLA_FFI_Buffer *)frame->args.args[3])->data;
+  job->sign = number(frame, 0) ? -1 : 1, job->next = next;
   XLA_FFI_Error *error = done(frame, job, add_sums);
   free(next);
   return error;
