@@ -18,12 +18,10 @@ ENGINE = {"_core", "_control", "_cpu", "_program", *KERAS, "data", "_input", "_m
 LAYERS = {
     "_core.errors": set(),
     "_core.env": {"_core.errors"},
-    "_core.extras": set(),
     "_core.folder": {"_core.errors"},
     "_core.seams": set(),
     "_core.events": set(),
     "_core.tracing": {"_core.errors", "_core.seams"},
-    "_core.machine.startup": {"_core", "_cpu.memory", "cluster_resolver"},
     "_net": {"_core.errors", "_core.env", "_core.interrupts"},
     "_control": {
         "_net",

@@ -17,10 +17,10 @@ from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr
 
 from replicax._core.host_calls import PYTHON_CALLS, Guarded, PythonCalls
+from replicax._core.machine.memory import keep_memory
 from replicax._core.topology import default_device
 from replicax._core.tracing import is_traced
 from replicax._cpu.convolutions import found_again
-from replicax._cpu.memory import keep_memory
 from replicax._cpu.programs import options_for, rewritten, with_rules
 from replicax._cpu.tuning import is_on
 from replicax._program.jaxpr import equations
