@@ -16,7 +16,7 @@ from contextlib import ExitStack
 
 import jax
 
-from replicax._control import current
+from replicax._core.channel import current
 from replicax._core.env import (
     CPU_TUNING_PARTS,
     chosen_parts,
