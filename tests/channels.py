@@ -9,7 +9,7 @@ import threading
 from collections import defaultdict
 from unittest import mock
 
-from replicax import _control
+from replicax._core import channel
 from replicax._keras import workers
 
 _local = threading.local()
@@ -76,7 +76,7 @@ class _ByThread:
     """The channel of the process, which here is that of the thread that asks."""
 
     def __getattr__(self, name):
-        return getattr(getattr(_local, "channel", None) or _control.Alone(), name)
+        return getattr(getattr(_local, "channel", None) or channel.Alone(), name)
 
 
 def as_workers(size, work, *, together=True):
@@ -93,16 +93,16 @@ def as_workers(size, work, *, together=True):
         except BaseException as error:
             results[index] = error
 
-    before = _control.current()
-    _control.set_current(_ByThread())
+    before = channel.current()
+    channel.set_current(_ByThread())
     try:
         threads = [threading.Thread(target=run, args=(index,)) for index in range(size)]
-        everybody = mock.patch.object(workers, "channel_of", lambda model: _control.current())
+        everybody = mock.patch.object(workers, "channel_of", lambda model: channel.current())
         with everybody if together else contextlib.nullcontext():
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
     finally:
-        _control.set_current(before)
+        channel.set_current(before)
     return results

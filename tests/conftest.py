@@ -21,8 +21,7 @@ if ON_GPUS:  # processes of the tests share them; products keep all digits of fl
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")
 
-from replicax._core.env import without_idle_libtpu
-from replicax.cluster_resolver._tpu_slice import chips_on_bus
+from replicax._core.env import chips_on_bus, without_idle_libtpu
 
 # libtpu is installed to compile with; no process of the tests shall look for a TPU with it.
 os.environ.update(without_idle_libtpu(os.environ, chips_on_bus()))

@@ -18,15 +18,15 @@ ENGINE = {"_core", "_control", "_cpu", "_program", *KERAS, "data", "_input", "_m
 LAYERS = {
     "_core.errors": set(),
     "_core.env": {"_core.errors"},
-    "_core.extras": set(),
     "_core.folder": {"_core.errors"},
+    "_core.channel": {"_core.errors"},
     "_core.seams": set(),
     "_core.events": set(),
     "_core.tracing": {"_core.errors", "_core.seams"},
-    "_core.machine.startup": {"_core", "_cpu.memory", "cluster_resolver"},
     "_net": {"_core.errors", "_core.env", "_core.interrupts"},
     "_control": {
         "_net",
+        "_core.channel",
         "_core.errors",
         "_core.env",
         "_core.interrupts",
@@ -35,19 +35,17 @@ LAYERS = {
     },
     "cluster_resolver": {"_core.errors", "_core.env"},
     "_core": {"_core"},
-    "_cpu": {"_core", "_control"},
+    "_cpu": {"_core"},
     # Below the seams: what captures and runs a step reads and writes variables by it.
     "_keras._compat": {"_core.errors", "_core.tracing"},
-    "_program": {"_core", "_control", "_cpu", "_keras._compat"},
-    "_keras": {"_core", "_control", "_cpu", "_program"},
+    "_program": {"_core", "_cpu", "_keras._compat"},
+    "_keras": {"_core", "_cpu", "_program"},
     "_function": {"_core", "_program", "_keras"},
     "_tape": {"_core", "_program", "_keras"},
-    "_fit": {"_core", "_control", "_cpu", "_program", "_keras"},
+    "_fit": {"_core", "_cpu", "_program", "_keras"},
     "data": {
         "_core.wire",
         "_core.errors",
-        "_core.env",
-        "_core.extras",
         "_core.folder",
         "_core.seams",
         "_core.events",
@@ -56,12 +54,22 @@ LAYERS = {
     },
     "_input": {"_core", "data"},
     "_mesh": {"_core", "_control", "_cpu", "_program", "_keras", "_net", "cluster_resolver"},
-    "_ps": {*ENGINE, "_net", "_processes", "cluster_resolver"},
+    "_ps": {*ENGINE - {"_mesh", "_tape"}, "_net", "_processes", "cluster_resolver"},
     "tpu": {"_core", "_mesh", "cluster_resolver"},
     "config": {"_core", "_cpu", "_mesh", "cluster_resolver"},
-    "strategies": {*ENGINE, "_ps", "cluster_resolver", "tpu"},
+    "strategies": {
+        "_core",
+        "_control",
+        "_keras",
+        "_fit",
+        "_input",
+        "_mesh",
+        "_ps",
+        "cluster_resolver",
+        "tpu",
+    },
     "coordinator": {"_ps", "_core"},
-    "train": {"_core", "_control", "_program", "_keras", "_input"},
+    "train": {"_core", "_program", "_keras", "_input"},
     "callbacks": {
         "_core",
         "_keras",
@@ -90,7 +98,7 @@ LAYERS = {
         "data",
     },
     "__main__": {"launch"},
-    "_processes": {"_core.env", "_core.errors", "cluster_resolver"},
+    "_processes": {"_core.env", "_core.errors"},
     "_processes.prometheus": set(),
     "launch": {
         "_net",
@@ -103,7 +111,7 @@ LAYERS = {
     },
     "report": {"_tools.compare"},
     "_tools": {
-        *ENGINE,
+        *ENGINE - {"_control", "_function", "_tape", "data", "_input"},
         "_tools",
         "strategies",
         "testing",
@@ -114,7 +122,7 @@ LAYERS = {
     },
     "_tools.text": {"_core.errors"},
     "_tools.top": {"_core.errors", "_processes"},
-    "tf": {*ENGINE, "_ps", "strategies", PUBLIC},
+    "tf": {*ENGINE - {"_control", "_input", "_mesh"}, "_ps", "strategies", PUBLIC},
     "_tools.migrate": {
         "_tools.migrate",
         "_tools.text",
@@ -129,7 +137,7 @@ LAYERS = {
         "tf._names",
         PUBLIC,
     },
-    "testing": {PUBLIC, "_core.events", "_core.env", "_core.machine.startup"},
+    "testing": {PUBLIC, "_core.machine.startup"},
 }
 # Which modules may import a library. One that is not named here may be imported nowhere.
 LIBRARIES = {
@@ -191,6 +199,7 @@ LIBRARIES = {
 }
 STDLIB_ONLY = {
     "_control",
+    "_core.channel",
     "_core.env",
     "_core.errors",
     "_core.folder",

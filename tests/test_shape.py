@@ -20,8 +20,8 @@ FILES_PER_FOLDER = 25
 
 # The file that exists to hold what Keras does not publish.
 MAY_TOUCH_PRIVATE = {SRC / "_keras" / "_compat.py"}
-# Folders with more files, until their rooms are rebuilt.
-WIDE = {"launch": 26, "tf": 58}
+# Folders with more files. These numbers may only fall.
+WIDE = {"tf": 46}
 # All of it in one file: a list of small functions, and a table of names.
 LONG_BY_DESIGN = {SRC / "_keras" / "_compat.py", SRC / "tf" / "_names.py"}
 # Its 17 arguments, as many as `replicax run` has options, take 75 lines to declare and describe.

@@ -1,15 +1,11 @@
-"""The workers' channel: agreement, barriers and the watchdog, apart from the devices' network.
+"""The channel of a cluster: rendezvous, messages and the watchdog, apart from the devices' network.
 
 Small values travel over TCP through the chief, as JSON, never as code. The arrays of a step travel
-between the devices, see `_mesh`.
+between the devices, see `_mesh`. Other rooms know the channel by
+`_core/channel.py` alone; `_mesh/processes.py` opens it.
 """
 
-from replicax._control._channel import Alone as Alone
-from replicax._control._channel import Channel as Channel
 from replicax._control._channel import ClusterChannel as ClusterChannel
-from replicax._control._channel import Offer as Offer
-from replicax._control._channel import current as current
-from replicax._control._channel import set_current as set_current
 from replicax._control._ending import note_exit as note_exit
 from replicax._control._heartbeat import Limits as Limits
 from replicax._control._heartbeat import Ticks as Ticks

@@ -1,14 +1,12 @@
-"""The workers' channel: agreements, exchanges in one call or in two, and its end.
+"""The channel of a worker in a cluster: its calls, its messages, and its end.
 
-An offer gives a value early: answers have usually arrived when they are needed, so nobody waits for
-the network. The watchdog counts a worker as waiting only from the moment it asks for the answers.
-The chief's side is in `_hub.py`; `_ending.py` ends a process.
+The watchdog counts a worker as waiting only from the moment it asks for the answers. The chief's
+side is in `_hub.py`; `_ending.py` ends a process.
 """
 
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
 from collections import Counter, deque
@@ -20,6 +18,7 @@ from replicax._control._ending import install_exit_hooks
 from replicax._control._heartbeat import Heartbeat
 from replicax._control._watchdog import Reason, Verdict, worker_lost
 from replicax._control._worker_table import WorkerState, from_json
+from replicax._core.channel import Channel, Offer
 from replicax._core.errors import ClusterError, UsageError, WorkerLost
 from replicax._core.events import WORKERS, position, timed
 from replicax._net import Message, encode
@@ -30,105 +29,6 @@ if TYPE_CHECKING:
 Key = tuple[str, int]
 
 _HEARING_SECONDS = 2.0
-
-
-@final
-class Offer:
-    """An exchange that has begun, and whose answers are needed later."""
-
-    def __init__(
-        self, answers: Callable[[], list[Any]], withdraw: Callable[[], None] = lambda: None
-    ) -> None:
-        self._answers, self._withdraw = answers, withdraw
-
-    def answers(self) -> list[Any]:
-        """Wait for the values of all workers, in worker order; may be called once."""
-        return self._answers()
-
-    def withdraw(self) -> None:
-        """Drop the answers; may be called in any thread, at any time."""
-        self._withdraw()
-
-
-class Channel:
-    """A worker's channel to the others; all workers call the same methods with the same names.
-
-    Calls of one name are counted, so that a name may be used again. Calls of different names may
-    come in any order and from any thread. If a worker never calls, the watchdog ends all workers.
-    The methods here are those of a process without other workers, which agrees with itself.
-    """
-
-    index: int = 0  # of this worker, below `size`; the chief is 0
-    size: int = 1
-    is_chief: bool = True  # who does work that is done once
-
-    def waited(self) -> float:
-        """The seconds that this worker has waited for the others, in these methods."""
-        return 0.0
-
-    def lateness(self) -> list[float]:
-        """The seconds that the others have waited for each worker; empty but on the chief."""
-        return []
-
-    def hosts(self) -> list[str]:
-        """The host of each worker."""
-        return [socket.gethostname()]
-
-    def exchange(self, name: str, value: Any) -> list[Any]:
-        """Wait for the JSON values of all workers; returns them in worker order.
-
-        Equal values may be one object. They travel as one, so that equal ones cost the chief the
-        same for each worker, however many there are.
-        `ClusterError` if this worker has left; `WorkerLost` if a worker is lost, and `on_failure`
-        has not ended this process.
-        """
-        return [value]
-
-    def offer(self, name: str, value: Any) -> Offer:
-        """Begin an exchange of JSON values without waiting."""
-        return Offer(lambda: [value])
-
-    def any(self, name: str, holds: bool) -> bool:
-        """Whether something holds on any worker."""
-        return any(self.exchange(name, bool(holds)))
-
-    def barrier(self, name: str) -> None:
-        """Wait until all workers are here."""
-        self.exchange(name, None)
-
-    def bound(self, timeout: float | None) -> None:
-        """Set the longest time that a worker waits; only the chief's call counts.
-
-        None stands for `RX_WAIT_LIMIT_SECONDS`.
-        """
-
-    def explain(self, error: BaseException, seconds: float = 5.0) -> None:
-        """Wait whether an error has its cause in another worker; if so, this process ends.
-
-        It is what a collective of the devices raised: often no more than a broken connection. If
-        there is no cause within these seconds, this returns.
-        """
-
-    def from_chief(self, name: str, payload: bytes) -> bytes:
-        """Send the chief's bytes to all workers; the payloads of the others are ignored."""
-        return payload
-
-
-@final
-class Alone(Channel):
-    """The channel of a process without a cluster."""
-
-
-_current: list[Channel] = [Alone()]
-
-
-def current() -> Channel:
-    """The channel of this process; `Alone` without a cluster."""
-    return _current[0]
-
-
-def set_current(channel: Channel) -> None:
-    _current[:] = [channel]
 
 
 @final

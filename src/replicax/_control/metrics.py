@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
-from replicax._control._channel import current
 from replicax._core import events
+from replicax._core.channel import current
 from replicax._core.env import take_metrics_file
 from replicax._processes.prometheus import (
     CLOSURE_SECONDS,

@@ -149,9 +149,30 @@ def _installed_libtpu() -> str:
     return str(Path(found.origin).with_name("libtpu.so")) if found and found.origin else ""
 
 
-def leave_idle_libtpu(chips: int) -> None:
+def leave_idle_libtpu() -> None:
     """Keep JAX from loading libtpu, if this machine has no TPU; before JAX starts."""
-    os.environ.update(without_idle_libtpu(os.environ, chips))
+    os.environ.update(without_idle_libtpu(os.environ, chips_on_bus()))
+
+
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+_GOOGLE = "0x1ae0"
+# The devices of Google on a PCI bus that are TPUs, from v2 to TPU7x.
+_CHIPS = frozenset({"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"})
+
+
+def chips_on_bus(devices: Path = PCI_DEVICES) -> int:
+    """How many TPU chips this machine has, counted as JAX counts them."""
+    return sum(
+        _read(device / "vendor") == _GOOGLE and _read(device / "device") in _CHIPS
+        for device in devices.glob("*")
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
 
 
 def _set(changes: Mapping[str, str | None]) -> None:
@@ -230,6 +251,15 @@ def environment_for_child(
 def ray_asks_for_token(environ: Mapping[str, str] | None = None) -> bool:
     """Whether Ray, in this process, shows a token to the cluster that it joins."""
     return setting(RAY_AUTH_MODE, environ).lower() == "token"
+
+
+# The parts of the tuning for CPUs that the program has chosen; at most one choice.
+chosen_parts: list[frozenset[str]] = []
+
+
+def parts_wanted() -> frozenset[str]:
+    """The parts of the tuning that this process wants: chosen, or as the environment says."""
+    return chosen_parts[0] if chosen_parts else cpu_tuning_parts()
 
 
 def cpu_tuning_parts(environ: Mapping[str, str] | None = None) -> frozenset[str]:

@@ -2,9 +2,11 @@
 
 `jax.device_put` onto devices of several processes compares the values of all processes with a
 collective operation. Here every process hands over what belongs to its own devices, and nobody
-waits for anybody. That the values agree is seen to elsewhere: `_control/agreement.py` and
+waits for anybody. That the values agree is seen to elsewhere: `channel.py` and
 `_program/identity.py`. Between the devices of CPUs in one process nothing is copied: all of them
 read the same memory.
+
+Where variables live is asked of a `Store`: `DeviceStore` in `_mesh` is the one for local devices.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -263,3 +266,43 @@ def is_here(value: Any, replica: int) -> bool:
         return True
     devices = value.sharding.mesh.devices
     return devices.reshape(len(devices), -1)[replica, 0].process_index == jax.process_index()
+
+
+@dataclass(frozen=True)
+class VariableSpec:
+    """What a store is told about a variable when Keras creates it."""
+
+    path: str  # in its model, such as `dense/kernel`
+    shape: tuple[int, ...]
+    dtype: str  # as Keras spells it
+    aggregation: str = "none"
+    synchronization: str = "auto"
+    is_slot: bool = False  # an optimizer keeps it: momentum, an average, accumulated gradients
+    parameter: str = ""  # the path of the variable that the optimizer keeps it for
+
+
+class Store(Protocol):
+    """Where variables live and how a write reaches them."""
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """What holds the variables: devices, or tasks of a cluster."""
+        ...
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether they are where the replicas compute."""
+        ...
+
+    @property
+    def home(self) -> Sharding | None:
+        """The device that has all variables, which it lends to replicas that compute on others."""
+        ...
+
+    def layout(self, spec: VariableSpec) -> Sharding | None:
+        """Where a new variable is placed; asked once, when Keras creates it."""
+        ...
+
+    def claim(self, variable: Any) -> None:
+        """Take a variable for which there is no layout; asked once, like `layout`."""
+        ...

@@ -24,7 +24,7 @@ import functools
 import itertools
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental.custom_partitioning import custom_partitioning
-from jax.extend.core import jaxprs_in_params
 from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
@@ -308,26 +307,16 @@ _divided = custom_partitioning(_here, static_argnums=(0, 1))
 _divided.def_partition(_partition, sharding_rule=_rule)
 
 
-def found_again(closed: Any) -> contextlib.AbstractContextManager[object]:
+def found_again(names: Collection[str]) -> contextlib.AbstractContextManager[object]:
     """Compile a program in a `with` block under a cache key without addresses, in this thread.
 
-    No-op if the program has no convolutions, or has partitioned operations of other libraries, or
-    if this JAX has no such setting per thread.
+    `names` are those of its operations. No-op if none is a convolution, or one is partitioned by
+    another library, or if this JAX has no such setting per thread.
     """
-    names: set[str] = set()
-    _collect(closed.jaxpr, names)
     state: Any = getattr(jax.config, "_value_holders", {}).get(_SETTING)
-    if not names & {_OWN, _ROUNDING.name} or _OF_OTHERS in names or state is None:
+    if not {_OWN, _ROUNDING.name}.intersection(names) or _OF_OTHERS in names or state is None:
         return contextlib.nullcontext()
     return state(True)
-
-
-def _collect(jaxpr: Any, names: set[str]) -> None:
-    """Collect the names of all operations of a program, nested programs included."""
-    for equation in jaxpr.eqns:
-        names.add(equation.primitive.name)
-        for inner in jaxprs_in_params(equation.params):
-            _collect(inner, names)
 
 
 def plain(form: Form, rank: int) -> Callable[..., Any] | None:

@@ -1,8 +1,8 @@
 """The switch for the tuning on CPUs: the parts that are on, the same on all workers.
 
 Parts are looked up when a program is compiled, so a change applies to later programs. `memory` is
-in memory.py, `fusions` and `threads` are in programs.py, `optimizers` is in adam.py, and each other
-part is in a file of its own.
+in `_core/machine/memory.py`, `fusions` and `threads` are in programs.py, `optimizers` is in
+adam.py, and each other part is in a file of its own.
 
 Workers whose programs are compiled differently would round differently. So if one worker lacks a
 part, because its kernels were not built or the part is switched off, all workers go without it.
@@ -16,8 +16,14 @@ from contextlib import ExitStack
 
 import jax
 
-from replicax._control import current
-from replicax._core.env import CPU_TUNING_PARTS, cores, cpu_tuning_parts, processes_here
+from replicax._core.channel import current
+from replicax._core.env import (
+    CPU_TUNING_PARTS,
+    chosen_parts,
+    cores,
+    parts_wanted,
+    processes_here,
+)
 from replicax._cpu import kernels
 
 PARTS = frozenset(CPU_TUNING_PARTS)
@@ -27,7 +33,6 @@ _KERNELS = "kernels"  # stands for all kernels, as a part that a worker may lack
 _NOT_IN_PROGRAMS = frozenset({"memory", "threads"})
 
 _log = logging.getLogger("replicax")
-_chosen: list[frozenset[str]] = []  # at most one; if empty, the environment decides
 _without: set[str] = set()
 
 
@@ -38,18 +43,14 @@ def is_on(part: str) -> bool:
 
 def parts_on() -> frozenset[str]:
     """The parts that are on: the parts wanted here, without the parts that other workers lack."""
-    return _wanted() - _without
-
-
-def _wanted() -> frozenset[str]:
-    return _chosen[0] if _chosen else cpu_tuning_parts()
+    return parts_wanted() - _without
 
 
 def choose(parts: Collection[str]) -> ExitStack:
     """Switch exactly these parts on, in all threads, until the returned stack is closed."""
     undo = ExitStack()
-    undo.callback(_chosen.__setitem__, slice(None), _chosen[:])
-    _chosen[:] = [frozenset(parts)]
+    undo.callback(chosen_parts.__setitem__, slice(None), chosen_parts[:])
+    chosen_parts[:] = [frozenset(parts)]
     return undo
 
 
@@ -82,7 +83,7 @@ def agree_on_tuning() -> None:
 
 def own_parts() -> frozenset[str]:
     """The parts wanted here that change programs, and "kernels" if there are kernels for them."""
-    parts = _wanted() - _NOT_IN_PROGRAMS
+    parts = parts_wanted() - _NOT_IN_PROGRAMS
     return parts | {_KERNELS} if parts & _WITH_KERNELS and kernels.are_there() else parts
 
 

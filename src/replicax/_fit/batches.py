@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from replicax._control.agreement import Agreement, agree
 from replicax._core import events
+from replicax._core.channel import Agreement, agree
 from replicax._core.digests import checksum, glance
 from replicax._core.events import COPY, INPUT
 from replicax._core.placement import gather_rows, own_copy, place_batch, place_rows

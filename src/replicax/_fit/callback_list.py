@@ -32,7 +32,7 @@ from replicax._keras import _compat, workers
 from replicax._keras.distribution import installed
 
 if TYPE_CHECKING:
-    from replicax._control import Channel
+    from replicax._core.channel import Channel
 
 _FIGURES = frozenset(one.name for one in fields(Figures))
 _draw_next: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()

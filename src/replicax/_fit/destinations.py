@@ -19,7 +19,7 @@ from replicax._core.errors import UsageError
 from replicax._keras import _compat
 
 if TYPE_CHECKING:
-    from replicax._control import Channel
+    from replicax._core.channel import Channel
 
 # The attribute with the folder, of Keras' callbacks; ours say it by `writes_below`.
 _FOLDERS = {"TensorBoard": "log_dir", "OrbaxCheckpoint": "directory"}

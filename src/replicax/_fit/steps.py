@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import jax
 
-from replicax._control import current
 from replicax._core import events
+from replicax._core.channel import current
 from replicax._core.events import Step, Totals, begin_step, settled, tell
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import place, place_all

@@ -17,8 +17,8 @@ from typing import Any
 import jax
 import keras
 
-from replicax._control import current
 from replicax._core import seams
+from replicax._core.channel import current
 from replicax._core.context import current_frame
 from replicax._core.errors import MixedStrategies
 from replicax._core.seams import put_in_if_keras_is_there

@@ -20,11 +20,10 @@ import keras
 import numpy as np
 from jax.core import Tracer
 
-from replicax._control import current
+from replicax._core.channel import current
 from replicax._core.digests import uncounted
 from replicax._core.errors import MixedStrategies, UsageError, WorkersDiffer
-from replicax._core.placement import is_divided, place, to_host
-from replicax._core.store import Store, VariableSpec
+from replicax._core.placement import Store, VariableSpec, is_divided, place, to_host
 from replicax._core.topology import AXIS, device_name
 from replicax._keras import _compat
 

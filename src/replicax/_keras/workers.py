@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from replicax._control import Alone, Channel, current
+from replicax._core.channel import Alone, Channel, current
 from replicax._core.placement import place
 from replicax._keras import _compat
 from replicax._keras.distribution import chief_value

@@ -14,9 +14,8 @@ from jax.core import Tracer
 from jax.extend.core import get_opaque_trace_state
 from jax.sharding import SingleDeviceSharding
 
-from replicax._control import Offer, current
-from replicax._control.agreement import agree
 from replicax._core import events, seams
+from replicax._core.channel import Offer, agree, current
 from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.errors import UsageError, WorkersDiffer, by_worker
 from replicax._core.events import COPY, Step, begin_common, position, tell, timed
@@ -44,7 +43,7 @@ from replicax._program.program import ProgramCache, Queue, Signature, queue_of, 
 if TYPE_CHECKING:
     from replicax._core.compression import Compression
     from replicax._core.cross_device_ops import CrossDeviceOps
-    from replicax._core.store import Store
+    from replicax._core.placement import Store
     from replicax._core.topology import Topology
     from replicax._fit.replica_steps import LocalSteps
     from replicax._keras.distribution import Closures

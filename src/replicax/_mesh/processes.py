@@ -17,17 +17,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from replicax._control import (
-    Alone,
-    ClusterChannel,
-    Limits,
-    current,
-    open_channel,
-    set_current,
-    split,
-    wait_until_open,
-)
-from replicax._control.agreement import agree
+from replicax._control import ClusterChannel, Limits, open_channel, split, wait_until_open
+from replicax._core.channel import Alone, agree, current, set_current
 from replicax._core.env import RX_SECOND_PORT, prefer_nccl_ring, second_port
 from replicax._core.errors import (
     BackendAlreadyInitialized,

@@ -11,8 +11,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from replicax._core.errors import UsageError
-from replicax._core.placement import move_all
-from replicax._core.store import VariableSpec
+from replicax._core.placement import VariableSpec, move_all
 from replicax._core.topology import AXIS, MODEL, Topology, device_name
 
 Placement = Callable[[VariableSpec], Sharding | None]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
 import jax
@@ -17,10 +17,10 @@ from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr
 
 from replicax._core.host_calls import PYTHON_CALLS, Guarded, PythonCalls
+from replicax._core.machine.memory import keep_memory
 from replicax._core.topology import default_device
 from replicax._core.tracing import is_traced
 from replicax._cpu.convolutions import found_again
-from replicax._cpu.memory import keep_memory
 from replicax._cpu.programs import options_for, rewritten, with_rules
 from replicax._cpu.tuning import is_on
 from replicax._program.jaxpr import equations
@@ -100,8 +100,12 @@ def compile_for(program: Any, *args: Any) -> None:
     Nothing is computed, and no memory of an argument is reused.
     """
     traced = program.trace(*args)
-    with found_again(traced.jaxpr) if getattr(program, "is_by_jax", False) else nullcontext():
+    with _found_again(traced) if getattr(program, "is_by_jax", False) else nullcontext():
         traced.lower().compile()
+
+
+def _found_again(traced: Any) -> AbstractContextManager[object]:
+    return found_again({one.primitive.name for one in equations(traced.jaxpr.jaxpr)})
 
 
 @final
@@ -124,7 +128,7 @@ class _Tuned:
         if not self._is_new:
             return self.program(*args)
         self._is_new = False
-        with found_again(self.program.trace(*args).jaxpr):
+        with _found_again(self.program.trace(*args)):
             return self.program(*args)
 
 

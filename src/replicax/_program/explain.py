@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 
-from replicax._control import current
 from replicax._core import seams
+from replicax._core.channel import current
 from replicax._core.errors import LeakedTracer, UsageError
 from replicax._core.machine.memory import free_memory, size
 from replicax._core.topology import device_name

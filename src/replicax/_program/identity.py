@@ -28,8 +28,7 @@ from jax import lax
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from replicax._control import current
-from replicax._control.agreement import agree
+from replicax._core.channel import agree, current
 from replicax._core.digests import checksum, uncounted
 from replicax._core.errors import WorkerLost, WorkersDiffer
 from replicax._core.packing import groups

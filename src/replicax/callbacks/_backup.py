@@ -24,7 +24,7 @@ from replicax.train import Checkpoint, CheckpointManager, Value
 from replicax.train._files import remove_tree
 
 if TYPE_CHECKING:
-    from replicax._control import Channel
+    from replicax._core.channel import Channel
 
 
 @checks_types

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from replicax._core.env import chips_on_bus
 from replicax.cluster_resolver._cloud import (
     COMPLETION_INDEX,
     SERVICE_HOST,
@@ -32,7 +33,6 @@ from replicax.cluster_resolver._tpu_slice import (
     NUM_SLICES,
     PROCESS_ADDRESSES,
     WORKER_HOSTNAMES,
-    chips_on_bus,
 )
 
 if TYPE_CHECKING:

@@ -7,18 +7,17 @@ import importlib.util
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, final
 
+from replicax._core.env import PCI_DEVICES, chips_on_bus
 from replicax._core.errors import ClusterSpecError
 from replicax.cluster_resolver._base import ClusterResolver
 from replicax.cluster_resolver._cloud import Fetch, fetch_json
 from replicax.cluster_resolver._spec import ClusterSpec, JaxProcess, cluster_name
 from replicax.cluster_resolver._tpu_slice import (
-    PCI_DEVICES,
     PROCESS_ADDRESSES,
     WORKER_HOSTNAMES,
     TpuSlice,
     ask_metadata,
     at_addresses,
-    chips_on_bus,
     slice_of,
 )
 

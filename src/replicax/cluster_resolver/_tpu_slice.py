@@ -1,4 +1,4 @@
-"""A TPU as its host sees it: by variables, the metadata server, the PCI bus.
+"""A TPU as its host sees it: by variables and the metadata server.
 
 Nothing here starts JAX, which could not join a cluster afterwards. The rules are JAX's own, so that
 both find the same hosts.
@@ -9,14 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, final
 
 from replicax._core.errors import ClusterError, ClusterSpecError
 from replicax.cluster_resolver._base import number_of, text_of
 from replicax.cluster_resolver._cloud import Fetch, Request
 
-PCI_DEVICES = Path("/sys/bus/pci/devices")
 PROCESS_ADDRESSES = "TPU_PROCESS_ADDRESSES"
 WORKER_HOSTNAMES = "TPU_WORKER_HOSTNAMES"
 NUM_SLICES = "MEGASCALE_NUM_SLICES"
@@ -27,9 +25,6 @@ _TYPE = "TPU_ACCELERATOR_TYPE"
 _BOUNDS = ("TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_CHIPS_PER_HOST_BOUNDS")
 _SET_BY = "GKE in the pods of a TPU node pool, or by hand"
 _PORT = 8482  # the port at which JAX, too, lets the processes of a TPU meet
-_GOOGLE = "0x1ae0"
-# The devices of Google on a PCI bus that are TPUs, from v2 to TPU7x.
-_CHIPS = frozenset({"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"})
 # The generations whose chips are two devices to JAX; on all others a chip is one.
 _TWO_DEVICES = ("v2", "v3", "tpu7x")
 
@@ -142,27 +137,12 @@ def ask_metadata(variables: Mapping[str, str], fetch: Fetch) -> tuple[dict[str, 
         return {}, str(error).partition(". ")[0]
 
 
-def chips_on_bus(devices: Path = PCI_DEVICES) -> int:
-    """How many TPU chips this machine has, counted as JAX counts them."""
-    return sum(
-        _read(device / "vendor") == _GOOGLE and _read(device / "device") in _CHIPS
-        for device in devices.glob("*")
-    )
-
-
 def _check_number(worker: int, hosts: int, listed_in: str, slice_id: int, slices: int) -> None:
     if worker >= hosts or slice_id >= slices:
         raise ClusterSpecError(
             f"Worker {worker} of slice {slice_id} is not among the {hosts} hosts in {listed_in} "
             f"and the {slices} slices. Leave the variables as Google Cloud sets them."
         )
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
 
 
 def _chips_of(variables: Mapping[str, str]) -> int:

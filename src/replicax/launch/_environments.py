@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from replicax._core.env import cores, without_idle_libtpu
-from replicax.cluster_resolver._tpu_slice import chips_on_bus
+from replicax._core.env import chips_on_bus, cores, without_idle_libtpu
 from replicax.launch._plan import device_variables
 
 USUAL_REPLICAS = 2  # on a CPU

@@ -1,6 +1,9 @@
 """The strategies: each file chooses a topology, a store and a reducer, and nothing else.
 
-`ParameterServerStrategy` is in its file only: with it comes the whole of the second engine.
+They import what they choose from: `_core` and `_mesh`, `_ps` for parameter servers, and of `_fit`
+and `_keras` what puts the seams in. No room of an engine imports a strategy; `tf`, `experimental`
+and the tools do. `ParameterServerStrategy` is in its file only: with it comes the whole of the
+second engine.
 """
 
 from replicax.strategies._base import Strategy as Strategy

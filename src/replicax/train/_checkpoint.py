@@ -8,7 +8,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from replicax._control import Channel, current
+from replicax._core.channel import Channel, current
 from replicax._core.errors import UsageError
 from replicax._program.identity import StateWatch
 from replicax.train import _files

@@ -31,7 +31,7 @@ from replicax.train._plain import decoded
 if TYPE_CHECKING:
     import numpy as np
 
-    from replicax._control import Channel
+    from replicax._core.channel import Channel
     from replicax.train._arrays import Arrays
 
 

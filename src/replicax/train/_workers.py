@@ -21,7 +21,7 @@ from replicax.train import _files
 from replicax.train._files import Draft, Piece
 
 if TYPE_CHECKING:
-    from replicax._control import Channel
+    from replicax._core.channel import Channel
     from replicax.train._parts import Source
 
 _Result = TypeVar("_Result")

@@ -118,9 +118,8 @@ STARTS_JAX = """
 
     import replicax as rx
     from replicax._core import env
-    from replicax._core.machine import startup
 
-    startup.chips_on_bus = lambda: 0
+    env.chips_on_bus = lambda: 0
     rx.MirroredStrategy(["CPU:0"])
     assert jax.devices()[0].platform == "cpu"
     print("left out:", os.environ.get("TPU_LIBRARY_PATH") == env.__file__)

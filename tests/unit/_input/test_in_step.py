@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from replicax._control import current
+from replicax._core.channel import current
 from replicax._core.errors import WorkersDiffer
 from replicax._input.in_step import InStep
 from replicax._input.sharing import cut

@@ -14,7 +14,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import replicax as rx
-from replicax._core.store import VariableSpec
+from replicax._core.placement import VariableSpec
 from replicax._fit.step_program import spread
 from replicax._keras import _compat
 from replicax._keras.distribution import adopt, check_variable, installed

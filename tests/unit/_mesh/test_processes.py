@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import pytest
 
-from replicax._control import EXIT_CODE, Alone, Limits, current, open_channel
+from replicax._control import EXIT_CODE, Limits, open_channel
+from replicax._core.channel import Alone, current
 from replicax._core.errors import ClusterError, ClusterSpecError
 from replicax._core.options import CommunicationImplementation, CommunicationOptions
 from replicax._mesh import processes

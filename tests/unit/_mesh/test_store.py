@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from replicax._core.errors import UsageError
-from replicax._core.store import VariableSpec
+from replicax._core.placement import VariableSpec
 from replicax._core.topology import Topology
 from replicax._mesh.store import SMALL, DeviceStore, anywhere, by_layout, on, replicated, zero
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._control import set_current
-from replicax._control._channel import Alone
+from replicax._core.channel import Alone, set_current
 from replicax._program import explain
 from replicax._program.explain import blame, is_device_error
 

@@ -35,7 +35,7 @@ class UntilSeen(keras.callbacks.Callback):
 
 
 def told(seen):
-    from replicax._control import current
+    from replicax._core.channel import current
 
     return current().exchange("seen", seen)
 

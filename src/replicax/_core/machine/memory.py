@@ -1,15 +1,28 @@
-"""The memory of devices: how much is free, and sizes in words."""
+"""Memory: how much of it devices have free, in words, and how this process keeps its own.
+
+glibc allocates each large block as a mapping of its own, and unmaps it at once when it is freed. So
+the arrays of each step are new mappings, with a page fault per 4 KB: `keep_memory` keeps it for the
+next step. Memory of the compiler is returned, because steps do not need it and the process would
+grow.
+
+A thread with its own arena still maps blocks larger than 64 MB, but threads that share an arena
+wait for each other: XLA's compiler takes nearly twice as long with one arena. So there is one arena
+for each core, and one more.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import math
 import os
+import platform
 import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from replicax._core.env import processes_here
+from replicax._core.env import cores, malloc_is_set, parts_wanted, processes_here
 
 GIB = 2**30
 # A machine that is out of memory kills processes, and others ask for more at any time.
@@ -101,3 +114,39 @@ def _number(path: Path) -> int | None:
         return int(path.read_text())
     except (OSError, ValueError):  # no such limit, or "max"
         return None
+
+
+# From malloc.h; _NEVER is the largest number that `mallopt` takes.
+_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
+_NEVER = 2**31 - 1
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+# Seconds. A shorter compilation leaves little memory behind.
+_LONG = 0.2
+
+
+def keep_memory() -> bool:
+    """Let the C library keep freed memory in this process from now on, if this part is on.
+
+    It is the part `memory` of the tuning for CPUs. `env.KEEP_MEMORY` has the same settings for
+    processes that we start. Returns False, without a
+    change, if the C library is not glibc or the user has set malloc options.
+    """
+    return "memory" in parts_wanted() and _told()
+
+
+@functools.cache
+def _told() -> bool:
+    if platform.libc_ver()[0] != "glibc" or malloc_is_set():
+        return False
+    from jax import monitoring  # not above: sizes in words are needed without JAX, too
+
+    library = ctypes.CDLL(None)
+
+    def give_back(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        if event == _COMPILED and duration_secs > _LONG:
+            library.malloc_trim(0)
+
+    monitoring.register_event_duration_secs_listener(give_back)
+    arenas = cores() + 1
+    settings = [(_MMAP_MAX, 0), (_TRIM_THRESHOLD, _NEVER), (_ARENA_MAX, arenas)]
+    return all(library.mallopt(*setting) for setting in settings)

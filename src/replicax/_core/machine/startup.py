@@ -17,6 +17,7 @@ import jax
 
 from replicax._core.env import (
     PREALLOCATE,
+    chips_on_bus,
     demand_deterministic_gpus,
     leave_idle_libtpu,
     leaves,
@@ -26,9 +27,8 @@ from replicax._core.env import (
 from replicax._core.errors import BackendAlreadyInitialized
 from replicax._core.machine import compilation_cache, nvidia
 from replicax._core.machine.compilation_cache import jax_setting
+from replicax._core.machine.memory import keep_memory
 from replicax._core.machine.nvidia import has_plugin
-from replicax._cpu.memory import keep_memory
-from replicax.cluster_resolver._tpu_slice import chips_on_bus
 
 # In a process that was forked after JAX had started, its parent's id. It has none of JAX's threads,
 # and would wait for them for ever.
@@ -72,7 +72,7 @@ def _begin() -> None:
     """
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_ask_before_fork, after_in_child=_note_fork)
-    leave_idle_libtpu(chips_on_bus())
+    leave_idle_libtpu()
     compilation_cache.begin()
     keep_memory()
 

@@ -28,7 +28,7 @@ from replicax._ps.variables.server_variable import (
 from replicax._ps.variables.shard_optimizer import Part, Recipe, ShardOptimizer, Slot, is_rowwise
 
 if TYPE_CHECKING:
-    from replicax._core.store import VariableSpec
+    from replicax._core.placement import VariableSpec
     from replicax._ps.store.servers import SteadyClient
 
 

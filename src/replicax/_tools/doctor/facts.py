@@ -23,13 +23,13 @@ from replicax._core.env import (
     KERAS_BACKEND,
     OF_JAX,
     PREALLOCATE,
+    chips_on_bus,
     compilation_cache_folder,
     cores,
     environment_for_child,
     visible_gpus,
 )
 from replicax._core.machine import nvidia
-from replicax.cluster_resolver._tpu_slice import chips_on_bus
 
 _SHARED_MEMORY = Path("/dev/shm")
 _ASK_JAX = "import jax; print(jax.default_backend(), jax.local_device_count())"

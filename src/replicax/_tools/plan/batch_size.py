@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from replicax._control import current
+from replicax._core.channel import current
 from replicax._core.errors import UsageError
 from replicax._core.machine.memory import free_memory, size
 from replicax._core.placement import place, to_host

@@ -20,8 +20,8 @@ import jax
 import keras
 import numpy as np
 
-from replicax._control import Alone
 from replicax._core import seams
+from replicax._core.channel import Alone
 from replicax._core.context import gradients_reduced
 from replicax._core.errors import UsageError
 from replicax._keras import _compat

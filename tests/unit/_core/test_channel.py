@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import socket
 
-from replicax._control.agreement import agree
+from replicax._core.channel import agree
 from replicax._core.errors import WorkersDiffer
 
 from channels import as_workers

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from replicax._core.env import KEEP_MEMORY, malloc_is_set, tuning_for_child
-from replicax._cpu import memory
+from replicax._core.machine import memory
 
 from helpers import run_python
 
