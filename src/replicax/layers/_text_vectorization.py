@@ -48,7 +48,7 @@ class TextVectorization(HostLayer):
         ragged: Not supported.
         encoding: Ignored: bytes are UTF-8.
         name: The name of the layer.
-        **kwargs: `trainable`, `dtype`, without effect.
+        **kwargs: Keyword arguments of `keras.layers.Layer`.
 
     Raises:
         UsageError: If the arguments contradict each other.

@@ -438,5 +438,16 @@ class TFRecordOptions(str):
     **Differs from TF:** how hard the compression tries cannot be set.
     """
 
-    def __new__(cls, compression_type: str | None = None, **others: Any) -> TFRecordOptions:
+    def __new__(
+        cls,
+        compression_type: str | None = None,
+        flush_mode: int | None = None,
+        input_buffer_size: int | None = None,
+        output_buffer_size: int | None = None,
+        window_bits: int | None = None,
+        compression_level: int | None = None,
+        compression_method: int | None = None,
+        mem_level: int | None = None,
+        compression_strategy: int | None = None,
+    ) -> TFRecordOptions:
         return super().__new__(cls, compression_type or "")

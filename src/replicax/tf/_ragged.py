@@ -179,7 +179,13 @@ class RaggedTensor(CompositeTensor):
 
     @classmethod
     def from_tensor(
-        cls, tensor: Any, lengths: Any = None, padding: Any = None, ragged_rank: int = 1, **_: Any
+        cls,
+        tensor: Any,
+        lengths: Any = None,
+        padding: Any = None,
+        ragged_rank: int = 1,
+        name: str | None = None,
+        row_splits_dtype: Any = None,
     ) -> RaggedTensor:
         """The rows of an array; of these lengths, or without the padding at their ends.
 
