@@ -169,15 +169,22 @@ REFUSING = {
     "train.Checkpoint": (),
 }
 # Their keywords are for a function that the caller names, or for the caller alone.
-PASSING_ON = """
-    experimental.PreemptionCheckpointHandler.run
-    experimental.PreemptionCheckpointHandler.save_checkpoint_if_preempted
-    tf.DeviceSpec.replace tf.compat.v1.ConfigProto tf.datasets.builder
-    tf.keras.models.save_model tf.profiler.experimental.Trace tf.ragged.map_flat_values
-    tf.sparse.map_values tf.test.TestCase tf.types.experimental.Callable.get_concrete_function
-    tf.types.experimental.Callable.warm_up tf.types.experimental.SupportsTracingProtocol
-    tf.types.experimental.distributed.PerReplica.numpy
-""".split()
+PASSING_ON = [
+    "experimental.PreemptionCheckpointHandler.run",
+    "experimental.PreemptionCheckpointHandler.save_checkpoint_if_preempted",
+    "tf.DeviceSpec.replace",
+    "tf.compat.v1.ConfigProto",
+    "tf.datasets.builder",
+    "tf.keras.models.save_model",
+    "tf.profiler.experimental.Trace",
+    "tf.ragged.map_flat_values",
+    "tf.sparse.map_values",
+    "tf.test.TestCase",
+    "tf.types.experimental.Callable.get_concrete_function",
+    "tf.types.experimental.Callable.warm_up",
+    "tf.types.experimental.SupportsTracingProtocol",
+    "tf.types.experimental.distributed.PerReplica.numpy",
+]
 
 
 def test_every_function_that_takes_any_keyword_is_in_one_of_these_lists():
