@@ -389,6 +389,15 @@ def axes_of(axis: Any) -> Any:
     return tuple(map(int, found.ravel())) if found.ndim else int(found)
 
 
+def new_axis(axis: Any, rank: int) -> int:
+    """The index of a new axis of an array with `rank` axes."""
+    found = np.asarray(axis)
+    if found.size != 1 or found.dtype.kind not in "iub" or not -rank - 1 <= found <= rank:
+        must_be = f"an integer from {-rank - 1} to {rank} for an array of rank {rank}"
+        raise UsageError.of("axis", must_be, axis)
+    return found.item() % (rank + 1)
+
+
 def static_shape(shape: Any) -> tuple[Any, ...]:
     """A shape as a tuple of numbers."""
     if isinstance(shape, _LISTS):
