@@ -48,8 +48,8 @@ def has_tables(jaxpr: Any) -> bool:
 def evaluate_by_rows(closed: Any, *args: Any, platform: str, replicas: int = 1) -> list[Any]:
     """Run a closed jaxpr on arrays or tracers, with the gradients of tables as rows.
 
-    Sums are taken over so many `replicas`, if all have programs of the same shapes. Products are
-    turned before, where that pays on the platform.
+    Sums are taken over `replicas`, their number, if all have programs of the same shapes. Products
+    are turned before, where that pays on the platform.
     """
     closed = turned_on(platform, closed)
     if not has_tables(closed.jaxpr):

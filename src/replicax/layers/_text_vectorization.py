@@ -37,7 +37,7 @@ class TextVectorization(HostLayer):
             all texts, or None.
         split: "whitespace", "character", a function of all texts, or None if each text is one
             token.
-        ngrams: Groups of up to so many words are tokens as well; a tuple for exactly these sizes.
+        ngrams: Up to how many words a token has; a tuple has the exact sizes of tokens.
         output_mode: "int"; or "multi_hot", "count" or "tf_idf" for a row over the vocabulary for
             each text.
         output_sequence_length: The number of tokens to which texts are padded or cut.

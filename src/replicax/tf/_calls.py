@@ -261,13 +261,13 @@ def arrays(*values: Any, mask: Any = None) -> tuple[Any, list[Any]]:
 
 
 def apart(*values: Any) -> tuple[Any, list[Any]]:
-    """As `arrays`, but each value with a type of its own, as an array and its indices have."""
+    """As `arrays`, but each value keeps its own type, as an array and its indices do."""
     xp = numpy_or_jax(*values)
     return xp, [_array(xp, value, None) for value in values]
 
 
 def array_beside(values: Any, kind: Any) -> Any:
-    """A list as an array for an operation with one of JAX's of this type."""
+    """A list as a JAX array, for an operation with an array of this type."""
     return _array(jnp, values, np.dtype(kind))
 
 

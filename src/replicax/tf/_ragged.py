@@ -61,7 +61,7 @@ class RaggedTensorSpec(ArraySpec):
         return RaggedTensor if self.ragged_rank else jax.Array
 
     def batched(self, rows: int | None) -> Self:
-        """The spec of so many of these in a batch."""
+        """The spec of a batch of `rows` of these."""
         return replace(super().batched(rows), ragged_rank=self.ragged_rank + 1)
 
     def unbatched(self) -> Self:

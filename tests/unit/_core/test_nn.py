@@ -19,7 +19,7 @@ LOSSES = [1.0, 2.0, 3.0, 4.0]
 
 
 def replicas(count):
-    """As if inside `run` on so many replicas; 0 for outside every scope."""
+    """As if inside `run` on `count` replicas; 0 for outside every scope."""
     if count == 0:
         return contextlib.nullcontext()
     return entered(Frame("s", ReplicaContext("s", SyncGroup(count, sum_leaves))))
