@@ -220,7 +220,7 @@ def matching_files(pattern: Any, name: str | None = None) -> HostTensor:
 def bytes_of(value: Any) -> bytes:
     """Bytes, of a text or an array of one."""
     found = value.item() if hasattr(value, "item") else value
-    if isinstance(found, int | float):
+    if found is None or isinstance(found, int | float):
         raise UsageError(f"Cannot read {found!r} as bytes. Pass bytes or text.")
     return found.encode() if isinstance(found, str) else bytes(found)
 

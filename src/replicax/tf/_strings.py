@@ -12,7 +12,7 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax.data._derive import one_of
 from replicax.data._host import HostTensor
-from replicax.tf._calls import in_models, is_symbolic
+from replicax.tf._calls import in_models, is_symbolic, of_python
 from replicax.tf._ragged import RaggedTensor
 from replicax.tf._ragged_functions import of_each
 
@@ -218,6 +218,8 @@ def unicode_encode(
     """
     one_of("output_encoding", output_encoding, ("UTF-8", "UTF-16-BE", "UTF-32-BE"))
     one_of("errors", errors, ("replace", "ignore", "strict"))
+    if not 0 <= replacement_char <= 0x10FFFF:
+        raise UsageError.of("replacement_char", "the number of a character", replacement_char)
 
     def encoded(row: Any) -> bytes:
         codes = np.asarray(row)
@@ -231,7 +233,7 @@ def unicode_encode(
 
     if isinstance(input, RaggedTensor):
         return HostTensor.of(np.array([encoded(row) for row in input], object))
-    array = np.asarray(input)
+    array = of_python(input) if isinstance(input, list | tuple) else np.asarray(input)
     rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else [array]
     texts = np.array([encoded(row) for row in rows], object)
     return HostTensor.of(texts.reshape(array.shape[:-1]))
