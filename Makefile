@@ -69,7 +69,7 @@ durations: $(INSTALLED) $(LOWEST_INSTALLED) ## run every test and list the slow 
 stubs: $(INSTALLED) ## write the stub files of replicax.tf, by which editors complete `tf.…`
 	$(VENV)/bin/python scripts/stubs.py
 
-check: $(INSTALLED) stubs ## format, lint and types; scripts/check --fix mends
+check: $(INSTALLED) stubs ## format, lint and types; scripts/check --fix corrects
 	scripts/check
 
 keras-range: $(INSTALLED) $(LOWEST_INSTALLED) ## run the tests that meet Keras with the lowest supported Keras

@@ -115,7 +115,7 @@ def serve(text: str) -> None:
 
 
 def measure(size: int, calls: int) -> dict[str, Any]:
-    """All figures of the chief of so many workers."""
+    """All figures of the chief of a number of workers."""
     with free_ports(1) as (port,):
         address = f"127.0.0.1:{port}"
     others = list(range(1, size))

@@ -66,7 +66,7 @@ class Point:
         return statistics.median(self.seconds)
 
 
-Step = Callable[[int], object]  # so many steps, until the last one has ended
+Step = Callable[[int], object]  # runs a number of steps, until the last one has ended
 Made = tuple[str, float, Callable[[], Step]]  # side, x, and how the step is made
 
 
@@ -554,7 +554,7 @@ TITLES = {
     "replicas": ("replicas", "MLP 784-512-512-10, 256 rows of all replicas together"),
     "workers": ("workers", "MLP 784-512-512-10, 256 rows of all workers together"),
     "parameters": ("parameters", "MLP 256-h-h-10, 32 rows, SGD"),
-    "variables": ("variables", "so many weights of 16 × 16, one behind the other, 8 rows, SGD"),
+    "variables": ("variables", "this many weights of 16 × 16, one after the other, 8 rows, SGD"),
     "batch": ("rows of a batch", "MLP 784-512-512-10, SGD"),
     "all-reduce": ("bytes", "one array on each, summed"),
     "tables": ("rows of the table", "of 16 numbers; 1024 × 10 ids, Adagrad"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib
+import operator
+import re
 from pathlib import Path
 
 import pytest
@@ -146,3 +148,53 @@ def test_another_backend_is_refused_at_the_first_use():
     said = run_python(program, KERAS_BACKEND="numpy")
     assert said.count("'numpy' backend") == 2
     assert said.count("`import replicax` before `import keras`") == 2
+
+
+PUBLIC_API = (Path(__file__).parent / "guards/public_api.txt").read_text().splitlines()
+
+# Functions that take any keyword, called so that a misspelled one is their only fault.
+REFUSING = {
+    "layers.DynamicTable": (2,),
+    "layers.HashedCrossing": (3,),
+    "layers.Hashing": (3,),
+    "layers.IntegerLookup": (),
+    "layers.ShardedEmbedding": (3, 2),
+    "layers.StringLookup": (),
+    "layers.TextVectorization": (),
+    "layers.VocabularyEmbedding": (3, 2),
+    "tf.group": (),
+    "tf.io.decode_and_crop_jpeg": (b"", (0, 0, 1, 1)),
+    "tf.keras.layers.experimental.SyncBatchNormalization": (),
+    "tf.train.Checkpoint": (),
+    "train.Checkpoint": (),
+}
+# Their keywords are for a function that the caller names, or for the caller alone.
+PASSING_ON = [
+    "experimental.PreemptionCheckpointHandler.run",
+    "experimental.PreemptionCheckpointHandler.save_checkpoint_if_preempted",
+    "tf.DeviceSpec.replace",
+    "tf.compat.v1.ConfigProto",
+    "tf.datasets.builder",
+    "tf.keras.models.save_model",
+    "tf.profiler.experimental.Trace",
+    "tf.ragged.map_flat_values",
+    "tf.sparse.map_values",
+    "tf.test.TestCase",
+    "tf.types.experimental.Callable.get_concrete_function",
+    "tf.types.experimental.Callable.warm_up",
+    "tf.types.experimental.SupportsTracingProtocol",
+    "tf.types.experimental.distributed.PerReplica.numpy",
+]
+
+
+def test_every_function_that_takes_any_keyword_is_in_one_of_these_lists():
+    takes_any = re.compile(r"replicax\.([\w.]+)\(.*\*\*\w")
+    found = {match[1] for match in map(takes_any.match, PUBLIC_API) if match}
+    assert found == {*REFUSING, *PASSING_ON}
+
+
+@pytest.mark.parametrize("name", REFUSING)
+def test_a_misspelled_keyword_is_refused(name):
+    function = operator.attrgetter(name)(importlib.import_module("replicax"))
+    with pytest.raises((TypeError, ValueError), match="nonsense_argument"):
+        function(*REFUSING[name], nonsense_argument=1)

@@ -128,7 +128,7 @@ class ByHand:
         return gradients_of
 
     def _on_each(self, fn: Callable[..., Any], states: int) -> Callable[..., Any]:
-        """A function of so many states and two halves of a batch, on each replica."""
+        """A function of a number of states and two halves of a batch, on each replica."""
         import jax
 
         if self._plan.replicas == 1:

@@ -160,7 +160,7 @@ class Case:
     @staticmethod
     @contextlib.contextmanager
     def together(cases: Sequence[Case], at_once: int) -> Iterator[None]:
-        """All sides of all cases, so many at once; each case is to be ended when it is done."""
+        """All sides of all cases, some at once; each case is to be ended when it is done."""
         starts = [(case, plan) for case in cases for plan in case._plans]
         with contextlib.ExitStack() as stack, ThreadPoolExecutor(at_once) as threads:
             try:

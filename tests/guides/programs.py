@@ -28,8 +28,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-BATCHES = 20  # after so many `fit` ends
-STEPS = 200  # after so many a loop ends, with its program
+BATCHES = 20  # after them `fit` ends
+STEPS = 200  # after them a loop ends, with its program
 # What `replicax migrate` misses is there.
 _STOOD_IN = re.compile("|".join(f"`{path.stem}" for path in (HERE / "stand_ins").glob("*.py")))
 # A program that stops with one of these lacks what is not TensorFlow: data, time, a package,
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("checkouts", type=Path, help="the folder with the repositories")
     parser.add_argument("--only", default="", help="programs with this in their name")
     parser.add_argument("--seconds", type=int, default=240, help="limit for a program")
-    parser.add_argument("--jobs", type=int, default=1, help="so many at a time")
+    parser.add_argument("--jobs", type=int, default=1, help="how many at a time")
     parser.add_argument("--json", type=Path, help="also write what was found to this file")
     arguments = parser.parse_args()
     if importlib.util.find_spec("tensorflow"):

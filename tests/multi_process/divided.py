@@ -31,7 +31,7 @@ SHAPES = [(96, 48), (48, 96), (2, 12, 96), (96 * 24,), (7,), ()]
 
 
 def expected(index, number=1):
-    """The value of a variable after so many changes."""
+    """The value of a variable after a number of changes."""
     shape = SHAPES[index]
     return (np.arange(np.prod(shape, dtype=int)).reshape(shape) + 1000 * index) * number
 

@@ -68,6 +68,7 @@ MISTAKES = [
     Mistake("strategy.experimental_run_v2(f)", "strategy.run(fn", MODEL),
     Mistake("strategy.distribute_dataset(x)", "experimental_distribute_dataset", MODEL),
     Mistake("tf.nonsense", "tf.nonsense", "import replicax.tf as tf"),
+    Mistake("tf.io.nonsense", "rx.data", "import replicax.tf as tf"),
     Mistake("tf.relu(1.0)", "tf.nn.relu", "import replicax.tf as tf"),
     Mistake("rx.data.Dataset.rang(3)", "range"),
     # Devices and arguments.
@@ -78,6 +79,8 @@ MISTAKES = [
     Mistake('rx.MirroredStrategy(cross_device_ops="ring")', "'nccl'"),
     Mistake('rx.MirroredStrategy(compression="zip")', "'bf16'"),
     Mistake("rx.testing.virtual_devices(4)", "top of the program", "import jax; jax.devices()"),
+    Mistake("rx.MirroredStrategy(devces=2)", "'devices'"),
+    Mistake("rx.layers.StringLookup(max_token=3)", "max_token"),
     Mistake("rx.TPUStrategy()", "replicax[tpu]"),
     Mistake(
         "rx.ParameterServerStrategy(num_workers=0, num_ps=1)",
@@ -85,6 +88,9 @@ MISTAKES = [
         "import replicax as rx",
     ),
     Mistake("rx.MirroredStrategy()", "KERAS_BACKEND=jax", environ=(("KERAS_BACKEND", "torch"),)),
+    Mistake(
+        "rx.MirroredStrategy()", "KERAS_BACKEND=jax", environ=(("KERAS_BACKEND", "tensorflow"),)
+    ),
     Mistake("rx.MultiWorkerMirroredStrategy()", "TF_CONFIG", environ=(("TF_CONFIG", "{"),)),
     Mistake("rx.MultiWorkerMirroredStrategy(2)", "replicax run"),
     Mistake('rx.MultiWorkerMirroredStrategy(None, "nccl")', "CommunicationOptions"),
@@ -173,7 +179,7 @@ def replay(mistake: Mistake) -> Ended:
         run = _run_apart if mistake.environ else _run_forked
         code = run(program, said, folder, {"JAX_NUM_CPU_DEVICES": "1", **dict(mistake.environ)})
         last = _last(said.read_text(errors="replace"), mistake.is_command)
-    return Ended(code, last.replace(folder, "."))
+    return Ended(code, last.replace(folder, "/home/me"))
 
 
 def _run_apart(program: str, said: Path, folder: str, variables: dict[str, str]) -> int:

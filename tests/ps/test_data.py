@@ -19,7 +19,7 @@ Dataset = rx.data.Dataset
 
 
 def visits(strategy, count):
-    """A counter for each of so many rows, on the servers, and a step that counts a batch's."""
+    """A counter for each row, on the servers, and a step that counts a batch's."""
     with strategy.scope():
         seen = keras.Variable(np.zeros(count, "int32"), trainable=False)
 

@@ -60,7 +60,7 @@ class Workload:
         title: As it is shown.
         batch_size: Rows of a step, over all replicas.
         steps: Training steps of a round.
-        draw: Makes inputs and labels of so many rows.
+        draw: Makes inputs and labels of a number of rows.
         weights: Makes the initial weights; without it, they are drawn by their shapes.
         model: Makes the model from a Keras and its layers, some of which may be others.
         forward: The model by hand: weights, statistics, inputs and the axis to normalize over to
@@ -109,7 +109,7 @@ class Workload:
         return [self._rows_of(step, step + 1) for step in range(self.steps)]
 
     def first_rows(self, steps: int | None) -> tuple[Any, np.ndarray]:
-        """The inputs and labels of so many steps; of all without a number."""
+        """The inputs and labels of this number of steps; of all without a number."""
         return self._rows_of(0, steps or self.steps)
 
     def _rows_of(self, first: int, end: int) -> tuple[Any, np.ndarray]:

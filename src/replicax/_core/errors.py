@@ -51,7 +51,7 @@ class ReplicaxError(Exception):
 
 
 class UsageError(ReplicaxError, ValueError):
-    """Raised when an argument or a call breaks a rule that the caller can mend."""
+    """Raised when an argument or a call breaks a rule that the caller can fix."""
 
 
 class NotInReplicaContext(UsageError, RuntimeError):
@@ -376,7 +376,8 @@ def _kind_of(word: str, names: Mapping[str, Any]) -> _Kind | None:
 def checks_types(function: _Checked) -> _Checked:
     """Let a function, or a class when it is made, refuse arguments of wrong types.
 
-    For an integer it takes a float that is whole, as Keras does.
+    For an integer it takes a float that is whole, as Keras does. Of a misspelled keyword it says
+    which one was meant, as Python does from 3.13 on. The function must not take `**kwargs`.
     """
     made: Any = function
     if isinstance(made, type):
@@ -406,6 +407,11 @@ def checks_types(function: _Checked) -> _Checked:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         names, kinds = kinds_of_arguments()
+        for unknown in kwargs.keys() - names:
+            known = [name for name in names if name != "self"]
+            hint = did_you_mean(unknown, known) or f" It takes {', '.join(known)}."
+            called = f"{made.__qualname__}()"
+            raise TypeError(f"{called} got an unexpected keyword argument {unknown!r}.{hint}")
         named = zip(names, args, strict=False)
         values = [checked(name, value, kinds.get(name, ())) for name, value in named]
         others = {name: checked(name, kwargs[name], kinds.get(name, ())) for name in kwargs}

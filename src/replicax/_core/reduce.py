@@ -241,7 +241,7 @@ def _reduce_elements(op: ReduceOp, value: Any, replicas: int) -> Any:
         return value
     raise UsageError(
         f"A non-DistributedValues value of type {type(value).__name__} cannot be reduced with the "
-        "given reduce op ReduceOp.SUM. Return it from `strategy.run`, or use MEAN."
+        "given reduce op ReduceOp.SUM. Return it from `strategy.run` as an array, or use MEAN."
     )
 
 

@@ -37,7 +37,7 @@ class Reader(Protocol):
         ...
 
     def unrolls(self, rounds: int) -> bool:
-        """Whether so many rounds of a loop may be written out in the program."""
+        """Whether a loop of this many rounds may be written out in the program."""
         ...
 
 

@@ -109,7 +109,7 @@ def _differing(outside: Sequence[Any], inside: Sequence[Any]) -> int:
 def _counted(
     params: Mapping[str, Any], constant: int, carried: int, cut: int, stacked: int
 ) -> dict[str, Any]:
-    """The parameters of a scan of so many arrays, in the form of the JAX that runs."""
+    """The parameters of a scan with these numbers of arrays, in the form of the JAX that runs."""
 
     def scan(constant: Sequence[Any], carried: Sequence[Any], cut: Sequence[Any]) -> Any:
         def round_(carried: Any, cut: Any) -> Any:

@@ -69,7 +69,7 @@ class LocalSteps:
             model.steps_per_execution = before
 
     def rounds(self, batches: Sequence[Any]) -> Iterator[list[Any]]:
-        """Batches from meeting to meeting: no more than so many, and all of one shape."""
+        """Batches from one synchronization to the next: at most `every`, all of one shape."""
         found: list[Any] = []
         for batch in batches:
             if len(found) == self.every or (found and not are_alike([found[0], batch])):

@@ -234,7 +234,7 @@ class Connection:
                 os.close(self._files.pop())
 
     def _gather(self, size: int) -> memoryview:
-        """Wait for so many bytes in the buffer; they stay there until the next call."""
+        """Wait for `size` bytes in the buffer; they stay there until the next call."""
         start = self._start
         if start == self._end:
             start = self._end = 0

@@ -50,9 +50,9 @@ def evaluate_by_rows(
 ) -> list[Any]:
     """Run a closed jaxpr on arrays or tracers, with the gradients of tables as rows.
 
-    Sums are taken over so many `replicas`, if all have programs of the same shapes; in the global
-    view the replicas of a `mesh` divide the rows. Products are turned before, where that pays on
-    the platform.
+    Sums are taken over `replicas`, their number, if all have programs of the same shapes; in the
+    global view the replicas of a `mesh` divide the rows. Products are turned before, where that
+    pays on the platform.
     """
     closed = turned_on(platform, closed)
     if not has_tables(closed.jaxpr):

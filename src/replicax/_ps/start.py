@@ -191,7 +191,7 @@ def _shares(workers: int, gpus: Sequence[str]) -> list[dict[str, str]]:
 
 
 def threads_of(count: int) -> dict[str, str]:
-    """Variables that limit JAX on a CPU to so many threads; a limit above 1 is not possible.
+    """Variables that limit the threads of JAX on a CPU; a limit above 1 is not possible.
 
     `NPROC` is the size of XLA's thread pool, which kernels of other libraries use, too.
     """

@@ -28,7 +28,7 @@ class Listener:
     """Hears what a tool does, one job after another; this one says nothing."""
 
     def begin(self, job: str, *, steps: int) -> None:
-        """A job of so many steps begins."""
+        """A job begins."""
 
     def advance(self) -> None:
         """One step of the job is done."""

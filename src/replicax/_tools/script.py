@@ -1,7 +1,7 @@
 """A user's unmodified script, run inside another: `plan`, `verify`, `profile`, `doctor`, `migrate`.
 
-It runs as if it had been started by itself; under a strategy that it did not choose; for so many
-training steps; or with a function of Keras replaced, to see how it is called.
+It runs as if it had been started by itself; under a strategy that it did not choose; for a number
+of training steps; or with a function of Keras replaced, to see how it is called.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Ended(BaseException):
 
 @contextlib.contextmanager
 def ended_after(steps: int) -> Generator[None, None, None]:
-    """End the program in the block when it begins a step after so many.
+    """End the program in the block when it begins a step after `steps`.
 
     Steps are those of `fit` and `train_on_batch`, and the calls of `strategy.run` and of compiled
     functions; those of `evaluate` and `predict` do not count.
@@ -170,8 +170,8 @@ def under(strategy: Strategy, *, told: int | None = None) -> Generator[None, Non
 
     Strategies that it makes have the devices, variables and reductions of this one. Before it makes
     one, or without any, it runs in the scope of this one. The devices are fixed: a request for
-    virtual ones has no effect. Outside `run`, where it makes batches, it is `told` of so many
-    replicas; by default of as many as there are.
+    virtual ones has no effect. Outside `run`, where it makes batches, it sees `told`
+    replicas; by default as many as there are.
     """
     with (
         replaced(testing, "virtual_devices", lambda _: _devices),

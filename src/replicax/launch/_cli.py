@@ -51,9 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     behind = request.get("args", ())
     options = parser.commands[command].options_in
     if misplaced := set(options(behind)) - set(options(typed[: len(typed) - len(behind)])):
+        names, script = " ".join(sorted(misplaced)), request["script"]
         print(
-            f"replicax {command}: note: {', '.join(sorted(misplaced))} behind {request['script']} "
-            f"goes to the program; options of `replicax {command}` come before it.",
+            f"replicax {command}: note: {names} after {script} goes to the program; options of "
+            f"`replicax {command}` come before it: `replicax {command} {names} … {script}`.",
             file=sys.stderr,
         )
     if command == "run":

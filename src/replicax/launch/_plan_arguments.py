@@ -169,7 +169,7 @@ def add_migrate(commands: Commands) -> None:
         "MirroredStrategy, and say whether that agrees with what was found; arguments after -- go "
         "to the program",
     )
-    add_number(parser, "--steps", "K", "with --run: end it after so many training steps", default=3)
-    add_number(parser, "--replicas", "N", "with --run: on so many virtual devices", default=2)
+    add_number(parser, "--steps", "K", "with --run: end it after K training steps", default=3)
+    add_number(parser, "--replicas", "N", "with --run: on N virtual devices", default=2)
     add_number(parser, "--time-limit", "SECONDS", "with --run: end it after so long", default=120)
     parser.add_argument("--json", metavar="FILE", help="write everything that is found")

@@ -212,7 +212,7 @@ def _check_options(request: Request) -> None:
 def local_cluster(
     program: Program, counts: Mapping[str, int], surroundings: Surroundings
 ) -> Planner:
-    """Tasks on this machine, so many of each job, with new ports each time and their own secret."""
+    """Tasks on this machine, `counts` of each job, with new ports each time and a secret."""
     surroundings = _with_secret(surroundings)
 
     @contextmanager

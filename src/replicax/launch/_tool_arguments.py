@@ -198,7 +198,7 @@ def add_doctor(commands: Commands) -> None:
         type=positives,
         metavar="N,...",
         help="numbers of devices to train on; without an accelerator the CPU is made to look like "
-        "so many (default: 1,2, or 1 on a machine with one accelerator)",
+        "as many (default: 1,2, or 1 on a machine with one accelerator)",
     )
     add_number(
         parser,
@@ -264,9 +264,7 @@ def add_profile(commands: Commands) -> None:
 
 
 def add_steps(parser: Any) -> None:
-    add_number(
-        parser, "--steps", "K", "measure so many training steps, then end the script", default=20
-    )
+    add_number(parser, "--steps", "K", "measure K training steps, then end the script", default=20)
     add_number(
         parser, "--warm-up", "K", "steps before these, in which programs are compiled", default=3
     )

@@ -250,7 +250,7 @@ class HostLayer(keras.layers.Layer):
     def __init__(self, name: str | None, kwargs: dict[str, Any]) -> None:
         if self._read_dtype == "string":
             install()
-        super().__init__(name=name, trainable=kwargs.get("trainable", True))
+        super().__init__(name=name, **kwargs)
         # Keras cannot convert text to a tensor, and JAX would cut 64-bit integers.
         self._convert_input_args = False
         self._allow_non_tensor_positional_args = True

@@ -24,6 +24,7 @@ from replicax.tf._calls import (
     axes_of,
     concrete,
     is_symbolic,
+    new_axis,
     numpy_dtype,
     numpy_or_jax,
     registered,
@@ -93,7 +94,7 @@ def reshape(tensor: Any, shape: Any, name: str | None = None) -> Any:
 def expand_dims(input: Any, axis: Any, name: str | None = None) -> Any:
     """A new axis of size 1."""
     xp, x = array(input)
-    return xp.expand_dims(x, int(axis))
+    return xp.expand_dims(x, new_axis(axis, x.ndim))
 
 
 @array_function
@@ -257,13 +258,23 @@ def broadcast_static_shape(shape_x: Any, shape_y: Any) -> Any:
     """The shape of what is computed of two arrays of these shapes."""
     from replicax.data._host import TensorShape
 
-    return TensorShape(jnp.broadcast_shapes(static_shape(shape_x), static_shape(shape_y)))
+    return TensorShape(_broadcast(shape_x, shape_y))
 
 
 def broadcast_dynamic_shape(shape_x: Any, shape_y: Any) -> Any:
     """The shape of what is computed of two arrays of these shapes, as `tf.shape` gives it."""
-    found = jnp.broadcast_shapes(static_shape(shape_x), static_shape(shape_y))
-    return HostTensor.of(np.array(found, np.int32))
+    return HostTensor.of(np.array(_broadcast(shape_x, shape_y), np.int32))
+
+
+def _broadcast(*given: Any) -> tuple[int, ...]:
+    one, other = map(static_shape, given)
+    try:
+        return jnp.broadcast_shapes(one, other)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"The shapes {one} and {other} do not broadcast to one shape. From the last axis on, "
+            "make the sizes of each axis equal, or one of them 1."
+        ) from error
 
 
 @array_function

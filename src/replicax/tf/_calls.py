@@ -261,13 +261,13 @@ def arrays(*values: Any, mask: Any = None) -> tuple[Any, list[Any]]:
 
 
 def apart(*values: Any) -> tuple[Any, list[Any]]:
-    """As `arrays`, but each value with a type of its own, as an array and its indices have."""
+    """As `arrays`, but each value keeps its own type, as an array and its indices do."""
     xp = numpy_or_jax(*values)
     return xp, [_array(xp, value, None) for value in values]
 
 
 def array_beside(values: Any, kind: Any) -> Any:
-    """A list as an array for an operation with one of JAX's of this type."""
+    """A list as a JAX array, for an operation with an array of this type."""
     return _array(jnp, values, np.dtype(kind))
 
 
@@ -387,6 +387,15 @@ def axes_of(axis: Any) -> Any:
     if found.size and found.dtype.kind not in "iu":
         raise UsageError.of("axis", "an integer, several, or None", axis)
     return tuple(map(int, found.ravel())) if found.ndim else int(found)
+
+
+def new_axis(axis: Any, rank: int) -> int:
+    """The index of a new axis of an array with `rank` axes."""
+    found = np.asarray(axis)
+    if found.size != 1 or found.dtype.kind not in "iub" or not -rank - 1 <= found <= rank:
+        must_be = f"an integer from {-rank - 1} to {rank} for an array of rank {rank}"
+        raise UsageError.of("axis", must_be, axis)
+    return found.item() % (rank + 1)
 
 
 def static_shape(shape: Any) -> tuple[Any, ...]:

@@ -64,8 +64,14 @@ class Session:
 InteractiveSession = Session
 
 
-def enable_eager_execution(*options: Any, **more: Any) -> None:
-    """Nothing: it is so."""
+def enable_eager_execution(
+    config: Any = None,
+    device_policy: Any = None,
+    execution_mode: Any = None,
+    prefer_float32: Any = None,
+    dtype_conversion_mode: Any = None,
+) -> None:
+    """No-op: TensorFlow 2's behavior is always on."""
 
 
 enable_v2_behavior = enable_resource_variables = enable_v2_tensorshape = enable_eager_execution

@@ -92,7 +92,12 @@ def map_and_batch(
 
 
 def parallel_interleave(
-    map_func: Callable[..., Any], cycle_length: int, block_length: int = 1, **kwargs: Any
+    map_func: Callable[..., Any],
+    cycle_length: int,
+    block_length: int = 1,
+    sloppy: bool = False,
+    buffer_output_elements: int | None = None,
+    prefetch_input_elements: int | None = None,
 ) -> Transformation:
     """`Dataset.interleave`; its order is always the same."""
     return lambda dataset: dataset.interleave(map_func, cycle_length, block_length, 1)

@@ -128,7 +128,7 @@ def assert_rank(x: Any, rank: int, message: Any = None, name: str | None = None)
 
 
 def assert_rank_at_least(x: Any, rank: int, message: Any = None, name: Any = None) -> None:
-    """Check that there are so many axes, or more."""
+    """Check that there are at least `rank` axes."""
     _refuse_unless(np.ndim(x) >= int(rank), f"the rank is at least {rank}", np.shape(x), message)
 
 

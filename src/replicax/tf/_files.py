@@ -21,7 +21,7 @@ from replicax._core.errors import UsageError
 from replicax._core.folder import named
 from replicax.data._host import HostTensor
 from replicax.data._pixels import decode, decode_frames, encode
-from replicax.tf._calls import hosted, published
+from replicax.tf._calls import hosted, numpy_dtype, published
 
 
 class FileStatistics(NamedTuple):
@@ -220,6 +220,8 @@ def matching_files(pattern: Any, name: str | None = None) -> HostTensor:
 def bytes_of(value: Any) -> bytes:
     """Bytes, of a text or an array of one."""
     found = value.item() if hasattr(value, "item") else value
+    if found is None or isinstance(found, int | float):
+        raise UsageError(f"Cannot read {found!r} as bytes. Pass bytes or text.")
     return found.encode() if isinstance(found, str) else bytes(found)
 
 
@@ -381,14 +383,30 @@ def decode_raw(
     fixed_length: int | None = None,
     name: str | None = None,
 ) -> Any:
-    """Bytes as numbers; of several, a row each."""
-    kind = np.dtype(out_type).newbyteorder("<" if little_endian else ">")
+    """Bytes as numbers; of several, a row each.
+
+    Raises:
+        UsageError: If the bytes are no whole numbers, or the rows differ in length.
+    """
+    kind = numpy_dtype(out_type)
+    if kind.hasobject:
+        raise UsageError.of("out_type", "a type of numbers", out_type)
     given = np.asarray(input_bytes, object)
-    texts = map(bytes_of, given.reshape(-1))
+    texts, size = list(map(bytes_of, given.reshape(-1))), kind.itemsize
     if fixed_length is not None:
-        texts = (text[:fixed_length].ljust(fixed_length, b"\0") for text in texts)
-    rows = [np.frombuffer(text, kind).astype(np.dtype(out_type)) for text in texts]
-    return hosted(np.stack(rows).reshape(*given.shape, -1))
+        if fixed_length < 1 or fixed_length % size:
+            must_be = f"a positive multiple of {size}, the bytes of one {kind}"
+            raise UsageError.of("fixed_length", must_be, fixed_length)
+        texts = [text[:fixed_length].ljust(fixed_length, b"\0") for text in texts]
+    lengths = {len(text) for text in texts} or {0}
+    if len(lengths) > 1 or max(lengths) % size:
+        raise UsageError(
+            f"`input_bytes` must have one length, a multiple of {size}, the bytes of one {kind}; "
+            f"got the lengths {sorted(lengths)}. Pass `fixed_length` to cut and pad them."
+        )
+    order = kind.newbyteorder("<" if little_endian else ">")
+    numbers = np.frombuffer(b"".join(texts), order).astype(kind)
+    return hosted(numbers.reshape(*given.shape, max(lengths) // size))
 
 
 def decode_csv(
@@ -438,5 +456,16 @@ class TFRecordOptions(str):
     **Differs from TF:** how hard the compression tries cannot be set.
     """
 
-    def __new__(cls, compression_type: str | None = None, **others: Any) -> TFRecordOptions:
+    def __new__(
+        cls,
+        compression_type: str | None = None,
+        flush_mode: int | None = None,
+        input_buffer_size: int | None = None,
+        output_buffer_size: int | None = None,
+        window_bits: int | None = None,
+        compression_level: int | None = None,
+        compression_method: int | None = None,
+        mem_level: int | None = None,
+        compression_strategy: int | None = None,
+    ) -> TFRecordOptions:
         return super().__new__(cls, compression_type or "")

@@ -64,7 +64,7 @@ def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Any:
 
 
 @array_function
-def einsum(equation: str, *inputs: Any, **kwargs: Any) -> Any:
+def einsum(equation: str, *inputs: Any, optimize: Any = None, name: str | None = None) -> Any:
     """Sums of products in Einstein's notation."""
     xp, found = arrays(*inputs)
     sizes: dict[str, int] = {}

@@ -14,6 +14,12 @@ from replicax._core.errors import UsageError, did_you_mean
 from replicax._core.seams import put_in_if_keras_is_there
 from replicax.tf._names import FIRST_IN_V1, NAMESPACES, SUBMODULES_OF_KERAS
 
+_OF_ARRAYS = ("", "bitwise", "experimental", "image", "linalg", "math", "nn", "random", "signal")
+_ELSEWHERE = dict.fromkeys(_OF_ARRAYS, " Look for it in keras.ops or jax.numpy.") | {
+    "io": " Read and write files in Python, or as data sets of `rx.data`.",
+    "strings": " Change text in Python, as in `dataset.map`.",
+}
+
 
 class Namespace(ModuleType):
     """A module whose names are loaded when they are first asked for."""
@@ -114,7 +120,8 @@ def _hint(namespace: str, name: str) -> str:
     homes = sorted((n for n in NAMESPACES if name in _known(n)), key=lambda n: (n.count("."), n))
     if homes:
         return f" Did you mean `{homes[0]}.{name}`?"
-    return did_you_mean(name, _known(namespace)) or " Look for it in keras.ops or jax.numpy."
+    topic = f"{namespace}.".split(".")[1]
+    return did_you_mean(name, _known(namespace)) or _ELSEWHERE.get(topic, "")
 
 
 def _known(namespace: str) -> set[str]:

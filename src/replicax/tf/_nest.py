@@ -75,7 +75,12 @@ def _packed(structure: Any, values: Iterator[Any]) -> Any:
     return _like(structure, [_packed(part, values) for part in _parts(structure)])
 
 
-def map_structure(func: Callable[..., Any], *structure: Any, **kwargs: Any) -> Any:
+def map_structure(
+    func: Callable[..., Any],
+    *structure: Any,
+    check_types: bool = True,
+    expand_composites: bool = False,
+) -> Any:
     """A function of each value of a nest, or of the values of several at the same place.
 
     Raises:
@@ -84,7 +89,7 @@ def map_structure(func: Callable[..., Any], *structure: Any, **kwargs: Any) -> A
     if not structure:
         raise UsageError("`map_structure` got no structure. Pass a nest after the function.")
     for other in structure[1:]:
-        assert_same_structure(structure[0], other, kwargs.get("check_types", True))
+        assert_same_structure(structure[0], other, check_types)
     rows = zip(*map(flatten, structure), strict=True)
     return pack_sequence_as(structure[0], [func(*row) for row in rows])
 

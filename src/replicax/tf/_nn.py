@@ -422,7 +422,7 @@ def ctc_greedy_decoder(
 def ctc_beam_search_decoder(
     inputs: Any, sequence_length: Any, beam_width: int = 100, top_paths: int = 1
 ) -> tuple[list[SparseTensor], Any]:
-    """The likeliest texts, by a search of so many beams, and the logarithms of their probabilities.
+    """The likeliest texts, by a beam search, and the logarithms of their probabilities.
 
     The last class stands for none.
 

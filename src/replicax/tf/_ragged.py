@@ -61,7 +61,7 @@ class RaggedTensorSpec(ArraySpec):
         return RaggedTensor if self.ragged_rank else jax.Array
 
     def batched(self, rows: int | None) -> Self:
-        """The spec of so many of these in a batch."""
+        """The spec of a batch of `rows` of these."""
         return replace(super().batched(rows), ragged_rank=self.ragged_rank + 1)
 
     def unbatched(self) -> Self:
@@ -179,7 +179,13 @@ class RaggedTensor(CompositeTensor):
 
     @classmethod
     def from_tensor(
-        cls, tensor: Any, lengths: Any = None, padding: Any = None, ragged_rank: int = 1, **_: Any
+        cls,
+        tensor: Any,
+        lengths: Any = None,
+        padding: Any = None,
+        ragged_rank: int = 1,
+        name: str | None = None,
+        row_splits_dtype: Any = None,
     ) -> RaggedTensor:
         """The rows of an array; of these lengths, or without the padding at their ends.
 

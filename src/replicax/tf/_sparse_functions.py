@@ -17,7 +17,15 @@ from jax.core import Tracer
 
 from replicax._core.errors import UsageError
 from replicax.data._host import HostTensor
-from replicax.tf._calls import apart, array, concrete, hosted, published, static_shape
+from replicax.tf._calls import (
+    apart,
+    array,
+    concrete,
+    hosted,
+    new_axis,
+    published,
+    static_shape,
+)
 from replicax.tf._composite import (
     axes_within,
     elements,
@@ -233,8 +241,7 @@ def transpose(sp_input: Any, perm: Any = None, name: str | None = None) -> Spars
 def expand_dims(sp_input: Any, axis: Any = None, name: str | None = None) -> SparseTensor:
     """The tensor with an axis of one; the last, by default."""
     tensor = sparse(sp_input, "tf.sparse.expand_dims")
-    place = -1 if axis is None else int(axis)
-    place += len(tensor.shape) + 1 if place < 0 else 0
+    place = new_axis(-1 if axis is None else axis, len(tensor.shape))
     shape = (*tensor.shape[:place], 1, *tensor.shape[place:])
     xp = jnp if isinstance(tensor.indices, Tracer) else np
     return SparseTensor(xp.insert(tensor.indices, place, 0, axis=1), tensor.values, shape)
@@ -298,6 +305,9 @@ def retain(sp_input: Any, to_retain: Any) -> SparseTensor:
     tensor = sparse(sp_input, "tf.sparse.retain")
     kept = concrete(to_retain, "tf.sparse.retain").astype(bool)
     where = concrete(tensor.indices, "tf.sparse.retain")
+    if kept.shape != (len(where),):
+        must_be = f"a vector of {len(where)} flags, one for each value"
+        raise UsageError.of("to_retain", must_be, to_retain)
     return SparseTensor(where[kept], tensor.values[kept], tensor.shape)
 
 

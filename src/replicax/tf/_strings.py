@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from replicax._core.errors import UsageError
+from replicax.data._derive import one_of
 from replicax.data._host import HostTensor
-from replicax.tf._calls import in_models, is_symbolic
+from replicax.tf._calls import in_models, is_symbolic, of_python
 from replicax.tf._ragged import RaggedTensor
 from replicax.tf._ragged_functions import of_each
 
@@ -203,10 +204,39 @@ def unicode_decode(input: Any, input_encoding: str, name: str | None = None) -> 
     return _parts(numbers, input, np.int32)
 
 
-def unicode_encode(input: Any, output_encoding: str = "UTF-8", name: str | None = None) -> Any:
-    """The bytes of the text whose characters have these numbers."""
-    text = "".join(map(chr, np.asarray(input).tolist()))
-    return HostTensor.of(text.encode(output_encoding))
+def unicode_encode(
+    input: Any,
+    output_encoding: str = "UTF-8",
+    errors: str = "replace",
+    replacement_char: int = 0xFFFD,
+    name: str | None = None,
+) -> Any:
+    """The bytes of texts whose characters have the numbers along the last axis.
+
+    Raises:
+        UsageError: If a number is no character's and `errors` is "strict".
+    """
+    one_of("output_encoding", output_encoding, ("UTF-8", "UTF-16-BE", "UTF-32-BE"))
+    one_of("errors", errors, ("replace", "ignore", "strict"))
+    if not 0 <= replacement_char <= 0x10FFFF:
+        raise UsageError.of("replacement_char", "the number of a character", replacement_char)
+
+    def encoded(row: Any) -> bytes:
+        codes = np.asarray(row)
+        if codes.ndim != 1 or codes.dtype.kind not in "iu":
+            raise UsageError.of("input", "numbers of characters, at least a vector", input)
+        wrong = (codes < 0) | (codes > 0x10FFFF) | (codes >> 11 == 0xD800 >> 11)  # surrogates
+        if wrong.any() and errors == "strict":
+            raise UsageError.of("input", "numbers of Unicode characters", codes[wrong].tolist())
+        codes = codes[~wrong] if errors == "ignore" else np.where(wrong, replacement_char, codes)
+        return "".join(map(chr, codes.tolist())).encode(output_encoding)
+
+    if isinstance(input, RaggedTensor):
+        return HostTensor.of(np.array([encoded(row) for row in input], object))
+    array = of_python(input) if isinstance(input, list | tuple) else np.asarray(input)
+    rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else [array]
+    texts = np.array([encoded(row) for row in rows], object)
+    return HostTensor.of(texts.reshape(array.shape[:-1]))
 
 
 def unicode_transcode(

@@ -34,7 +34,9 @@ class TestCase(absltest.TestCase):
         return folder.name
 
     @contextlib.contextmanager
-    def session(self, *arguments: Any, **named: Any) -> Iterator[Any]:
+    def session(
+        self, graph: Any = None, config: Any = None, use_gpu: bool = True, force_gpu: bool = False
+    ) -> Iterator[Any]:
         """There are no sessions: `run` of this one is `evaluate`."""
         yield types.SimpleNamespace(run=self.evaluate)
 

@@ -67,7 +67,7 @@ def downloaded(fname=None, origin=None, **_options) -> str:
 
 
 def install(tf, train: int = TRAIN, test: int = TEST) -> None:
-    """What `tf.keras.datasets` would download is made here, of so many rows."""
+    """What `tf.keras.datasets` would download is made here, with few rows."""
     datasets = tf.keras.datasets
     digits = functools.partial(mnist, train=train, test=test)
     objects = functools.partial(cifar10, train=min(train, 50_000), test=test)

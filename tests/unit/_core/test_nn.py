@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +13,13 @@ import pytest
 from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.errors import NotInReplicaContext, UsageError
 from replicax._core.nn import compute_average_loss, scale_regularization_loss
-from replicax._core.reduce import SyncGroup, sum_leaves
+from replicax._core.reduce import GatherLog, SyncGroup, sum_leaves
 
 LOSSES = [1.0, 2.0, 3.0, 4.0]
 
 
 def replicas(count):
-    """As if inside `run` on so many replicas; 0 for outside every scope."""
+    """As if inside `run` on `count` replicas; 0 for outside every scope."""
     if count == 0:
         return contextlib.nullcontext()
     return entered(Frame("s", ReplicaContext("s", SyncGroup(count, sum_leaves))))
@@ -65,6 +66,23 @@ def test_the_batch_size_may_be_traced():
 
 def test_sums_of_weights_below_one_divide_too():
     assert float(compute_average_loss(jnp.ones(2), global_batch_size=0.5)) == 4.0
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "is_warned"),
+    [
+        ((4, 6), {}, True),  # divides by 4 · 2
+        ((4, 6), {"global_batch_size": 6}, False),
+        ((4, 8), {}, False),
+        ((3, 6), {}, False),  # the losses are not those of the replica's rows
+    ],
+)
+def test_a_wrong_divisor_of_an_uneven_batch_is_warned_of(rows, options, is_warned):
+    group = SyncGroup(2, sum_leaves, gathers=GatherLog(rows=rows))
+    with entered(Frame("s", ReplicaContext("s", group))), warnings.catch_warnings(record=True) as w:
+        warnings.simplefilter("always")
+        compute_average_loss(jnp.array(LOSSES), **options)
+    assert ["global_batch_size=6" in str(one.message) for one in w] == [True] * is_warned
 
 
 @pytest.mark.parametrize("size", [-1, [2, 2]])

@@ -89,6 +89,21 @@ def test_what_counts_as_a_number_or_a_flag_is_taken():
             given(**wrong)
 
 
+MISSPELLED = {
+    "devices": lambda: rx.MirroredStrategy(devces=2),
+    "drop_remainder": lambda: rx.data.Dataset.range(3).batch(2, drop_reminder=True),
+    "jit_compile": lambda: rx.function(jit_compil=True),
+    "log_dir": lambda: rx.callbacks.TensorBoard(logdir="logs"),
+    "directory": lambda: rx.callbacks.BackupAndRestore(backup="logs"),  # in the list of all
+}
+
+
+@pytest.mark.parametrize("name", MISSPELLED)
+def test_the_keyword_that_was_meant_is_named(name):
+    with pytest.raises(TypeError, match=rf"\b{name}\b"):
+        MISSPELLED[name]()
+
+
 def test_zero_is_no_device():
     with pytest.raises(UsageError, match="No device 0 here"):
         rx.CentralStorageStrategy(["CPU:0"], 0)

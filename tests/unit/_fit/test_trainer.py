@@ -89,7 +89,7 @@ def interrupting(method):
     return type("Interrupting", (keras.callbacks.Callback,), {method: interrupt})()
 
 
-# By data that fail after so many batches, or by a callback that is interrupted.
+# By data that fail after some batches, or by a callback that is interrupted.
 @pytest.mark.parametrize(
     ("method", "ends", "steps"),
     [

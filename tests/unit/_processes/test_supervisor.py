@@ -53,7 +53,7 @@ QUICK = Grace(0.4, 0.4)
 
 
 def await_the_end(folder, count):
-    """Wait until so many processes have got so far that there is a file, and have ended."""
+    """Wait until this many processes have written a file, and have ended."""
     pids = wait_for_pids(folder, count)
     wait_until(lambda: not any(map(is_running, pids)))
 

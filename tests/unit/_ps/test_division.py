@@ -23,7 +23,7 @@ def with_policy(dataset, policy):
 
 
 def text_files(folder, counts):
-    """Files of so many lines; the lines say which file and which line."""
+    """Files with these numbers of lines; the lines say which file and which line."""
     for file, count in enumerate(counts):
         (folder / f"{file}.txt").write_text("".join(f"{file}.{n}\n" for n in range(count)))
     return [str(folder / f"{file}.txt") for file in range(len(counts))]

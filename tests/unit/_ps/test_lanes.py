@@ -1,4 +1,4 @@
-"""What happens when workers and servers die: who mends, who waits, who goes on."""
+"""What happens when workers and servers die: who repairs, who waits, who goes on."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def worker_of(lane):
 
 
 def dies(times, *, started=True):
-    """A task whose worker dies so many times; then it gives the worker."""
+    """A task whose worker dies a number of times; then it gives the worker."""
     left = [None] * times
 
     def task(lane):

@@ -1,4 +1,4 @@
-"""One mends, the others wait, and nobody mends what was mended already."""
+"""One thread repairs, the others wait, and none repairs what was repaired already."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def repairs():
 def test_what_was_mended_meanwhile_is_not_mended_again(repairs):
     calls = []
     before = repairs.now()
-    repairs.mend("server", before, lambda: calls.append(1))
-    repairs.mend("server", before, lambda: calls.append(2))
-    repairs.mend("server", repairs.now(), lambda: calls.append(3))
+    repairs.repair("server", before, lambda: calls.append(1))
+    repairs.repair("server", before, lambda: calls.append(2))
+    repairs.repair("server", repairs.now(), lambda: calls.append(3))
     assert calls == [1, 3]
 
 
@@ -33,11 +33,11 @@ def test_who_cannot_mend_gets_the_error_and_the_others_go_on(repairs):
         assert end.wait(60)
         raise OSError("broken")
 
-    mending = in_thread(lambda: repairs.mend("server", 0, work))
+    repairing = in_thread(lambda: repairs.repair("server", 0, work))
     assert begun.wait(60)
-    other = in_thread(lambda: repairs.mend("server", 0, work))
+    other = in_thread(lambda: repairs.repair("server", 0, work))
     assert other.waits()
     end.set()
     with pytest.raises(OSError, match="broken"):
-        mending.result()
+        repairing.result()
     assert other.result() is None

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
+import replicax.tf as tf
 from replicax._core.values import Mirrored, PerReplica
 
 X = np.arange(4.0, dtype="float32")
@@ -70,3 +71,12 @@ def test_a_compiled_function_keeps_parameters_and_result() -> None:
         compiled("text", 2.5)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError):
         Scaled().times(x, scale=2.0)  # pyright: ignore[reportCallIssue]
+
+
+def test_checkers_see_misspelled_names() -> None:
+    with pytest.raises(AttributeError, match="MirorredStrategy"):
+        rx.MirorredStrategy()  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(AttributeError, match="nonsense"):
+        tf.nonsense()  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(TypeError, match="devices"):
+        rx.MirroredStrategy(devces=2)  # pyright: ignore[reportCallIssue]

@@ -126,3 +126,11 @@ def test_a_name_that_nobody_has_is_named(namespace):
     module = importlib.import_module(f"replicax.{namespace}")
     with pytest.raises(AttributeError, match=f"{namespace}.NoSuchName"):
         _ = module.NoSuchName
+
+
+@pytest.mark.parametrize(("namespace", "is_for_arrays"), [("tf.math", True), ("tf.io", False)])
+def test_only_functions_of_arrays_are_to_be_looked_for_in_jax(namespace, is_for_arrays):
+    module = importlib.import_module(f"replicax.{namespace}")
+    with pytest.raises(AttributeError) as raised:
+        _ = module.NoSuchName
+    assert ("jax.numpy" in str(raised.value)) is is_for_arrays

@@ -1,4 +1,4 @@
-"""Ordinary mistakes in calls of `replicax.tf`: each is refused, in words that name the mend.
+"""Ordinary mistakes in calls of `replicax.tf`: each is refused, in words that name the fix.
 
 TensorFlow refuses each of them, too; that was observed with TensorFlow 2.21.
 """
@@ -77,6 +77,26 @@ ROWS = [[1.0, 2.0], [3.0, 4.0]]
         (lambda: tf.tile([1, 2], [2, 2]), "`multiples`"),
         (lambda: tf.roll([1, 2, 3], [1, 1], [0]), "one length"),
         (lambda: tf.fill([2], [1, 2]), "`value`"),
+        (lambda: tf.expand_dims([1.0, 2.0], 5), "-2 to 1"),
+        (lambda: tf.expand_dims([1.0, 2.0], [0, 1]), "`axis`"),
+        (lambda: tf.expand_dims([1.0, 2.0], None), "`axis`"),
+        (lambda: tf.sparse.expand_dims(tf.sparse.from_dense(ROWS), 7), "-3 to 2"),
+        (lambda: tf.sparse.retain(tf.sparse.from_dense(ROWS), [True]), "4 flags"),
+        (lambda: tf.broadcast_dynamic_shape([2, 3], [2, 4]), "(2, 3) and (2, 4)"),
+        (lambda: tf.broadcast_dynamic_shape([-1], [2]), "(-1,) and (2,)"),
+        (lambda: tf.strings.unicode_encode([65], "utf-8"), "'UTF-8'"),
+        (lambda: tf.strings.unicode_encode([65], "UTF-8", "x"), "`errors`"),
+        (lambda: tf.strings.unicode_encode(["a"], "UTF-8"), "`input`"),
+        (lambda: tf.strings.unicode_encode(65, "UTF-8"), "vector"),
+        (lambda: tf.strings.unicode_encode([65, -1], "UTF-8", "strict"), "[-1]"),
+        (lambda: tf.strings.unicode_encode([[65], [66, 67]], "UTF-8"), "different lengths"),
+        (lambda: tf.strings.unicode_encode([65], replacement_char=-5), "`replacement_char`"),
+        (lambda: tf.io.decode_raw(None, tf.uint8), "None as bytes"),
+        (lambda: tf.io.decode_raw(b"abc", tf.float32), "multiple of 4"),
+        (lambda: tf.io.decode_raw([b"ab", b"c"], tf.uint8), "[1, 2]"),
+        (lambda: tf.io.decode_raw([1, 2], tf.uint8), "1 as bytes"),
+        (lambda: tf.io.decode_raw(b"abcd", tf.string), "`out_type`"),
+        (lambda: tf.io.decode_raw(b"abcd", tf.float32, fixed_length=6), "`fixed_length`"),
         (lambda: tf.boolean_mask(tf.ones([3, 2]), [[True] * 3] * 2), "`mask`"),
         (lambda: tf.scatter_nd([[1], [2]], [1], [3]), "`updates`"),
         (lambda: tf.tensor_scatter_nd_update([1, 2], [[0]], [9.5]), "`updates`"),

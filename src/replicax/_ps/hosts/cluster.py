@@ -107,7 +107,7 @@ class Size(NamedTuple):
 
 
 def local_size(cores: int) -> Size:
-    """The size of a local cluster on a machine with so many cores.
+    """The size of a local cluster on a machine with this number of cores.
 
     At least two workers: with one, nothing would be asynchronous, and on few cores the second
     computes while the first one waits for a server. Not more than eight: each has a Python, a JAX

@@ -1,7 +1,7 @@
 """`Lanes`: the threads that take closures and run them, also when workers and servers die.
 
 `StalenessGate` says which closures may run at the same time, and of several threads that find a
-thing broken, `Repairs` lets one mend it. `worker_lane.py` reaches a worker, and `closures.py`
+thing broken, `Repairs` lets one repair it. `worker_lane.py` reaches a worker, and `closures.py`
 orders closures.
 """
 
@@ -238,7 +238,9 @@ class Lanes:
                 return call()
             except ServerGone as gone:
                 server = gone.server
-            self._repairs.mend(("server", server), since, lambda s=server: self._on_server_gone(s))
+            self._repairs.repair(
+                ("server", server), since, lambda s=server: self._on_server_gone(s)
+            )
 
     def drop(self, worker: int) -> None:
         """Disconnect a worker that is taken for dead; its closures are put back."""
@@ -262,7 +264,7 @@ class Lanes:
             lane.close()
 
     def close(self, timeout: float = _SECONDS_TO_END) -> None:
-        """Stop, and wait for all threads until so many seconds after the stop; once."""
+        """Stop, and wait `timeout` seconds at most for all threads; once."""
         self.stop()
         with self._lock:
             threads, self._threads = self._threads, []
@@ -323,7 +325,7 @@ class Lanes:
             died = lane.worker if gone.started else None
             # Put back first, so that other workers can run it, but not before its other lanes know
             # that the worker is dead, or they would take it.
-            self._repairs.mend(
+            self._repairs.repair(
                 ("worker", lane.worker),
                 since,
                 lambda: self._recover(lane),
@@ -382,7 +384,7 @@ class Lanes:
             except BaseException as error:
                 self._queue.mark_failed(None, error)
 
-        self._repairs.mend(("server", server), since, restore)
+        self._repairs.repair(("server", server), since, restore)
 
 
 def _gone(who: str, why: str, then: str) -> str:
@@ -394,16 +396,16 @@ def _gone(who: str, why: str, then: str) -> str:
 
 @final
 class Repairs:
-    """One repair of each thing at a time, and none of a thing that was mended meanwhile.
+    """One repair of each thing at a time, and none of a thing that was repaired meanwhile.
 
     A thread notes the time (`now`) before it uses a thing. If it finds it broken, and the thing was
-    mended after that time, the thread has seen the old failure, not a new one.
+    repaired after that time, the thread has seen the old failure, not a new one.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._underway: set[Hashable] = set()
-        self._mended_at: dict[Hashable, int] = {}
+        self._repaired_at: dict[Hashable, int] = {}
         self._time = 0
 
     def now(self) -> int:
@@ -420,7 +422,7 @@ class Repairs:
             with self._changed:
                 self._changed.wait_for(lambda: thing not in self._underway)
 
-    def mend(
+    def repair(
         self,
         thing: Hashable,
         since: int,
@@ -428,14 +430,14 @@ class Repairs:
         *,
         first: Callable[[], None] = lambda: None,
     ) -> None:
-        """Mend the thing by `work`, or wait for the thread that does.
+        """Repair the thing by `work`, or wait for the thread that does.
 
         The thing was last used after the time `since`. If `work` raises, this thread gets the
         error, and the others go on and find out by themselves. `first` is called in any case, once
         the thing is known to be broken.
         """
         with self._changed:
-            is_mine = thing not in self._underway and self._mended_at.get(thing, -1) <= since
+            is_mine = thing not in self._underway and self._repaired_at.get(thing, -1) <= since
             if is_mine:
                 self._underway.add(thing)
         try:
@@ -451,6 +453,6 @@ class Repairs:
     def _end(self, thing: Hashable) -> None:
         with self._changed:
             self._time += 1
-            self._mended_at[thing] = self._time
+            self._repaired_at[thing] = self._time
             self._underway.discard(thing)
             self._changed.notify_all()

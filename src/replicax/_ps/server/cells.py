@@ -255,7 +255,7 @@ class Hosted:
     def updated(
         self, part: Part, value: Any, gradients: Any, slots: Sequence[Any], scale: float
     ) -> tuple[Any, Sequence[Any]]:
-        """The new value of so many rows of a cell, and their new slots, by compiled code."""
+        """The new values of some rows of a cell, and their new slots, by compiled code."""
         some, rate = part._replace(shape=tuple(value.shape)), self.learning_rate
         (new,), (news,) = self.updates.update(
             [some], [value], [gradients], [slots], self.iterations, rate, scale

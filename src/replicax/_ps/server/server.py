@@ -26,8 +26,8 @@ from replicax._ps.variables.shard_optimizer import Part
 MOST_AHEAD = 64 << 20  # bytes: compiling larger updates ahead would take too much memory
 _CHANGES = {"create", "write", "scatter", "attach", "table", "table_load"}
 
-# Ids remembered: a closure is repeated soon after its worker died, and so many others may come
-# in between.
+# How many ids are remembered: a closure is repeated soon after its worker died, but others may
+# come in between.
 REMEMBERED = 1 << 17
 
 

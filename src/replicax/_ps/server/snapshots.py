@@ -53,7 +53,7 @@ class Taken(NamedTuple):
 
 @final
 class Snapshots:
-    """The snapshots of one server, taken every so many seconds if something has changed.
+    """The snapshots of one server, taken at an interval in seconds if something has changed.
 
     `run` names the run of the program; only its own snapshots are restored.
     """

@@ -56,7 +56,7 @@ def compute_devices(strategy: rx.Strategy) -> tuple[str, ...]:
 
 
 def variable_devices(variables: Iterable[Any]) -> tuple[str, ...]:
-    """The devices that hold Keras variables, as they are and not as they should be."""
+    """The devices that hold the arrays of Keras variables, whatever the strategy says."""
     found = {device for variable in variables for device in variable.value.devices()}
     return tuple(device_name(device) for device in sorted(found, key=lambda d: d.id))
 

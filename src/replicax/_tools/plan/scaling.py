@@ -23,7 +23,7 @@ CHIEF_SECONDS = 25e-6  # on its CPU, for one worker in one agreement; see benchm
 @final
 @dataclass(frozen=True)
 class Scaled:
-    """A step on so many chips; each of TPU v2 and v3 is two of JAX's devices."""
+    """A step on a number of chips; one of TPU v2 or v3 is two of JAX's devices."""
 
     chips: int
     devices: int

@@ -57,7 +57,7 @@ def epsilon(types: Iterable[str]) -> float:
 
 
 def tolerance(rounding: float, terms: int, step: int) -> float:
-    """How much a sum over so many rows may differ in a step, from 1, relative to its size.
+    """How much a sum of `terms` may differ after `step` steps, relative to its size.
 
     Errors of additions add up like a random walk, with the root of their number, and each step
     starts from the last one's result.

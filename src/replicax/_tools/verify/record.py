@@ -27,7 +27,7 @@ from replicax._tools.script import NO_TRAINING, noting, replaced
 from replicax._tools.verify.draws import Draws
 
 Key = tuple[str, int]
-"""A variable's kind and path without Keras' numbers, and the how-manieth of these it is."""
+"""A variable's kind and path without Keras' numbers, and its index among all with this path."""
 
 WEIGHT, STATISTIC, GRADIENT, NORMS = "weight", "statistic", "gradient", "norms of gradients"
 SLOT, METRIC, SEED = "optimizer", "metric", "random state"

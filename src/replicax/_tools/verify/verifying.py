@@ -340,7 +340,7 @@ class OnOneDevice:
 
 
 def devices_for(replicas: int | None) -> Sequence[Any]:
-    """The devices that replicas are on: so many, or all."""
+    """The devices for this number of replicas; None for all devices."""
     found = default_devices()
     wanted = len(found) if replicas is None else replicas
     if wanted < 2:

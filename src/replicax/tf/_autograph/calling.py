@@ -114,7 +114,7 @@ def _codes_in(code: types.CodeType) -> list[types.CodeType]:
     return [code, *(found for one in inner for found in _codes_in(one))]
 
 
-# Builtins that are replaced; a program of so many objects is not looked through to its end.
+# Builtins that are replaced; the largest number of objects of a program that are searched for them.
 _ASKING, _MANY = ("float", "int", "max", "min", "range"), 5000
 
 

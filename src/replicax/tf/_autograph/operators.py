@@ -33,12 +33,12 @@ __all__ = [
     "with_function_scope",
 ]
 
-# A loop on a tensor whose value is known is written out for so many rounds: the program of a longer
-# one would take long to compile. Unlike the program's own loop, rounds written out have gradients.
+# The most rounds of a loop on a tensor with a known value that are written out: the program of a
+# longer one would take long to compile. Unlike the program's own loop, these rounds have gradients.
 _MOST_WRITTEN_OUT = 100
 
-# Python goes through so many elements of an endless iterator before a `break` that it cannot
-# decide is taken for one that never comes.
+# The most elements of an endless iterator that Python goes through: after them, a `break` that it
+# cannot decide is taken for one that never comes.
 _MOST_GUARDED = 1000
 
 

@@ -301,9 +301,9 @@ def loop(
     rounds: Any = None,
     most: int | None = None,
 ) -> None:
-    """A loop of the program: of so many rounds, an array or None, while `test` of the next holds.
+    """A loop of the program: of `rounds` rounds, if given, while `test` of the next one holds.
 
-    There are at most `most`, whatever these say.
+    There are at most `most` rounds.
     """
     start, first = state.get(), 0
     if isinstance(rounds, int) and rounds == 0:

@@ -1,4 +1,4 @@
-"""Each thing that can be wrong with an installation, and the command that mends it."""
+"""Each thing that can be wrong with an installation, and the command that repairs it."""
 
 from __future__ import annotations
 
