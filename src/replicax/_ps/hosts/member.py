@@ -321,6 +321,8 @@ def start_member(
 class ThreadCluster:
     """Servers and workers in this process, which talk as they would between machines."""
 
+    where = "in threads of this process"
+
     def __init__(self, num_servers: int, num_workers: int) -> None:
         self.secret = secrets.token_bytes(32)
         self._running: dict[tuple[str, int], tuple[int, Post]] = {}
