@@ -97,7 +97,7 @@ class Coordination:
         there = weakref.ref(self)
         self._lanes = Lanes(
             self._queue,
-            on_server_gone=lambda server: _restore(there(), server),
+            on_server_gone=lambda server: engine.recoveries.restore(server),
             gate=StalenessGate(max_staleness, ahead=closures_in_flight > 1),
         )
         self._ids = itertools.count()
@@ -168,10 +168,6 @@ class Coordination:
         """
         return self._lanes.with_servers(call)
 
-    def drop_worker(self, worker: int) -> None:
-        """Disconnect a worker that is taken for dead; its closures are put back."""
-        self._lanes.drop(worker)
-
     def add_worker(self) -> int:
         """Start one more worker, which takes tasks at once, and return its number."""
         self._start()
@@ -209,10 +205,6 @@ class Coordination:
     def barrier(self) -> None:
         """Let later tasks see all updates of those that have ended."""
         self.engine.barriers += 1
-
-    def restore_server(self, server: int) -> None:
-        """Wait until a server is back with its contents; else UnavailableError."""
-        self.engine.recoveries.restore(server)
 
     @property
     def recoveries(self) -> Sequence[Recovery]:
@@ -296,11 +288,6 @@ def check_in_flight(closures: int) -> int:
     return closures
 
 
-def _restore(there: Coordination | None, server: int) -> None:
-    if there is not None:
-        there.restore_server(server)
-
-
 def _outlive(there: Coordination | None, call: Callable[[], Any]) -> Any:
     return call() if there is None else there.with_servers(call)
 
@@ -308,7 +295,7 @@ def _outlive(there: Coordination | None, call: Callable[[], Any]) -> Any:
 def _let_go(there: Coordination | None, role: str, index: int) -> None:
     """Disconnect a silent member."""
     if there is not None and role == "worker":
-        there.drop_worker(index)
+        there._lanes.drop(index)
     elif there is not None:
         there.engine.client.drop(index)
 
