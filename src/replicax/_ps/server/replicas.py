@@ -105,10 +105,7 @@ class Mirror:
     def _send_all(self) -> None:
         """Send the whole state; changes applied meanwhile wait."""
         assert self._link is not None
-        with self._server.lock:
-            state = server_state.capture(self._server)
-            self._begin()
-        buffers = server_state.packed_state(self._server, state)
+        buffers = server_state.packed(self._server, self._begin)
         head = {"owner": self._server.index, "life": self._life}
         self._link.call("shadow_begin", head, buffers)
 
