@@ -68,7 +68,7 @@ def start(
     if engine is None and address is None:
         resolver = cast("Any", resolver or detect())
         serve_this_task_if_member(resolver)
-        is_given = resolver is not None and "ps" in resolver.cluster_spec().jobs
+        is_given = bool(resolver and "ps" in resolver.cluster_spec().jobs)
     servers = resolver.cluster_spec().num_tasks("ps") if is_given else size.servers
     settings = {**settings, **keeping(num_servers=servers, **kept)}
     if engine == "threads":
