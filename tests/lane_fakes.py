@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
-from replicax._ps.queue.coordination import Dispatcher
-from replicax._ps.queue.lanes import StalenessGate, WorkerGone
+from replicax._core.errors import UnavailableError
+from replicax._ps.queue.coordination import Coordination
+from replicax._ps.queue.lanes import WorkerGone
+from replicax._ps.store.servers import Early
 
 from helpers import begun_threads, is_waiting, wait_until
 
@@ -34,17 +36,50 @@ class FakeLane:
                 raise WorkerGone(self.worker, "closed")
 
 
-class FakeCoordination(Dispatcher):
+class FakeCluster:
+    """Members that nobody reaches."""
+
+    num_servers = 0
+
+    def __init__(self, num_workers):
+        self.num_workers = num_workers
+
+    def member(self, role, index, **options):
+        raise UnavailableError("it is none")
+
+    def add_worker(self):
+        self.num_workers += 1
+        return self.num_workers - 1
+
+    def close(self):
+        pass
+
+
+class FakeCoordination(Coordination):
     """What a strategy of two workers can do; a task is `fn` with its arguments."""
 
     def __init__(self, num_workers=2, lanes_each=1, max_staleness=None):
-        super().__init__(StalenessGate(max_staleness))
-        self.num_workers = num_workers
         self.lanes_each = lanes_each
         self.opened = []
-        self.barriers = 0
         self.datasets = []
         self.restored = []
+        nothing = SimpleNamespace(meet=lambda: None, restore=self.restored.append, bare=None)
+        engine = SimpleNamespace(
+            cluster=FakeCluster(num_workers),
+            dial=nothing,
+            client=FakeCluster(0),
+            steady=SimpleNamespace(early=Early()),
+            store=None,
+            recoveries=nothing,
+            meanwhile=False,
+            platform="cpu",
+            barriers=0,
+        )
+        super().__init__(engine, None, None, max_staleness=max_staleness)
+
+    @property
+    def barriers(self):
+        return self.engine.barriers
 
     def task(self, fn, args, kwargs):
         return lambda lane: fn(*args, **kwargs)
@@ -55,19 +90,9 @@ class FakeCoordination(Dispatcher):
         self.opened += lanes
         return lanes
 
-    def new_worker(self):
-        self.num_workers += 1
-        return self.num_workers - 1
-
-    def restore_server(self, server):
-        self.restored.append(server)
-
     def worker_dataset(self, dataset_or_fn, shard, num_splits=None):
         self.datasets.append((dataset_or_fn, shard, num_splits))
         return "data set"
-
-    def barrier(self):
-        self.barriers += 1
 
 
 class FakeStrategy:

@@ -10,11 +10,14 @@ import train
 
 import replicax as rx
 
+RESULTS = os.environ.get("RESULTS", ".")
+task = json.loads(os.environ["TF_CONFIG"])["task"]
+Path(RESULTS, f"{task['type']}-{task['index']}-{os.uname().nodename}").touch()
 strategy = rx.ParameterServerStrategy()  # workers and parameter servers go no further
 with strategy.scope():
     net = train.model(rate=0.005)  # slow: workers compute with the weights of some steps ago
 x, y = train.data()
-epochs = int(os.environ.get("EPOCHS", "4"))
+epochs = int(os.environ.get("EPOCHS", "4")) if os.environ["RX_RESTART"] == "0" else 4
 
 
 class Slow(keras.callbacks.Callback):
@@ -24,5 +27,5 @@ class Slow(keras.callbacks.Callback):
 
 
 history = net.fit(x, y, batch_size=16, epochs=epochs, verbose=2, callbacks=[Slow()]).history
-Path(os.environ.get("RESULTS", "."), "served.json").write_text(json.dumps(history["loss"]))
+Path(RESULTS, "served.json").write_text(json.dumps(history["loss"]))
 strategy.close()

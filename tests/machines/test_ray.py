@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from .conftest import LONG, assert_trained, why_not
 from .ray_machines import NAMES, ray_machines
+from .test_faults import ENDING, PATIENCE
 from helpers import LEAN, wait_until
 
 pytestmark = pytest.mark.timeout(500)
@@ -53,3 +55,28 @@ def test_a_machine_that_vanishes_is_given_up(net, program):
     said, _ = process.communicate(timeout=200)
     assert process.returncode == 255, said
     assert "fell silent" in said and "Ray has lost worker" in said
+
+
+def test_a_worker_whose_machine_vanishes_is_missed_in_time_and_left_out(net, program):
+    # A worker has a machine to itself, so the chief and the server share the third one.
+    own = {"RX_WATCHDOG_SECONDS": PATIENCE, "EPOCHS": 1000, "PAUSE": 0.2}
+    words = [word for name, value in own.items() for word in ("--env", f"{name}={value}")]
+    words += ["--workers", "2", "--cpus-per-worker", "2", "--min-workers", "1", "--ps", "1"]
+    command = ["replicax", "run", "--ray", "auto", *words, "--max-restarts", "1", "serve.py"]
+    said, began, missed, after = [], 0.0, 0.0, 0
+    with net.popen("host0", *command, folder=program) as process:
+        for line in process.stdout:
+            said.append(line)
+            if "Epoch 3/" in line and not began:
+                here = [name for name in NAMES[1:] if list(program.glob(f"worker-*-{name}"))]
+                net.vanish(here[0])
+                began = time.monotonic()
+            elif "has not answered" in line and not missed:
+                missed = time.monotonic()
+            after += "Epoch" in line and missed > 0.0 and "Ray has lost" not in "".join(said)
+    assert process.returncode == 0, "".join(said)
+    assert 0.0 < missed - began < PATIENCE + ENDING, "".join(said)
+    assert after > 2, "".join(said)
+    assert any("Ray has room for 1 workers of 2" in line for line in said)
+    losses = json.loads((program / "served.json").read_text())
+    assert len(losses) == 4 and losses[-1] < losses[0]

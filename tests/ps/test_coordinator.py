@@ -67,6 +67,11 @@ def row(number):
     return (np.array([number]),)
 
 
+def test_a_strategy_says_what_it_has_and_where(strategy):
+    has = "2 worker(s) and 2 parameter server(s) in threads of this process"
+    assert repr(strategy) == f"<ParameterServerStrategy with {has}>"
+
+
 def test_results_keep_their_structure(coordinator):  # 104
     @rx.function
     def nested(x):

@@ -187,9 +187,15 @@ def introduce(
     _send(sock, first, deadline)
     second = _receive(sock, len(kind) + _NONCE, deadline)
     if second[:1] not in (_WITH_SECRET, _OPEN):
-        raise _another_program(peer)
+        raise Refused(
+            f"Cannot join the cluster because another program answers at {peer}. End it, or "
+            "give the chief another address. See docs/clusters.md."
+        )
     if second[:1] != kind:
-        raise _one_has_none(secret, peer)
+        ours = f"a secret here, {secret.source}, and none" if secret else "no secret here, and one"
+        raise Refused(
+            f"Only one side of the connection has a secret: {ours} at {peer}. {_fix(secret)}"
+        )
     keys = _Keys(key, first + second)
     intent = _encode({"place": place, "wanted": wanted, "hello": hello})
     _send(sock, _LENGTH.pack(len(intent)) + keys.proof("client", intent) + intent, deadline)
@@ -336,21 +342,6 @@ def printable(said: object, longest: int = _LONGEST_REASON) -> str:
 
 def _kind_and_key(secret: Secret | None) -> tuple[bytes, bytes]:
     return (_WITH_SECRET, secret.value) if secret else (_OPEN, _OPEN_KEY)
-
-
-def _another_program(peer: str) -> Refused:
-    return Refused(
-        f"Cannot join the cluster because another program answers at {peer}. End it, or "
-        "give the chief another address. See docs/clusters.md."
-    )
-
-
-def _one_has_none(secret: Secret | None, peer: str) -> Refused:
-    if secret:
-        told = f"a secret here, {secret.source}, and none at {peer}"
-    else:
-        told = f"no secret here, and one at {peer}"
-    return Refused(f"Only one side of the connection has a secret: {told}. {_fix(secret)}")
 
 
 def _fix(secret: Secret | None) -> str:

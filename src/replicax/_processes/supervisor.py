@@ -129,7 +129,9 @@ class _Supervision:
             now = time.monotonic()
             self._obey_signals()  # first: the workers may have received the same signal
             self._look_at_workers(now, printing)
-            self._keep_time(now)
+            if now >= self._rules.deadline and not self._is_ending:
+                self._timed_out = True
+                self._end_all(signal.SIGTERM, self._rules.grace.after_failure)
         if not self._culprit:
             return Outcome(signum=self._signum, timed_out=self._timed_out)
         never_began = self._culprit.never_began
@@ -138,11 +140,6 @@ class _Supervision:
     @property
     def _is_ending(self) -> bool:
         return bool(self._culprit or self._signum or self._timed_out)
-
-    @property
-    def _hurries(self) -> bool:
-        """Whether Ctrl-C came twice, so that output no longer matters."""
-        return self._signals.received.count(signal.SIGINT) > 1
 
     def _take_output(self) -> set[Worker]:
         """Wait a little for output and pass it on; return the workers that may print more."""
@@ -193,8 +190,9 @@ class _Supervision:
         if now >= self._end_at and not self._asked:
             self._asked = True
             self._end_all(signal.SIGTERM, grace)
+        hurries = self._signals.received.count(signal.SIGINT) > 1  # output no longer matters
         for worker in self._workers:
-            if worker.is_overdue(now) and (self._hurries or worker not in printing):
+            if worker.is_overdue(now) and (hurries or worker not in printing):
                 for stream, lines in worker.drop_output():
                     self._show(worker, stream, lines)
 
@@ -230,11 +228,6 @@ class _Supervision:
                 self._end_all(signum, grace.after_sigterm if announced else grace.after_failure)
             elif signum == signal.SIGINT:  # a second Ctrl-C ends everything at once
                 self._end_all(signal.SIGKILL, 0.0)
-
-    def _keep_time(self, now: float) -> None:
-        if now >= self._rules.deadline and not self._is_ending:
-            self._timed_out = True
-            self._end_all(signal.SIGTERM, self._rules.grace.after_failure)
 
     def _end_all(self, signum: int, grace: float) -> None:
         now = time.monotonic()

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import cloudpickle
 
@@ -64,10 +64,11 @@ def start(
     _check_engine(engine, address, resources)
     size = _local(num_ps, num_workers)
     cluster: Any
+    is_given = False
     if engine is None and address is None:
-        resolver = resolver or detect()
+        resolver = cast("Any", resolver or detect())
         serve_this_task_if_member(resolver)
-    is_given = engine is None and address is None and _has_servers(resolver)
+        is_given = bool(resolver and "ps" in resolver.cluster_spec().jobs)
     servers = resolver.cluster_spec().num_tasks("ps") if is_given else size.servers
     settings = {**settings, **keeping(num_servers=servers, **kept)}
     if engine == "threads":
@@ -114,11 +115,6 @@ def _engine(
     return Engine(
         cluster, dial, client, steady, store, recoveries, resolver, patience, meanwhile, platform
     )
-
-
-def _has_servers(resolver: Any) -> bool:
-    """Whether the environment describes a cluster with parameter servers."""
-    return resolver is not None and "ps" in resolver.cluster_spec().jobs
 
 
 def _local(num_ps: int | None, num_workers: int | None) -> Size:

@@ -140,7 +140,8 @@ class ClosureSteps:
         # From here on, because tracing reads variables and waits for earlier closures.
         self._flushes.add(self.flush)
         self._waiting.append((result, rows_of(batch) if source is None else 0))
-        lanes = self._coordination.num_workers * self._coordination.closures_in_flight
+        workers = self._coordination.engine.cluster.num_workers
+        lanes = workers * self._coordination.closures_in_flight
         while len(self._waiting) > lanes * AHEAD:
             self._take_one()
         return result

@@ -7,7 +7,7 @@ import pickle
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import cloudpickle
@@ -86,7 +86,7 @@ class Lane:
 
 @final
 class Worker:
-    """The state of one worker, and a handler of messages."""
+    """The state of one worker; a message of the operation `x` is answered by `op_x`."""
 
     def __init__(self, index: int, secret: bytes, settings: dict[str, Any]) -> None:
         self.index = index
@@ -96,17 +96,11 @@ class Worker:
         self._readers = Readers(index)
         # One closure computes while others fetch and send: two would compete for the same cores.
         self._computing = threading.Lock()
-        self._handlers: dict[str, Callable[[Any, Message], Reply]] = {
-            "servers": self._servers,
-            "program": self._program,
-            "dataset": self._dataset,
-            "run": self._run,
-        }
 
     def handle(self, caller: Any, message: Message) -> Reply:
-        return self._handlers[message.op](caller, message)
+        return getattr(self, f"op_{message.op}")(caller, message)
 
-    def _servers(self, caller: Any, message: Message) -> Reply:
+    def op_servers(self, caller: Any, message: Message) -> Reply:
         self._addresses = message.head["addresses"]
         lane = caller.state.get("lane")
         if lane is not None:
@@ -118,7 +112,7 @@ class Worker:
                     lane.ahead = None
         return {}, ()
 
-    def _program(self, caller: Any, message: Message) -> Reply:
+    def op_program(self, caller: Any, message: Message) -> Reply:
         digest = message.head["digest"]
         if digest not in self._programs:
             meta, main, ids = message.buffers
@@ -130,10 +124,10 @@ class Worker:
                 self._programs[digest] = _of_this_process[digest] = program
         return {}, ()
 
-    def _dataset(self, caller: Any, message: Message) -> Reply:
+    def op_dataset(self, caller: Any, message: Message) -> Reply:
         return {"known": self._readers.add(message.head["number"], message.buffers)}, ()
 
-    def _run(self, caller: Any, message: Message) -> Reply:
+    def op_run(self, caller: Any, message: Message) -> Reply:
         lane = caller.state.get("lane")
         if lane is None:
             hello = {"role": "worker", "index": self.index}

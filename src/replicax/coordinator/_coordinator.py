@@ -13,7 +13,7 @@ from replicax._core.errors import UsageError
 from replicax._ps.queue.remote_value import fetched, holds_remote
 
 if TYPE_CHECKING:
-    from replicax._ps.queue.coordination import Coordination, Dispatcher
+    from replicax._ps.queue.coordination import Coordination
     from replicax._ps.queue.recovery import Recovery
     from replicax._ps.queue.remote_value import RemoteValue
 
@@ -271,13 +271,13 @@ class ClusterCoordinator:
         return self._coordination.add_worker()
 
 
-def wait_and_show(dispatcher: Dispatcher) -> None:
+def wait_and_show(coordination: Coordination) -> None:
     """Wait until all functions have ended, and show the number of ended ones on standard error."""
-    total = len(dispatcher)
+    total = len(coordination)
     shown = False
     try:
-        while not dispatcher.wait(_SECONDS):
-            left = len(dispatcher)
+        while not coordination.wait(_SECONDS):
+            left = len(coordination)
             total = max(total, left)
             sys.stderr.write(f"\r{total - left} of {total} scheduled functions have ended")
             sys.stderr.flush()

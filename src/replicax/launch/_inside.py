@@ -53,7 +53,7 @@ def after_import(name: str, then: Callable[[], object]) -> None:
     if name in sys.modules:
         then()
     else:
-        sys.meta_path.insert(0, _Finder(name, then))
+        sys.meta_path.insert(0, _Hook(name, then))
 
 
 def run(target: str, arguments: Sequence[str], *, is_module: bool) -> None:
@@ -89,12 +89,16 @@ def _note_exit(code: object) -> None:
         sys.modules[_ENDING].note_exit(code)
 
 
-class _Finder:
-    """Finds one module where the other finders do, and adds a call to its loading."""
+class _Hook(Loader):
+    """Finds one module where the other finders do, and calls a function after its loading.
+
+    The module itself keeps its true loader, which may not let its methods be replaced.
+    """
+
+    _loader: Loader
 
     def __init__(self, name: str, then: Callable[[], object]) -> None:
-        self._name = name
-        self._then = then
+        self._name, self._then = name, then
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -104,25 +108,9 @@ class _Finder:
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             spec = finder.find_spec(fullname, path, target)
             if spec is not None and spec.loader is not None:
-                spec.loader = _AndThen(spec.loader, self._finish)
+                self._loader, spec.loader = spec.loader, self
                 return spec
         return None
-
-    def _finish(self) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-            self._then()
-
-
-class _AndThen(Loader):
-    """A loader that calls a function after loading; the module itself keeps its true loader.
-
-    A loader of another library may not let its methods be replaced.
-    """
-
-    def __init__(self, loader: Loader, then: Callable[[], None]) -> None:
-        self._loader = loader
-        self._then = then
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
@@ -132,7 +120,9 @@ class _AndThen(Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        self._then()
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._then()
 
 
 def _call_here(process: int) -> None:

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -84,15 +84,11 @@ def address(host: Host, number: int) -> str:
     return f"{host.name}:{port}"
 
 
-def this_host(
-    hosts: Sequence[Host],
-    own_names: Sequence[str] | None = None,
-    is_own: Callable[[str], bool] | None = None,
-) -> int:
+def this_host(hosts: Sequence[Host]) -> int:
     """The number of the one host that is this machine, by its name, else by its addresses."""
-    names = _own_names() if own_names is None else own_names
+    names = _own_names()
     named = [i for i, host in enumerate(hosts) if host.name.lower() in names]
-    own = named or [i for i, host in enumerate(hosts) if (is_own or _is_own)(host.name)]
+    own = named or [i for i, host in enumerate(hosts) if _is_own(host.name)]
     if len(own) != 1:
         several = ", ".join(hosts[i].name for i in own)
         raise UsageError(

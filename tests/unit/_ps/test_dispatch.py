@@ -68,7 +68,7 @@ def test_a_server_that_will_not_come_back_is_raised_by_all_three(coordination):
     def task(lane):
         raise ServerGone(1)
 
-    coordination.restore_server = restore
+    coordination.engine.recoveries.restore = restore
     dispatcher = coordination
     for ask in (dispatcher.wait, dispatcher.done, lambda: dispatcher.submit(task)):
         value = dispatcher.submit(task)

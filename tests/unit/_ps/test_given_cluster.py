@@ -64,6 +64,11 @@ def test_it_has_the_members_of_its_description(cluster):
     assert cluster.secret == SECRET
 
 
+def test_it_says_where_its_members_are_each_host_once():
+    spec = ClusterSpec({"ps": ["[::1]:1"], "worker": ["a:1", "b:1", "a:2"], "chief": ["c:1"]})
+    assert GivenCluster(spec, SECRET).where == "on ::1, a, b"
+
+
 def test_a_member_is_found_where_the_description_says(cluster, start, spec):
     endpoint = start(WORKER)
     found = cluster.member(WORKER, 0)

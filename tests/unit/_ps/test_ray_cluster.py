@@ -75,6 +75,7 @@ def test_a_strategy_trains_on_ray_with_the_resources_that_it_names(ray):
         x = np.random.default_rng(0).normal(size=(64, 2)).astype("float32")
         history = model.fit(x, x.sum(1, keepdims=True), epochs=3, batch_size=8, verbose=0)
         assert history.history["loss"][-1] < history.history["loss"][0]
+        assert repr(strategy).endswith(f"on the Ray cluster {ray.address}>")
     finally:
         strategy.close()
 

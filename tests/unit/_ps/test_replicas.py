@@ -141,7 +141,7 @@ def test_who_has_no_replica_says_so(start):
     with pytest.raises(RemoteError, match="RemoteError"):
         first.follow(second, "recover")
     with pytest.raises(NoReplica):
-        Shadows(SETTINGS).state(Message("shadow-state", {"owner": 0, "life": "x"}, []))
+        Shadows(SETTINGS).op_shadow_state(Message("shadow_state", {"owner": 0, "life": "x"}, []))
 
 
 def test_workers_are_let_in_when_the_coordinator_knows_what_is_there(start):

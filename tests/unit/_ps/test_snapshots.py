@@ -333,7 +333,8 @@ def test_what_a_killed_process_has_begun_is_removed(start):
     assert held(start().asked.server) == held(asked.server)
 
 
-def test_a_damaged_snapshot_gives_way_to_the_one_before(start, caplog):
+@pytest.mark.parametrize("damaged", [lambda d: d[:-1] + b"x", lambda d: d[:-1], lambda d: b""])
+def test_a_damaged_snapshot_gives_way_to_the_one_before(start, caplog, damaged):
     first = start()
     asked = trained(first)
     first.snapshots.take()
@@ -341,7 +342,7 @@ def test_a_damaged_snapshot_gives_way_to_the_one_before(start, caplog):
     asked.push(5, [ones(2), ones(1)])
     first.snapshots.take()
     newest = first.folder.found("snapshot")[-1][1] / "cell-0.bin"
-    newest.write_bytes(newest.read_bytes()[:-1] + b"x")
+    newest.write_bytes(damaged(newest.read_bytes()))
     second = start().asked
     assert "is damaged" in caplog.text
     np.testing.assert_array_equal(second.value(0, (1,)), [5.0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ import pytest
 from replicax.cluster_resolver import detect
 from replicax.launch._cli import main
 from replicax.launch._jobs import to_yaml
+
+from helpers import LEAN, wait_until
+from processes import running_with
 
 yaml = pytest.importorskip("yaml")
 
@@ -110,6 +114,58 @@ def test_without_a_secret_the_job_ends(written, programs):
     script = written("slurm", "train.py")
     assert subprocess.run(["bash"], input=script, text=True, check=False).returncode != 0
     assert not (folder / "asked").exists()
+
+
+# A step of two tasks on one node, started and ended as `srun --kill-on-bad-exit` does. Each run has
+# a loopback address of its own, because the tasks' ports are always the same.
+SRUN = """
+while [[ $1 == --* ]]; do shift; done
+export SLURM_JOB_ID=$$ SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=2
+export SLURM_STEP_NODELIST=127.57.$(($$ / 256 % 256)).$(($$ % 256))
+for task in 0 1; do SLURM_PROCID=$task SLURM_LOCALID=$task "$@" & done
+code=0
+for task in 0 1; do
+    wait -n || { code=$((code ? code : $?)); kill $(jobs -p) 2> /dev/null; }
+done
+exit $code
+"""
+STEPS = """
+import os, sys
+import keras, numpy as np, replicax as rx
+strategy = rx.MultiWorkerMirroredStrategy()
+task = strategy.cluster_resolver.task_id
+class Fault(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1 and str(task) == sys.argv[1]:
+            os._exit(3)
+with strategy.scope():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    model.compile("sgd", "mse")
+x = np.arange(32.0, dtype="float32").reshape(16, 2) / 32
+options = {"epochs": 2, "batch_size": 16, "shuffle": False, "verbose": 0, "callbacks": [Fault()]}
+losses = model.fit(x, x[:, :1], **options).history["loss"]
+sys.stdout.write(f"task {task} of {strategy.num_replicas_in_sync}: {losses[0]:.6f}\\n")
+"""
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(("fails", "code"), [("nobody", 0), ("1", 3)])
+def test_the_tasks_of_a_step_train_together_and_end_together(written, programs, fails, code):
+    folder = programs(srun=SRUN, replicax=f'exec {sys.executable} -m replicax.launch "$@"')
+    (folder / "train.py").write_text(STEPS)
+    script = written("slurm", "train.py", fails)
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("RX_")}
+    environ |= {**LEAN, "JAX_NUM_CPU_DEVICES": "1", "RX_COMPILATION_CACHE": "off"}
+    done = subprocess.run(
+        ["bash"], input=script, text=True, env=environ, capture_output=True, timeout=150
+    )
+    wait_until(lambda: not running_with(f"DIR={folder}"))
+    # rows (a, b), 1 · a + 1 · b - a = b: the mean of the squares of 1/32, 3/32, …, 31/32
+    loss = sum((2 * row + 1) ** 2 for row in range(16)) / 16 / 32**2
+    told = [] if code else [f"task 0 of 2: {loss:.6f}", f"task 1 of 2: {loss:.6f}"]
+    shown = [line for line in done.stdout.splitlines() if line.startswith("task ")]
+    assert (sorted(shown), done.returncode) == (told, code), done.stderr
+    assert not code or "Lost: worker 1" in done.stderr  # the other one says whom it misses
 
 
 @pytest.mark.parametrize(

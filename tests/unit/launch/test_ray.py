@@ -57,6 +57,64 @@ losses = model.fit(x, x[:, :1], epochs=3, batch_size=8, verbose=0).history["loss
 print("learns", losses[-1] < losses[0], flush=True)
 """
 
+# The chief kills a member in the second epoch and shows what each update came to.
+KILLS = """
+import json, os, pathlib, sys, time
+task = json.loads(os.environ["TF_CONFIG"])["task"]
+folder, me = pathlib.Path(os.environ["DIR"]), f"{task['type']}-{task['index']}"
+folder.joinpath(f"{me}-{os.environ['RX_RESTART']}").write_text(str(os.getpid()))
+import keras, numpy as np, replicax as rx
+strategy = rx.ParameterServerStrategy(snapshot_seconds=0.1)
+class Fault(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1:
+            os.kill(int(folder.joinpath(f"{sys.argv[1]}-0").read_text()), 9)
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(0.02)
+with strategy.scope():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+x = np.ones((80, 2), "float32")
+options = {"batch_size": 8, "verbose": 0, "callbacks": [Fault()]}
+losses = model.fit(x, x[:, :1], epochs=4, **options).history["loss"]
+back, deadline = folder.joinpath(f"{sys.argv[1]}-1"), time.monotonic() + 60
+while not back.exists() and time.monotonic() < deadline:
+    time.sleep(0.1)
+recoveries = rx.coordinator.ClusterCoordinator(strategy).recoveries
+lost, steps = sum(one.lost_updates for one in recoveries), int(model.optimizer.iterations.value)
+print("kept", steps + lost, len(recoveries), back.exists(), losses[-1] < losses[0], flush=True)
+"""
+# A training that waits in its second epoch, when it has a backup of the first.
+KEEPS = """
+import os, pathlib, sys, time
+import keras, numpy as np, replicax as rx
+folder = pathlib.Path(os.environ["DIR"])
+strategy = rx.MultiWorkerMirroredStrategy()
+began = []
+class Waits(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        began.append(epoch)
+        if epoch == 1 and os.environ["RX_RESTART"] == "0":
+            folder.joinpath(f"waits-{strategy.cluster_resolver.task_id}").touch()
+            time.sleep(600)
+def make():
+    layer = keras.layers.Dense(1, kernel_initializer="ones")
+    model = keras.Sequential([keras.Input((2,)), layer])
+    model.compile("sgd", "mse")
+    return model
+with strategy.scope():
+    model = make()
+x = np.arange(32.0, dtype="float32").reshape(16, 2) / 32
+options = {"batch_size": 8, "shuffle": False, "verbose": 0}
+callbacks = [rx.callbacks.BackupAndRestore(folder / "backup"), Waits()]
+model.fit(x, x[:, :1], epochs=3, callbacks=callbacks, **options)
+alone = make()
+alone.fit(x, x[:, :1], epochs=3, **options)
+same = all(np.allclose(*two) for two in zip(model.get_weights(), alone.get_weights()))
+of = strategy.num_replicas_in_sync
+print("of", of, "began", began, "same", same, flush=True)
+"""
+
 
 @pytest.fixture(scope="module")
 def ray():
@@ -73,6 +131,8 @@ def folder(tmp_path):
     (tmp_path / "work" / "beside.py").write_text("word = 'travels'")
     for name in ("MultiWorkerMirroredStrategy", "ParameterServerStrategy"):
         (tmp_path / "work" / f"{name}.py").write_text(FIT.replace("{strategy}", name))
+    (tmp_path / "work" / "kills.py").write_text(KILLS)
+    (tmp_path / "work" / "keeps.py").write_text(KEEPS)
     yield tmp_path
     wait_until(lambda: not running_with(f"DIR={tmp_path}"))
 
@@ -161,6 +221,28 @@ def test_a_model_learns_and_its_steps_are_in_the_metrics(ray, folder, strategy):
     found = strict(path.read_text())
     who = ["chief 0"] if servers else [0, 1]
     assert [found[series("replicax_steps_total", worker=one)] for one in who] == [12] * len(who)
+
+
+@pytest.mark.parametrize(("member", "recoveries"), [("worker-1", 0), ("ps-0", 1)])
+def test_a_member_that_is_killed_comes_back_and_each_update_counts(ray, folder, member, recoveries):
+    words = ["--workers", "2", "--ps", "1", "kills.py", member]
+    returncode, said = outcome(folder, ray.address, *words)
+    assert returncode == 0, said
+    # 4 epochs of 10 batches: those that the server has, and those that it says it has lost
+    assert f"kept 40 {recoveries} True True" in said, said
+
+
+def test_fewer_workers_go_on_from_the_checkpoint_after_one_is_lost_for_good(folder):
+    with ray_cluster({"num_cpus": 1}, {"num_cpus": 1}) as small:
+        words = ["--workers", "2", "--min-workers", "1", "--max-restarts", "1"]
+        words += ["--devices-per-worker", "1", "keeps.py"]
+        with start(folder, small.address, *words) as launcher:
+            wait_until(lambda: len(list(folder.glob("waits-*"))) == 2, 100)
+            (node,) = small.worker_nodes
+            small.remove_node(node, allow_graceful=False)
+            said = launcher.communicate(timeout=200)[0]
+    assert launcher.returncode == 0, said
+    assert "of 1 began [1, 2] same True" in said, said
 
 
 def test_a_ray_that_is_not_there_is_told(folder):

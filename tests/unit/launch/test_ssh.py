@@ -53,26 +53,32 @@ def test_every_host_runs_equally_many_workers():
 @pytest.mark.parametrize(
     ("hosts", "how"),
     [
-        (AB, {"own_names": ["b.example.org", "b"], "is_own": lambda host: 1 / 0}),
-        ([Host("A", 1), Host("B", 1)], {"own_names": ["b"]}),
-        (AB, {"own_names": ["c"], "is_own": lambda host: host == "b"}),
+        (AB, {"_own_names": lambda: ["b.example.org", "b"], "_is_own": lambda host: 1 / 0}),
+        ([Host("A", 1), Host("B", 1)], {"_own_names": lambda: ["b"]}),
+        (AB, {"_own_names": lambda: ["c"], "_is_own": lambda host: host == "b"}),
         ([Host("192.0.2.1", 1), Host("127.0.0.1", 1)], {}),
         ([Host("192.0.2.1", 1), Host(_ssh._own_names()[0], 1)], {}),
     ],
     ids=["name", "capitals", "address", "loopback", "own name"],
 )
-def test_this_machine_is_found(hosts, how):
-    assert this_host(hosts, **how) == 1
+def test_this_machine_is_found(hosts, how, monkeypatch):
+    for name, found in how.items():
+        monkeypatch.setattr(_ssh, name, found)
+    assert this_host(hosts) == 1
 
 
-def test_another_machine_is_an_error():
+def test_another_machine_is_an_error(monkeypatch):
+    monkeypatch.setattr(_ssh, "_own_names", lambda: ["c", "d"])
+    monkeypatch.setattr(_ssh, "_is_own", lambda host: False)
     with pytest.raises(rx.errors.UsageError, match="a, b, .*c or d"):
-        this_host(AB, own_names=["c", "d"], is_own=lambda host: False)
+        this_host(AB)
 
 
-def test_two_names_of_this_machine_are_an_error():
+def test_two_names_of_this_machine_are_an_error(monkeypatch):
+    monkeypatch.setattr(_ssh, "_own_names", lambda: ["c"])
+    monkeypatch.setattr(_ssh, "_is_own", lambda host: True)
     with pytest.raises(rx.errors.UsageError, match="a, b are"):
-        this_host(AB, own_names=["c"], is_own=lambda host: True)
+        this_host(AB)
 
 
 def test_a_name_that_nobody_knows_is_another_machine(monkeypatch):
@@ -80,8 +86,9 @@ def test_a_name_that_nobody_knows_is_another_machine(monkeypatch):
         raise OSError
 
     monkeypatch.setattr(_ssh.socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(_ssh, "_own_names", lambda: ["c"])
     with pytest.raises(rx.errors.UsageError, match="none is this machine"):
-        this_host(AB, own_names=["c"])
+        this_host(AB)
 
 
 # As with sshd, the command has a session, a folder and an environment of its own, and loses its

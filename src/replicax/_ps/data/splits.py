@@ -114,7 +114,8 @@ class Splits:
             mine = self._given.setdefault(closure.id, _Given(closure, worker))
             mine.worker = worker
             if number not in mine.places:
-                self._take_back_what_was_cancelled()
+                for over in [g for g in self._given.values() if not _is_open(g.closure)]:
+                    self._release(over.closure)  # it was cancelled
                 place = self._next(worker)
                 if place is None:
                     self._release(closure)
@@ -160,11 +161,6 @@ class Splits:
         if given is not None:
             places = sorted(given.places.values())
             self._waiting.extendleft(_Split(p.part, p.number, p.number + 1) for p in places[::-1])
-
-    def _take_back_what_was_cancelled(self) -> None:
-        over = [g.closure for g in self._given.values() if not _is_open(g.closure)]
-        for closure in over:
-            self._release(closure)
 
     def _is_under_way(self) -> bool:
         """Whether the end would come too soon: as an error it cancels results that are pending."""
@@ -252,8 +248,9 @@ class Division:
         asked = dataset.options().experimental_distribute.auto_shard_policy
         files, count = files_of(node), node.cardinality
         by, parts = "turn", 1
-        if asked is not AutoShardPolicy.FILE and count != UNKNOWN_CARDINALITY and _is_quick(node):
-            by = "runs"
+        by_files = asked is AutoShardPolicy.FILE
+        if not by_files and count != UNKNOWN_CARDINALITY and run_of(node, 0, 1) is not None:
+            by = "runs"  # any batch can be reached without making the earlier ones
         elif asked in (AutoShardPolicy.FILE, AutoShardPolicy.AUTO) and len(files) >= workers:
             by, parts = "files", min(num_splits or _PARTS * workers, len(files))
         known = count if count >= 0 and parts == 1 and by in ("runs", "turn") else None
@@ -344,11 +341,6 @@ def divisible(made: Any) -> Dataset:
         f'Cannot share {what} with shard="dynamic": its order may differ between workers. Pass an '
         '`rx.data.Dataset` of arrays, files or `range`, a list of batches, or shard="off".'
     )
-
-
-def _is_quick(node: Node) -> bool:
-    """Whether any element can be reached without making the earlier ones."""
-    return run_of(node, 0, 1) is not None
 
 
 def _has(node: Node, kinds: tuple[type, ...]) -> bool:

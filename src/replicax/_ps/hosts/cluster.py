@@ -75,6 +75,7 @@ class Cluster(Protocol):
     secret: bytes
     num_servers: int
     num_workers: int
+    where: str  # for the strategy's `repr`
 
     def member(
         self, role: str, index: int, *, after: int = -1, timeout: float | None = None

@@ -47,29 +47,26 @@ _FAILURES = (ConnectionLost, Refused, RemoteError, UnavailableError, OSError)
 
 def server_context() -> ssl.SSLContext | None:
     """The encryption of a listener; None without it."""
-    files = _files()
-    if files is None:
-        return None
-    cert, key, _ = files
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(cert, key)
-    return context
+    if files := _files():
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(files[0], files[1])
+        return context
+    return None
 
 
 def client_context() -> ssl.SSLContext | None:
     """The encryption of a link and the certificates it accepts; None without it."""
-    files = _files()
-    if files is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Certificates do not name the members' addresses; membership is proved by the authority
-    # and by the secret.
-    context.check_hostname = False
-    context.load_verify_locations(files[2])
-    return context
+    if files := _files():
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        # Certificates do not name the members' addresses; membership is proved by the authority
+        # and by the secret.
+        context.check_hostname = False
+        context.load_verify_locations(files[2])
+        return context
+    return None
 
 
-def _files() -> tuple[str, str, str] | None:
+def _files() -> list[str] | None:
     found = {name: setting(name) for name in RX_TLS}
     if not any(found.values()):
         return None
@@ -79,8 +76,7 @@ def _files() -> tuple[str, str, str] | None:
             f"TLS has no {' and no '.join(missing)}. Set RX_TLS_CERT, RX_TLS_KEY and RX_TLS_CA for "
             "every process, or none of them."
         )
-    cert, key, authority = found.values()
-    return cert, key, authority
+    return [*found.values()]
 
 
 @final

@@ -201,13 +201,6 @@ def _environment_of(kind: Mapping[str, Any], index: int) -> dict[str, str]:
     return kind["environment"] | shares[index % len(shares)]
 
 
-def _choose_devices(own: Mapping[str, str]) -> None:
-    """Let JAX, which has not started in this fork, use the devices of the member."""
-    set_variables(own)
-    if JAX_PLATFORMS in own:  # read when JAX was imported, for members of both roles
-        jax.config.update("jax_platforms", own[JAX_PLATFORMS])
-
-
 def _spawn(order: dict[str, Any]) -> int:
     """Start a process that becomes a member as a fork does; it reads its order from its input."""
     reading, writing = os.pipe()
@@ -244,8 +237,10 @@ def be_member(
         np.random.seed()  # else all forks would draw the same numbers; Python reseeds its own
         threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
         time.sleep(pause)  # a member that keeps dying at its start must not occupy a core
-        kind = plan["members"][role]
-        _choose_devices(_environment_of(kind, index))
+        own = _environment_of(plan["members"][role], index)
+        set_variables(own)
+        if JAX_PLATFORMS in own:  # read when JAX was imported, for members of both roles
+            jax.config.update("jax_platforms", own[JAX_PLATFORMS])
         with os.fdopen(telling, "w") as line:
             try:
                 start, secret = load_starter(plan["starter"]), bytes.fromhex(plan["secret"])

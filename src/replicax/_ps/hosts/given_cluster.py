@@ -81,6 +81,8 @@ class GivenCluster:
         self.secret = secret
         self.num_servers = spec.num_tasks("ps")
         self.num_workers = spec.num_tasks("worker")
+        hosts = [host_of(spec, job, index) for job in ROLES for index in spec.task_indices(job)]
+        self.where = f"on {', '.join(dict.fromkeys(hosts))}"
         self._spec = spec
         self._lock = threading.Lock()
         self._last: dict[tuple[str, int], About] = {}

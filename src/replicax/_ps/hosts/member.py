@@ -57,14 +57,6 @@ class ServerNode:
         self._mirror = Mirror(self.server, secret, settings["run"], self.life)
         self._shadows = Shadows(settings)
         self._snapshots: Snapshots | None = None
-        self._handlers: dict[str, Callable[[Any], Reply]] = {
-            "open": self._open,
-            "partner": self._partner,
-            "recover": self._recover,
-            "shadow-begin": self._shadows.begin,
-            "shadow": self._shadows.apply,
-            "shadow-state": self._shadows.state,
-        }
 
     def begin(self) -> ServerNode:
         """Restore the saved state, if any, and take snapshots from now on if wanted."""
@@ -89,8 +81,8 @@ class ServerNode:
 
         `NotOpen` if a worker asks before the coordinator knows the server's contents.
         """
-        own = self._handlers.get(message.op)
-        if own is not None:
+        name = f"op_{message.op}"
+        if own := getattr(self, name, None) or getattr(self._shadows, name, None):
             return own(message)
         if message.op == "plan" and not self._is_open:
             raise NotOpen(self.server.index)
@@ -119,7 +111,7 @@ class ServerNode:
             self._snapshots.close()
         self._mirror.close()
 
-    def _open(self, message: Any) -> Reply:
+    def op_open(self, message: Any) -> Reply:
         """Tell the contents, and admit workers."""
         server = self.server
         with server.lock:
@@ -128,11 +120,11 @@ class ServerNode:
         self._is_open = message.head["workers"]
         return head, [raw(np.array(applied, np.int64))]
 
-    def _partner(self, message: Any) -> Reply:
+    def op_partner(self, message: Any) -> Reply:
         self._mirror.follow(message.head["addresses"])
         return {}, ()
 
-    def _recover(self, message: Any) -> Reply:
+    def op_recover(self, message: Any) -> Reply:
         """Take over the partner's copy of the previous process's state."""
         self._mirror.fetch(message.head["addresses"])
         if self._snapshots is not None:
@@ -320,6 +312,8 @@ def start_member(
 @final
 class ThreadCluster:
     """Servers and workers in this process, which talk as they would between machines."""
+
+    where = "in threads of this process"
 
     def __init__(self, num_servers: int, num_workers: int) -> None:
         self.secret = secrets.token_bytes(32)

@@ -66,6 +66,7 @@ class RayCluster:
         starter: str = START_MEMBER,
     ) -> None:
         connect(address)
+        self.where = f"on the Ray cluster {address}"
         self.secret = secrets.token_bytes(32)
         self.num_servers = servers.count
         self.num_workers = workers.count

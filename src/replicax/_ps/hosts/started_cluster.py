@@ -131,6 +131,8 @@ class StartedCluster:
     process ends, however that happens.
     """
 
+    where = "in processes of this machine"
+
     def __init__(self, process: HostProcess, secret: bytes, *, servers: int, workers: int) -> None:
         self.secret = secret
         self.num_servers = servers

@@ -11,7 +11,6 @@ import functools
 import itertools
 import threading
 import weakref
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -76,20 +75,30 @@ class Engine:
         self.steady.early.settle()
 
 
-class Dispatcher(ABC):
-    """Hands tasks to workers; nothing is started before the first task.
+class Coordination:
+    """The coordinator of one strategy: it hands tasks to workers, from the first task on.
 
-    Those who derive from it know how workers and servers are reached. Their lanes must not refer
-    to it, or it would never be freed: the threads know the lanes.
+    `adopt` takes variables that were made outside the scope. A gradient may be `max_staleness`
+    updates late; None for any number. A worker has a lane for each of the `closures_in_flight`;
+    with more than one, values are also pulled ahead. Lanes must not refer to this, or it would
+    never be freed: the threads know the lanes.
     """
 
-    num_workers: int
-
-    def __init__(self, gate: StalenessGate) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        adopt: Callable[[Sequence[Any]], None],
+        scope: Callable[[], AbstractContextManager[Any]],
+        *,
+        max_staleness: int | None,
+        closures_in_flight: int = 1,
+    ) -> None:
         self._queue = ClosureQueue()
         there = weakref.ref(self)
         self._lanes = Lanes(
-            self._queue, on_server_gone=lambda server: _restore(there(), server), gate=gate
+            self._queue,
+            on_server_gone=lambda server: engine.recoveries.restore(server),
+            gate=StalenessGate(max_staleness, ahead=closures_in_flight > 1),
         )
         self._ids = itertools.count()
         self._lock = threading.RLock()  # opening lanes may use the public face
@@ -97,22 +106,23 @@ class Dispatcher(ABC):
         self._end: SimpleQueue[None] = SimpleQueue()
         self._closer: threading.Thread | None = None
         self._face: Callable[[], Any] = lambda: None
-
-    @abstractmethod
-    def lanes_of(self, worker: int) -> list[Lane]:
-        """Open the lanes to a worker."""
-
-    @abstractmethod
-    def new_worker(self) -> int:
-        """Start one more worker."""
-
-    @abstractmethod
-    def restore_server(self, server: int) -> None:
-        """Wait until a server is back with its contents; else UnavailableError."""
-
-    @abstractmethod
-    def barrier(self) -> None:
-        """Let later tasks see all updates of those that have ended."""
+        self.engine = engine
+        self.closures_in_flight = closures_in_flight
+        near = engine.platform is not None
+        self.tracer = Tracer(engine.store, adopt, scope, lambda: self._platforms, near=near)
+        engine.steady.outlive = lambda call: _outlive(there(), call)
+        if engine.meanwhile:
+            engine.steady.early = Early(engine.recoveries.meet)
+        else:
+            engine.recoveries.meet()
+        self._heartbeat = Heartbeat(
+            engine.cluster,
+            engine.dial.bare,
+            Limits.from_environ(),
+            lambda role, index: _let_go(there(), role, index),
+        )
+        weakref.finalize(self, self._heartbeat.close)
+        self._heartbeat.start()
 
     def __len__(self) -> int:
         """How many tasks have not ended."""
@@ -158,29 +168,18 @@ class Dispatcher(ABC):
         """
         return self._lanes.with_servers(call)
 
-    def drop_worker(self, worker: int) -> None:
-        """Disconnect a worker that is taken for dead; its closures are put back."""
-        self._lanes.drop(worker)
-
     def add_worker(self) -> int:
         """Start one more worker, which takes tasks at once, and return its number."""
         self._start()
-        worker = self.new_worker()
+        worker = self.engine.cluster.add_worker()
         self._lanes.add(self.lanes_of(worker))
         return worker
-
-    def close(self) -> None:
-        """Cancel all tasks, and end all threads; the cluster itself is the strategy's."""
-        self._lanes.close()
-        self._end.put(None)
-        if self._closer:
-            self._closer.join(_PATIENCE)
 
     def _start(self) -> None:
         with self._lock:
             if self._started:
                 return
-            workers = range(self.num_workers)
+            workers = range(self.engine.cluster.num_workers)
             self._lanes.add([lane for worker in workers for lane in self.lanes_of(worker)])
             self._started = True
             self._closer = threading.Thread(
@@ -196,63 +195,16 @@ class Dispatcher(ABC):
         # Threads that run Python while the interpreter ends can crash it.
         atexit.register(functools.partial(_close_if_there, weakref.ref(self._lanes)))
 
-
-@final
-class Coordination(Dispatcher):
-    """The coordinator of one strategy.
-
-    `adopt` takes variables that were made outside the scope. A gradient may be `max_staleness`
-    updates late; None for any number. A worker has a lane for each of the `closures_in_flight`;
-    with more than one, values are also pulled ahead.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        adopt: Callable[[Sequence[Any]], None],
-        scope: Callable[[], AbstractContextManager[Any]],
-        *,
-        max_staleness: int | None,
-        closures_in_flight: int = 1,
-    ) -> None:
-        super().__init__(StalenessGate(max_staleness, ahead=closures_in_flight > 1))
-        self.engine = engine
-        self.closures_in_flight = closures_in_flight
-        near = engine.platform is not None
-        self.tracer = Tracer(engine.store, adopt, scope, lambda: self._platforms, near=near)
-        there = weakref.ref(self)
-        engine.steady.outlive = lambda call: _outlive(there(), call)
-        if engine.meanwhile:
-            engine.steady.early = Early(engine.recoveries.meet)
-        else:
-            engine.recoveries.meet()
-        self._heartbeat = Heartbeat(
-            engine.cluster,
-            engine.dial.bare,
-            Limits.from_environ(),
-            lambda role, index: _let_go(there(), role, index),
-        )
-        weakref.finalize(self, self._heartbeat.close)
-        self._heartbeat.start()
-
-    @property
-    def num_workers(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.engine.cluster.num_workers
-
     def task(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return self.tracer.task(fn, args, dict(kwargs))
 
     def lanes_of(self, worker: int) -> list[Lane]:
+        """Open the lanes to a worker."""
         return [WorkerLane(self.engine, worker) for _ in range(self.closures_in_flight)]
 
-    def new_worker(self) -> int:
-        return self.engine.cluster.add_worker()
-
     def barrier(self) -> None:
+        """Let later tasks see all updates of those that have ended."""
         self.engine.barriers += 1
-
-    def restore_server(self, server: int) -> None:
-        self.engine.recoveries.restore(server)
 
     @property
     def recoveries(self) -> Sequence[Recovery]:
@@ -306,7 +258,10 @@ class Coordination(Dispatcher):
             self.engine.client.close()
             self.engine.cluster.close()  # before the threads, of which some wait for its members
         finally:
-            super().close()
+            self._lanes.close()
+            self._end.put(None)
+            if self._closer:
+                self._closer.join(_PATIENCE)
 
     @functools.cached_property
     def _platforms(self) -> tuple[str, ...]:
@@ -333,19 +288,14 @@ def check_in_flight(closures: int) -> int:
     return closures
 
 
-def _restore(there: Dispatcher | None, server: int) -> None:
-    if there is not None:
-        there.restore_server(server)
-
-
-def _outlive(there: Dispatcher | None, call: Callable[[], Any]) -> Any:
+def _outlive(there: Coordination | None, call: Callable[[], Any]) -> Any:
     return call() if there is None else there.with_servers(call)
 
 
 def _let_go(there: Coordination | None, role: str, index: int) -> None:
     """Disconnect a silent member."""
     if there is not None and role == "worker":
-        there.drop_worker(index)
+        there._lanes.drop(index)
     elif there is not None:
         there.engine.client.drop(index)
 

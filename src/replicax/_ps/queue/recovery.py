@@ -101,7 +101,9 @@ class Recoveries:
                 return
 
     def _restore(self, server: int, began: float) -> None:
-        life = self._life_of(server)
+        life: str | None = None
+        with suppress(ServerGone):
+            life = self._client.call(server, "ping").head["life"]
         if life is not None and life == self._lives[server]:
             return  # only the connection was lost
         if life is None:
@@ -120,12 +122,13 @@ class Recoveries:
         self._opened(server, workers=True)
         record = Recovery(server, lost, time.monotonic() - began, source)
         self.records.append(record)
-        _tell(record)
-
-    def _life_of(self, server: int) -> str | None:
-        with suppress(ServerGone):
-            return self._client.call(server, "ping").head["life"]
-        return None
+        logger.warning(
+            "Parameter server %d had died and is back from its %s after %.1f s; %s.",
+            server,
+            source,
+            record.seconds,
+            f"{lost} update(s) were lost" if lost else "nothing was lost",
+        )
 
     def _opened(self, server: int, *, workers: bool) -> tuple[dict[str, Any], np.ndarray]:
         """The contents of a server, and whether workers may use it."""
@@ -176,13 +179,3 @@ class Recoveries:
         self._ended[server] = dict.fromkeys(left)
         self._clocks[server] = clock
         return lost
-
-
-def _tell(record: Recovery) -> None:
-    logger.warning(
-        "Parameter server %d had died and is back from its %s after %.1f s; %s.",
-        record.server,
-        record.source,
-        record.seconds,
-        f"{record.lost_updates} update(s) were lost" if record.lost_updates else "nothing was lost",
-    )

@@ -12,7 +12,6 @@ from replicax._ps.queue.lanes import ComesLater, ServerGone, WorkerGone
 from replicax._ps.queue.tasks import assembled
 
 if TYPE_CHECKING:
-    from replicax._ps.data.splits import Splits
     from replicax._ps.hosts.cluster import Member
     from replicax._ps.programs import Program
     from replicax._ps.queue.closures import Closure
@@ -42,20 +41,20 @@ class WorkerLane:
         self._newest = closure.newest
         task = closure.task.of(self.worker)
         shared = [source.splits for source in task.iterators if source.splits is not None]
+        has_ended = True
         try:
-            program, reply = self._run(closure, task, more=more)
-            result = self._result(closure.id, program, reply)
+            return self._result(closure.id, *self._run(closure, task, more=more))
         except (WorkerGone, ServerGone):
-            raise  # it has not ended, so it will get the same batches
+            has_ended = False  # so it will get the same batches
+            raise
         except ComesLater:
+            has_ended = False
             for splits in shared:
                 splits.release(closure)
             raise
-        except BaseException:
-            _finish(closure, shared)
-            raise
-        _finish(closure, shared)
-        return result
+        finally:
+            for splits in shared if has_ended else ():
+                splits.finish(closure)
 
     def recover(self) -> None:
         """Wait until the worker is back; if only the connection broke, connect again."""
@@ -167,8 +166,3 @@ class WorkerLane:
         self._told, self._addresses, self._unused = set(), [], 0
         self._link = self._engine.dial(member.addresses)
         return self._link
-
-
-def _finish(closure: Closure, shared: Sequence[Splits]) -> None:
-    for splits in shared:
-        splits.finish(closure)

@@ -76,7 +76,7 @@ class Mirror:
         with self._sending:
             link = self._open(addresses)
             head = {"owner": self._server.index, "life": self._life}
-            reply = link.call("shadow-state", head)
+            reply = link.call("shadow_state", head)
             server_state.unpack(self._server, reply.buffers)
             self._begin()
 
@@ -105,12 +105,9 @@ class Mirror:
     def _send_all(self) -> None:
         """Send the whole state; changes applied meanwhile wait."""
         assert self._link is not None
-        with self._server.lock:
-            state = server_state.capture(self._server)
-            self._begin()
-        buffers = server_state.packed_state(self._server, state)
+        buffers = server_state.packed(self._server, self._begin)
         head = {"owner": self._server.index, "life": self._life}
-        self._link.call("shadow-begin", head, buffers)
+        self._link.call("shadow_begin", head, buffers)
 
     def _send(self) -> None:
         with self._server.lock:
@@ -163,7 +160,7 @@ class Shadows:
         self._lives: dict[int, str] = {}
         self._shadows: dict[int, ParameterServer] = {}
 
-    def begin(self, message: Any) -> Reply:
+    def op_shadow_begin(self, message: Any) -> Reply:
         """Take over the state of a server."""
         owner = message.head["owner"]
         shadow = ParameterServer(owner, self._settings)
@@ -172,7 +169,7 @@ class Shadows:
             self._shadows[owner], self._lives[owner] = shadow, message.head["life"]
         return {}, ()
 
-    def apply(self, message: Any) -> Reply:
+    def op_shadow(self, message: Any) -> Reply:
         """Apply a change that a server has applied.
 
         `Deposed` if the sender no longer stands for this server.
@@ -189,7 +186,7 @@ class Shadows:
                 self._shadows[owner].handle(None, Message(op, head, buffers))
         return {}, ()
 
-    def state(self, message: Any) -> Reply:
+    def op_shadow_state(self, message: Any) -> Reply:
         """Give the state of a server to its successor, which alone is heard from now on.
 
         `NoReplica` if there is none.

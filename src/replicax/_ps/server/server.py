@@ -45,7 +45,7 @@ class UnknownPlan(ClusterError):
 
 @final
 class ParameterServer:
-    """The state of one server, and a handler of messages that change it.
+    """The state of one server; a message of the operation `x` is answered by the method `op_x`.
 
     Of the settings it uses the `staleness_scaling`, and the `code` of a run that goes on.
     """
@@ -66,30 +66,11 @@ class ParameterServer:
         # Called under the lock with every change, in order: op, head, buffers.
         self.observers: list[Callable[[str, dict[str, Any], Sequence[Any]], None]] = []
         self._scale = scaling(settings.get("staleness_scaling"))
-        self._handlers: dict[str, Callable[[Any, Any], Reply]] = {
-            "plan": self._plan,
-            "exchange": self._exchange,
-            "push": self._pushed,
-            "stats": self._stats,
-            "create": self._create,
-            "read": self._read,
-            "save": self._save,
-            "write": self._write,
-            "rows": self._rows,
-            "scatter": self._scatter,
-            "code": self._learn,
-            "attach": self._attach,
-            "tune": self._tune,
-            "table": self._table,
-            "table_state": self._table_state,
-            "table_load": self._table_load,
-            "table_statistics": self._table_statistics,
-        }
 
     def handle(self, caller: Any, message: Any) -> Reply:
         if is_change(message.op, message.head):
             return self._change(message)
-        return self._handlers[message.op](caller, message)
+        return getattr(self, f"op_{message.op}")(caller, message)
 
     def _change(self, message: Any) -> Reply:
         """Apply a change of the coordinator once, even if it asks again after a failure.
@@ -100,7 +81,7 @@ class ParameterServer:
         with self.lock:
             if request is not None and request in self.requests:
                 return self._tuned(message.head["id"]) if message.op == "tune" else ({}, ())
-            reply = self._handlers[message.op](None, message)
+            reply = getattr(self, f"op_{message.op}")(None, message)
             self.changes += 1
             if request is not None:
                 self.requests.add(request)
@@ -111,7 +92,7 @@ class ParameterServer:
         for observer in self.observers:
             observer(op, head, buffers)
 
-    def _plan(self, caller: Any, message: Any) -> Reply:
+    def op_plan(self, caller: Any, message: Any) -> Reply:
         with self.lock:
             if self.plans.get(message.head["id"]) != message.head:
                 self.plans[message.head["id"]] = message.head
@@ -128,7 +109,7 @@ class ParameterServer:
                 # No daemon thread: the interpreter must not end during a compilation.
                 threading.Thread(target=hosted.prepare, args=(cells,)).start()
 
-    def _exchange(self, caller: Any, message: Any) -> Reply:
+    def op_exchange(self, caller: Any, message: Any) -> Reply:
         head = message.head
         plan = self.plans.get(head["plan"])
         if plan is None:
@@ -163,7 +144,7 @@ class ParameterServer:
             return None
         return max(self.cells[cell].version - seen[cell] for cell in plan["pushed"])
 
-    def _pushed(self, caller: Any, message: Any) -> Reply:
+    def op_push(self, caller: Any, message: Any) -> Reply:
         """Apply a push to another server, whose replica this is."""
         head = message.head
         with self.lock:
@@ -201,24 +182,24 @@ class ParameterServer:
         for written in plan["writes"]:
             self._put(written, next(given))
 
-    def _stats(self, caller: Any, message: Any) -> Reply:
+    def op_stats(self, caller: Any, message: Any) -> Reply:
         with self.lock:
             versions = {str(number): cell.version for number, cell in self.cells.items()}
             late = {str(updates): count for updates, count in self.staleness.items()}
             return {"clock": self.clock, "versions": versions, "staleness": late}, ()
 
-    def _create(self, caller: Any, message: Any) -> Reply:
+    def op_create(self, caller: Any, message: Any) -> Reply:
         head = message.head
         part = Part(head["path"], tuple(head["shape"]), head["dtype"], head["decays"])
         self.cells[head["cell"]] = Cell(part, array_of(message.buffers[0], part.dtype, part.shape))
         return {}, ()
 
-    def _read(self, caller: Any, message: Any) -> Reply:
+    def op_read(self, caller: Any, message: Any) -> Reply:
         with self.lock:
             values = [self.cells[cell].get(slot) for cell, slot in message.head["cells"]]
         return {}, [raw(value) for value in values]
 
-    def _save(self, caller: Any, message: Any) -> Reply:
+    def op_save(self, caller: Any, message: Any) -> Reply:
         """Write a value to a file of a checkpoint, if its folder is seen here."""
         head = message.head
         path = Path(head["path"])
@@ -229,7 +210,7 @@ class ParameterServer:
         with folder.created(path) as file:
             return {"written": folder.append(file, [raw(value)])}, ()
 
-    def _write(self, caller: Any, message: Any) -> Reply:
+    def op_write(self, caller: Any, message: Any) -> Reply:
         for written, buffer in zip(message.head["items"], message.buffers, strict=True):
             self._put(written, buffer)
         return {}, ()
@@ -240,12 +221,12 @@ class ParameterServer:
         now = cell.get(slot)
         cell.put(array_of(buffer, now.dtype, now.shape), kind, slot)
 
-    def _rows(self, caller: Any, message: Any) -> Reply:
+    def op_rows(self, caller: Any, message: Any) -> Reply:
         with self.lock:
             cell = self.cells[message.head["cell"]]
             return {}, [raw(cell.rows(numbers_of(message.buffers[0])))]
 
-    def _scatter(self, caller: Any, message: Any) -> Reply:
+    def op_scatter(self, caller: Any, message: Any) -> Reply:
         rows = numbers_of(message.buffers[0])
         cell = self.cells[message.head["cell"]]
         shape = (*(() if message.head["one"] else rows.shape), *cell.part.shape[1:])
@@ -253,14 +234,14 @@ class ParameterServer:
         cell.scatter(rows, values, message.head["how"])
         return {}, ()
 
-    def _learn(self, caller: Any, message: Any) -> Reply:
+    def op_code(self, caller: Any, message: Any) -> Reply:
         """Take code; it is no change, because a restarted server gets all code first."""
         with self.lock:
             self.code.add(message.buffers[0])
             self._tell(message.op, message.head, message.buffers)
         return {}, ()
 
-    def _attach(self, caller: Any, message: Any) -> Reply:
+    def op_attach(self, caller: Any, message: Any) -> Reply:
         """Take an optimizer, or further cells for one, by the digests of code that is here."""
         head, given, code = message.head, iter(message.buffers), self.code
         hosted = self.optimizers.get(head["id"])
@@ -279,7 +260,7 @@ class ParameterServer:
             cell.attach(head["id"], slots + initial[count:], decays=decays)
         return {}, ()
 
-    def _tune(self, caller: Any, message: Any) -> Reply:
+    def op_tune(self, caller: Any, message: Any) -> Reply:
         """Read, and on request change, the variables that an optimizer has once for all cells."""
         with self.lock:
             hosted = self.optimizers[message.head["id"]]
@@ -292,20 +273,20 @@ class ParameterServer:
         hosted = self.optimizers[optimizer]
         return {"iterations": hosted.iterations, "learning_rate": hosted.learning_rate}, ()
 
-    def _table(self, caller: Any, message: Any) -> Reply:
+    def op_table(self, caller: Any, message: Any) -> Reply:
         self.cells[message.head["cell"]] = DynamicCell.of_description(message.head["described"])
         return {}, ()
 
-    def _table_state(self, caller: Any, message: Any) -> Reply:
+    def op_table_state(self, caller: Any, message: Any) -> Reply:
         with self.lock:
             cell = self.cells[message.head["cell"]]
             return packed(cell.export())
 
-    def _table_load(self, caller: Any, message: Any) -> Reply:
+    def op_table_load(self, caller: Any, message: Any) -> Reply:
         self.cells[message.head["cell"]].load(unpacked(message.head, message.buffers))
         return {}, ()
 
-    def _table_statistics(self, caller: Any, message: Any) -> Reply:
+    def op_table_statistics(self, caller: Any, message: Any) -> Reply:
         with self.lock:
             return self.cells[message.head["cell"]].statistics(), ()
 

@@ -153,15 +153,14 @@ def install(
         server.plans = {plan["id"]: plan for plan in about["plans"]}
 
 
-def packed(server: ParameterServer) -> list[Any]:
-    """The state of a server as the buffers of one message; pushes go on meanwhile."""
+def packed(server: ParameterServer, begin: Callable[[], None] = lambda: None) -> list[Any]:
+    """The state of a server as the buffers of one message; pushes go on meanwhile.
+
+    `begin` is called under the lock, at the moment of that state.
+    """
     with server.lock:
         state = capture(server)
-    return packed_state(server, state)
-
-
-def packed_state(server: ParameterServer, state: ServerState) -> list[Any]:
-    """A captured state as the buffers of one message."""
+        begin()
     cells: list[Any] = []
     code = server.code.pickled()
     buffers: list[Any] = [*code]

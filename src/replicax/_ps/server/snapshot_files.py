@@ -1,12 +1,12 @@
 """The files of a server's snapshots: a folder for each, and journals beside them.
 
-A snapshot is a file for each cell, and `state.json`, which says what is in them. A cell that has
-not changed is a hard link to the file of the snapshot before. A cell is a piece of its file for its
-value and one for each slot; if it is trained by rows, chunks of some rows with all their values.
+A snapshot is a journal for each cell, and `state.json`, which says what is in them. A cell that has
+not changed is a hard link to the file of the snapshot before. A cell is a record for its value and
+one for each slot; if it is trained by rows, records of some rows with all their values.
 
-A journal has the coordinator's changes since a snapshot or the start, without pushes of closures. A
-server that dies loses some pushes, which training can do without; it must not lose that a variable
-was made, or what a program has assigned.
+A journal beside them has the coordinator's changes since a snapshot or the start, without pushes of
+closures. A server that dies loses some pushes, which training can do without; it must not lose that
+a variable was made, or what a program has assigned.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ import shutil
 import struct
 import threading
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from replicax._core import folder
 from replicax._core.errors import CheckpointError
-from replicax._net import Message, array_of, encode, parse, raw
+from replicax._net import Message, array_of, encode, numbers_of, parse, raw
 from replicax._ps.server.server_state import cell_of, described_cell
 
 if TYPE_CHECKING:
@@ -35,13 +36,10 @@ if TYPE_CHECKING:
     from replicax._ps.server.server import ParameterServer
     from replicax._ps.server.server_state import CellState
 
-# A place in a cell's file: its start, length, checksum.
-Piece = list[int]
 Entry = Mapping[str, Any]
 
-FORMAT = 4  # 1 held pickles
+FORMAT = 5  # 1 held pickles
 _STATE = "state.json"
-_ALIGNMENT = 64
 _NAMES = re.compile(r"\.?(snapshot|journal)-(\d{8})-([0-9a-f]+)(\..+)?")
 # The checksum and the length of the message that follows.
 _LENGTH = struct.Struct("!IQ")
@@ -155,27 +153,18 @@ def keep_cell(place: Path, before: Path, number: int) -> None:
 
 def write_cell(server: ParameterServer, state: CellState, place: Path) -> Entry:
     """Write the file of a cell and return its entry."""
-    with open(_file_of(place, state.number), "xb") as file:
+    count, arrays = 0, state.arrays if state.rows is None else state.rows.arrays
+    with closing(Journal(_file_of(place, state.number))) as file:
         if state.rows is None:
-            pieces = [_add(file, [raw(array)]) for array in state.arrays]
-            about = described_cell(server.code, state, state.arrays)
-            return {**about, "pieces": pieces, "chunks": []}
-        about = described_cell(server.code, state, state.rows.arrays)
-        chunks = [
-            [_add(file, [raw(rows), *map(raw, columns)]), len(rows)]
-            for rows, columns in state.rows.chunks(server.lock)
-        ]
-        return {**about, "pieces": [], "chunks": chunks}
-
-
-def _add(file: Any, buffers: Sequence[Any]) -> Piece:
-    """Append bytes and return their place."""
-    file.write(bytes(-file.tell() % _ALIGNMENT))
-    start, checksum = file.tell(), 0
-    for buffer in buffers:
-        checksum = zlib.crc32(buffer, checksum)
-        file.write(buffer)
-    return [start, file.tell() - start, checksum]
+            pieces: Iterable[list[Any]] = ([raw(array)] for array in arrays)
+        else:
+            chunks = state.rows.chunks(server.lock)
+            pieces = ([raw(rows), *map(raw, columns)] for rows, columns in chunks)
+        for buffers in pieces:
+            file.append("cell", {}, buffers)
+            count += 1
+    about = described_cell(server.code, state, arrays)
+    return {**about, "records": count, "by_rows": state.rows is not None}
 
 
 def read_cell(place: Path, entry: Entry, code: Code) -> Any:
@@ -183,53 +172,31 @@ def read_cell(place: Path, entry: Entry, code: Code) -> Any:
 
     `Damaged` if it differs from what was written.
     """
-    path = _file_of(place, entry["number"])
-    if entry["table"] is not None or not entry["chunks"]:
-        arrays = [
-            array_of(_read(path, piece), dtype, shape)
-            for piece, (dtype, shape) in zip(entry["pieces"], entry["arrays"], strict=False)
-        ]
-        return cell_of(code, entry, arrays)
-    # A cell trained by rows needs memory of its own, to be changed in place.
-    own = [np.empty(shape, np.dtype(dtype)) for dtype, shape in entry["arrays"]]
-    for rows, columns in _chunks(path, entry):
-        for array, column in zip(own, columns, strict=True):
-            array[rows] = column
-    return cell_of(code, entry, own)
-
-
-def _chunks(path: Path, entry: Entry) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
-    types = [(np.dtype(dtype), shape[1:]) for dtype, shape in entry["arrays"]]
-    for piece, count in entry["chunks"]:
-        found = _read(path, piece)
-        start = count * np.dtype(np.int64).itemsize
-        rows, columns = np.frombuffer(found[:start], np.int64), []
-        for dtype, shape in types:
-            stop = start + count * dtype.itemsize * int(np.prod(shape))
-            # A copy, because data behind other types may not be aligned.
-            columns.append(array_of(bytes(found[start:stop]), dtype, (count, *shape)))
-            start = stop
-        yield rows, columns
-
-
-def _read(path: Path, piece: Piece) -> memoryview:
-    """The bytes at a place; `Damaged` if they differ from what was written."""
-    offset, size, checksum = piece
+    path, types = _file_of(place, entry["number"]), entry["arrays"]
+    count, arrays = 0, list[Any]()
+    if entry["by_rows"]:  # it needs memory of its own, to be changed in place
+        arrays = [np.empty(shape, np.dtype(dtype)) for dtype, shape in types]
     try:
-        # Not mapped: the file may be removed, or its disk disappear.
-        found: Any = np.fromfile(path, np.uint8, size, offset=offset)
+        for count, record in enumerate(records(path), 1):
+            if entry["by_rows"]:
+                rows, *columns = record.buffers
+                for array, column in zip(arrays, columns, strict=True):
+                    some = numbers_of(rows)
+                    array[some] = array_of(column, array.dtype, (len(some), *array.shape[1:]))
+            else:  # a copy, because data in a message may not be aligned
+                arrays.append(array_of(bytes(record.buffers[0]), *types[count - 1]))
     except OSError as error:
         raise Damaged(path) from error
-    if len(found) != size or zlib.crc32(found) != checksum:
+    if count != entry["records"]:
         raise Damaged(path)
-    return memoryview(found)
+    return cell_of(code, entry, arrays)
 
 
 @final
 class Journal:
     """A journal that is being written.
 
-    Each message is handed to the system before it is answered, so it outlives this process. It is
+    Each change is handed to the system before it is answered, so it outlives this process. It is
     not forced to the disk, as snapshots are: a machine that loses power may lose the last seconds.
     """
 

@@ -20,7 +20,7 @@ from replicax._ps.server.server import packed, unpacked
 from replicax._ps.store.home import Placed
 from replicax._ps.tables.dynamic_table import DynamicCell
 from replicax._ps.tables.initial_rows import ids_by_server
-from replicax._ps.variables.server_variable import become_table, home_of
+from replicax._ps.variables.server_variable import TableVariable, home_of, move_out
 
 if TYPE_CHECKING:
     from replicax._ps.store.servers import Client
@@ -187,7 +187,7 @@ def serve_table(
     contents = local.contents()
     if contents is not None:
         home.load(contents)
-    become_table(variable, home)
+    move_out(variable, home, TableVariable)
 
 
 def place_table(make: Callable[[], Any], spec: DynamicTableSpec, padding: int | None) -> Any:
@@ -198,7 +198,7 @@ def place_table(make: Callable[[], Any], spec: DynamicTableSpec, padding: int | 
     store = getattr(_compat.distribution(), "store", None)
     with installed(None):  # servers need not hold an array without rows
         variable = make()
-    become_table(variable, LocalTable(variable.path, spec, padding))
+    move_out(variable, LocalTable(variable.path, spec, padding), TableVariable)
     if getattr(store, "has_tables", False):
         store.claim(variable)  # pyright: ignore[reportOptionalMemberAccess]
     return variable

@@ -224,11 +224,6 @@ class TableVariable(ServerVariable):
         return jnp.asarray(rows), jnp.asarray(there)
 
 
-def become_table(variable: Any, home: Any) -> None:
-    """Let a variable of shape (0, …) stand for the table at a home."""
-    move_out(variable, home, TableVariable)
-
-
 def _compiled_elsewhere(variable: Any) -> UsageError:
     return UsageError(
         f"Cannot look up dynamic table '{variable.path}' in compiled code of this process. Make "
