@@ -13,7 +13,7 @@ replica returns. If the replicas have their losses by then, those go along with 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -43,39 +43,37 @@ def with_sums_together(
         if closed.effects:  # they have an order
             return step(state, batch)
         closed = turned_on("cpu", closed)
-        known = _Known(mesh, add_up)
-        keys = known.take(jax.tree.leaves(state))
-        keys += [known.take([leaf], 0 if leaf.ndim else None)[0] for leaf in jax.tree.leaves(batch)]
+        inputs = [_Held(leaf) for leaf in jax.tree.leaves(state)]
+        inputs += [_Held(leaf, 0 if leaf.ndim else None) for leaf in jax.tree.leaves(batch)]
         operations: list[Operation] = []
 
         def note(equation: Any, operands: list[Any]) -> Sequence[Any]:
-            operations.append(Operation(equation, operands, [object() for _ in equation.outvars]))
+            operations.append(Operation(equation, operands, [_Held() for _ in equation.outvars]))
             return operations[-1].results
 
-        results = flatten(closed, keys, lambda value: known.take([value])[0], note)
-        known.compute(operations)
-        return jax.tree.unflatten(jax.tree.structure(shapes), [known.values[k] for k in results])
+        results = flatten(closed, inputs, _Held, note)
+        _Rounds(mesh, add_up).compute(operations)
+        return jax.tree.unflatten(jax.tree.structure(shapes), [one.value for one in results])
 
     return together
 
 
-class _Known:
-    """The values that are computed already, and the axis of the rows in each."""
+@dataclass(eq=False)
+class _Held:
+    """A value of a program, once it is computed, and the axis of the rows in it."""
 
-    def __init__(self, mesh: Mesh, add_up: Callable[[list[Any]], list[Any]]) -> None:
-        self.values: dict[Any, Any] = {}
-        self._rows: dict[Any, Axis] = {}
-        self._mesh, self._add_up = mesh, add_up
+    value: Any = None
+    rows: Axis = None
 
-    def take(self, values: Sequence[Any], rows: Axis = None) -> list[Any]:
-        """Learn values, and where the rows are in them; their keys."""
-        keys = [object() for _ in values]
-        self.values.update(zip(keys, values, strict=True))
-        self._rows.update(dict.fromkeys(keys, rows))
-        return keys
+
+@dataclass
+class _Rounds:
+    """Computes all results of a program in rounds; the sums of a round travel together."""
+
+    mesh: Mesh
+    add_up: Callable[[list[Any]], list[Any]]
 
     def compute(self, operations: Sequence[Operation]) -> None:
-        """Compute all results in rounds; the sums of a round travel together."""
         while operations:
             later: list[Operation] = []
             sums: list[tuple[Operation, list[Axis]]] = []
@@ -94,23 +92,20 @@ class _Known:
             operations = later
 
     def _compute(self, operation: Operation) -> None:
-        rows = [self._rows[key] for key in operation.operands]
-        results = bind(operation.equation, self._read(operation))
-        self.values.update(zip(operation.results, results, strict=True))
-        axes = axes_of_results(operation.equation, rows)
-        self._rows.update(zip(operation.results, axes, strict=True))
+        equation = operation.equation
+        values = bind(equation, _values(operation))
+        axes = axes_of_results(equation, [one.rows for one in operation.operands])
+        for held, value, axis in zip(operation.results, values, axes, strict=True):
+            held.value, held.rows = value, axis
 
     def _divided(self, operation: Operation) -> list[Axis] | None:
         """Along which axes the operands of a sum over rows are divided, if they can be."""
-        axes = summed_axes(operation.equation, [self._rows[key] for key in operation.operands])
+        axes = summed_axes(operation.equation, [one.rows for one in operation.operands])
         if axes is None:
             return None
-        lengths = [
-            value.shape[axis]
-            for value, axis in zip(self._read(operation), axes, strict=True)
-            if axis is not None
-        ]
-        return None if any(length % self._mesh.shape[AXIS] for length in lengths) else axes
+        pairs = zip(_values(operation), axes, strict=True)
+        lengths = [value.shape[axis] for value, axis in pairs if axis is not None]
+        return None if any(length % self.mesh.shape[AXIS] for length in lengths) else axes
 
     def _sum(self, sums: Sequence[tuple[Operation, list[Axis]]]) -> None:
         def parts(operands: list[list[Any]]) -> list[Any]:
@@ -124,19 +119,20 @@ class _Known:
                     for value, axis in zip(values, axes, strict=True)
                 ]
                 found += bind(operation.equation, own)
-            return self._add_up(found)
+            return self.add_up(found)
 
         specs = [[_spec(axis) for axis in axes] for _, axes in sums]
         mapped = shard_map(
-            parts, mesh=self._mesh, in_specs=(specs,), out_specs=PartitionSpec(), check_vma=False
+            parts, mesh=self.mesh, in_specs=(specs,), out_specs=PartitionSpec(), check_vma=False
         )
-        totals = mapped([self._read(operation) for operation, _ in sums])
+        totals = mapped([_values(operation) for operation, _ in sums])
         for (operation, _), total in zip(sums, totals, strict=True):
-            (key,) = operation.results
-            self.values[key], self._rows[key] = total, None
+            (held,) = operation.results
+            held.value = total
 
-    def _read(self, operation: Operation) -> list[Any]:
-        return [self.values[key] for key in operation.operands]
+
+def _values(operation: Operation) -> list[Any]:
+    return [one.value for one in operation.operands]
 
 
 def _spec(axis: Axis) -> PartitionSpec:
