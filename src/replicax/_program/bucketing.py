@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from replicax._core.packing import summing_in_packs
 from replicax._core.topology import AXIS
 from replicax._cpu.products import turned_on
 from replicax._program.capture import Captured, abstract
-from replicax._program.jaxpr import Operation, Values, bind, flatten, shard_map
+from replicax._program.jaxpr import Values, bind, flatten, shard_map
 from replicax._program.rows import Axis, axes_of_results, summed_axes
 
 
@@ -45,10 +45,10 @@ def with_sums_together(
         closed = turned_on("cpu", closed)
         inputs = [_Held(leaf) for leaf in jax.tree.leaves(state)]
         inputs += [_Held(leaf, 0 if leaf.ndim else None) for leaf in jax.tree.leaves(batch)]
-        operations: list[Operation] = []
+        operations: list[_Operation] = []
 
         def note(equation: Any, operands: list[Any]) -> Sequence[Any]:
-            operations.append(Operation(equation, operands, [_Held() for _ in equation.outvars]))
+            operations.append(_Operation(equation, operands, [_Held() for _ in equation.outvars]))
             return operations[-1].results
 
         results = flatten(closed, inputs, _Held, note)
@@ -66,6 +66,18 @@ class _Held:
     rows: Axis = None
 
 
+class _Operation(NamedTuple):
+    equation: Any
+    operands: Sequence[_Held]
+    results: Sequence[_Held]
+
+    def values(self) -> list[Any]:
+        return [one.value for one in self.operands]
+
+    def rows(self) -> list[Axis]:
+        return [one.rows for one in self.operands]
+
+
 @dataclass
 class _Rounds:
     """Computes all results of a program in rounds; the sums of a round travel together."""
@@ -73,10 +85,10 @@ class _Rounds:
     mesh: Mesh
     add_up: Callable[[list[Any]], list[Any]]
 
-    def compute(self, operations: Sequence[Operation]) -> None:
+    def compute(self, operations: Sequence[_Operation]) -> None:
         while operations:
-            later: list[Operation] = []
-            sums: list[tuple[Operation, list[Axis]]] = []
+            later: list[_Operation] = []
+            sums: list[tuple[_Operation, list[Axis]]] = []
             unknown: set[Any] = set()
             for operation in operations:
                 if not unknown.isdisjoint(operation.operands):
@@ -91,23 +103,23 @@ class _Rounds:
                 self._sum(sums)
             operations = later
 
-    def _compute(self, operation: Operation) -> None:
+    def _compute(self, operation: _Operation) -> None:
         equation = operation.equation
-        values = bind(equation, _values(operation))
-        axes = axes_of_results(equation, [one.rows for one in operation.operands])
+        values = bind(equation, operation.values())
+        axes = axes_of_results(equation, operation.rows())
         for held, value, axis in zip(operation.results, values, axes, strict=True):
             held.value, held.rows = value, axis
 
-    def _divided(self, operation: Operation) -> list[Axis] | None:
+    def _divided(self, operation: _Operation) -> list[Axis] | None:
         """Along which axes the operands of a sum over rows are divided, if they can be."""
-        axes = summed_axes(operation.equation, [one.rows for one in operation.operands])
+        axes = summed_axes(operation.equation, operation.rows())
         if axes is None:
             return None
-        pairs = zip(_values(operation), axes, strict=True)
+        pairs = zip(operation.values(), axes, strict=True)
         lengths = [value.shape[axis] for value, axis in pairs if axis is not None]
         return None if any(length % self.mesh.shape[AXIS] for length in lengths) else axes
 
-    def _sum(self, sums: Sequence[tuple[Operation, list[Axis]]]) -> None:
+    def _sum(self, sums: Sequence[tuple[_Operation, list[Axis]]]) -> None:
         def parts(operands: list[list[Any]]) -> list[Any]:
             found = []
             for (operation, axes), values in zip(sums, operands, strict=True):
@@ -125,14 +137,10 @@ class _Rounds:
         mapped = shard_map(
             parts, mesh=self.mesh, in_specs=(specs,), out_specs=PartitionSpec(), check_vma=False
         )
-        totals = mapped([_values(operation) for operation, _ in sums])
+        totals = mapped([operation.values() for operation, _ in sums])
         for (operation, _), total in zip(sums, totals, strict=True):
             (held,) = operation.results
             held.value = total
-
-
-def _values(operation: Operation) -> list[Any]:
-    return [one.value for one in operation.operands]
 
 
 def _spec(axis: Axis) -> PartitionSpec:
