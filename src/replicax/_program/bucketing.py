@@ -13,8 +13,8 @@ replica returns. If the replicas have their losses by then, those go along with 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from replicax._core.packing import summing_in_packs
 from replicax._core.topology import AXIS
 from replicax._cpu.products import turned_on
 from replicax._program.capture import Captured, abstract
-from replicax._program.jaxpr import Operation, Values, bind, flatten, shard_map
+from replicax._program.jaxpr import Values, bind, flatten, shard_map
 from replicax._program.rows import Axis, axes_of_results, summed_axes
 
 
@@ -43,42 +43,52 @@ def with_sums_together(
         if closed.effects:  # they have an order
             return step(state, batch)
         closed = turned_on("cpu", closed)
-        known = _Known(mesh, add_up)
-        keys = known.take(jax.tree.leaves(state))
-        keys += [known.take([leaf], 0 if leaf.ndim else None)[0] for leaf in jax.tree.leaves(batch)]
-        operations: list[Operation] = []
+        inputs = [_Held(leaf) for leaf in jax.tree.leaves(state)]
+        inputs += [_Held(leaf, 0 if leaf.ndim else None) for leaf in jax.tree.leaves(batch)]
+        operations: list[_Operation] = []
 
         def note(equation: Any, operands: list[Any]) -> Sequence[Any]:
-            operations.append(Operation(equation, operands, [object() for _ in equation.outvars]))
+            operations.append(_Operation(equation, operands, [_Held() for _ in equation.outvars]))
             return operations[-1].results
 
-        results = flatten(closed, keys, lambda value: known.take([value])[0], note)
-        known.compute(operations)
-        return jax.tree.unflatten(jax.tree.structure(shapes), [known.values[k] for k in results])
+        results = flatten(closed, inputs, _Held, note)
+        _Rounds(mesh, add_up).compute(operations)
+        return jax.tree.unflatten(jax.tree.structure(shapes), [one.value for one in results])
 
     return together
 
 
-class _Known:
-    """The values that are computed already, and the axis of the rows in each."""
+@dataclass(eq=False)
+class _Held:
+    """A value of a program, once it is computed, and the axis of the rows in it."""
 
-    def __init__(self, mesh: Mesh, add_up: Callable[[list[Any]], list[Any]]) -> None:
-        self.values: dict[Any, Any] = {}
-        self._rows: dict[Any, Axis] = {}
-        self._mesh, self._add_up = mesh, add_up
+    value: Any = None
+    rows: Axis = None
 
-    def take(self, values: Sequence[Any], rows: Axis = None) -> list[Any]:
-        """Learn values, and where the rows are in them; their keys."""
-        keys = [object() for _ in values]
-        self.values.update(zip(keys, values, strict=True))
-        self._rows.update(dict.fromkeys(keys, rows))
-        return keys
 
-    def compute(self, operations: Sequence[Operation]) -> None:
-        """Compute all results in rounds; the sums of a round travel together."""
+class _Operation(NamedTuple):
+    equation: Any
+    operands: Sequence[_Held]
+    results: Sequence[_Held]
+
+    def values(self) -> list[Any]:
+        return [one.value for one in self.operands]
+
+    def rows(self) -> list[Axis]:
+        return [one.rows for one in self.operands]
+
+
+@dataclass
+class _Rounds:
+    """Computes all results of a program in rounds; the sums of a round travel together."""
+
+    mesh: Mesh
+    add_up: Callable[[list[Any]], list[Any]]
+
+    def compute(self, operations: Sequence[_Operation]) -> None:
         while operations:
-            later: list[Operation] = []
-            sums: list[tuple[Operation, list[Axis]]] = []
+            later: list[_Operation] = []
+            sums: list[tuple[_Operation, list[Axis]]] = []
             unknown: set[Any] = set()
             for operation in operations:
                 if not unknown.isdisjoint(operation.operands):
@@ -93,26 +103,23 @@ class _Known:
                 self._sum(sums)
             operations = later
 
-    def _compute(self, operation: Operation) -> None:
-        rows = [self._rows[key] for key in operation.operands]
-        results = bind(operation.equation, self._read(operation))
-        self.values.update(zip(operation.results, results, strict=True))
-        axes = axes_of_results(operation.equation, rows)
-        self._rows.update(zip(operation.results, axes, strict=True))
+    def _compute(self, operation: _Operation) -> None:
+        equation = operation.equation
+        values = bind(equation, operation.values())
+        axes = axes_of_results(equation, operation.rows())
+        for held, value, axis in zip(operation.results, values, axes, strict=True):
+            held.value, held.rows = value, axis
 
-    def _divided(self, operation: Operation) -> list[Axis] | None:
+    def _divided(self, operation: _Operation) -> list[Axis] | None:
         """Along which axes the operands of a sum over rows are divided, if they can be."""
-        axes = summed_axes(operation.equation, [self._rows[key] for key in operation.operands])
+        axes = summed_axes(operation.equation, operation.rows())
         if axes is None:
             return None
-        lengths = [
-            value.shape[axis]
-            for value, axis in zip(self._read(operation), axes, strict=True)
-            if axis is not None
-        ]
-        return None if any(length % self._mesh.shape[AXIS] for length in lengths) else axes
+        pairs = zip(operation.values(), axes, strict=True)
+        lengths = [value.shape[axis] for value, axis in pairs if axis is not None]
+        return None if any(length % self.mesh.shape[AXIS] for length in lengths) else axes
 
-    def _sum(self, sums: Sequence[tuple[Operation, list[Axis]]]) -> None:
+    def _sum(self, sums: Sequence[tuple[_Operation, list[Axis]]]) -> None:
         def parts(operands: list[list[Any]]) -> list[Any]:
             found = []
             for (operation, axes), values in zip(sums, operands, strict=True):
@@ -124,19 +131,16 @@ class _Known:
                     for value, axis in zip(values, axes, strict=True)
                 ]
                 found += bind(operation.equation, own)
-            return self._add_up(found)
+            return self.add_up(found)
 
         specs = [[_spec(axis) for axis in axes] for _, axes in sums]
         mapped = shard_map(
-            parts, mesh=self._mesh, in_specs=(specs,), out_specs=PartitionSpec(), check_vma=False
+            parts, mesh=self.mesh, in_specs=(specs,), out_specs=PartitionSpec(), check_vma=False
         )
-        totals = mapped([self._read(operation) for operation, _ in sums])
+        totals = mapped([operation.values() for operation, _ in sums])
         for (operation, _), total in zip(sums, totals, strict=True):
-            (key,) = operation.results
-            self.values[key], self._rows[key] = total, None
-
-    def _read(self, operation: Operation) -> list[Any]:
-        return [self.values[key] for key in operation.operands]
+            (held,) = operation.results
+            held.value = total
 
 
 def _spec(axis: Axis) -> PartitionSpec:

@@ -140,14 +140,11 @@ def _words(program: Any) -> Iterator[str]:
     for equation in jaxpr.eqns:
         ins = " ".join(map(name, equation.invars))
         outs = " ".join(map(name, equation.outvars))
-        yield f"{equation.primitive.name} {ins} -> {outs} {_params(equation.params)}"
+        params = (f"{key}={_simple(value)}" for key, value in sorted(equation.params.items()))
+        yield f"{equation.primitive.name} {ins} -> {outs} {' '.join(params)}"
         for inner in _inner(equation.params):
             yield from _words(inner)
     yield f"returns {' '.join(map(name, jaxpr.outvars))}"
-
-
-def _params(params: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={_simple(value)}" for name, value in sorted(params.items()))
 
 
 def _simple(value: Any) -> str:

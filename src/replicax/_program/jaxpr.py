@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
@@ -35,14 +35,6 @@ def called(equation: Any, *, remat: bool = False) -> Any:
     if inner is None or len(getattr(inner, "jaxpr", inner).invars) != len(equation.invars):
         return None
     return inner if hasattr(inner, "consts") else ClosedJaxpr(inner, ())
-
-
-class Operation(NamedTuple):
-    """An operation of a program without calls, where values are known by keys."""
-
-    equation: Any
-    operands: Sequence[Any]
-    results: Sequence[Any]
 
 
 def flatten(
