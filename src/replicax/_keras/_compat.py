@@ -206,7 +206,7 @@ def served_by(optimizer: Any) -> Any:
     return getattr(optimizer, "_replicax_serves", None)
 
 
-def note_slot(variable: KerasVariable, parameter: Any) -> None:
+def mark_slot(variable: KerasVariable, parameter: Any) -> None:
     path = getattr(parameter, "path", "")
     variable._replicax_slot = path  # pyright: ignore[reportAttributeAccessIssue]
 
