@@ -103,7 +103,7 @@ _plain_scope = keras.StatelessScope.get_current_value
 
 
 @contextlib.contextmanager
-def reads_heard(hear: Callable[[KerasVariable, Any], Any]) -> Iterator[None]:
+def observing_reads(hear: Callable[[KerasVariable, Any], Any]) -> Iterator[None]:
     """Call `hear(variable, value)` for each read in a `with` block; the reader gets its result."""
     _count_tapes(1)
     try:
