@@ -30,7 +30,7 @@ def checksum(nest: Any) -> str:
     return f"{total:08x}"
 
 
-def glance(nest: Any, rows: int | None = None) -> str:
+def sample_checksum(nest: Any, rows: int | None = None) -> str:
     """A short number for the shapes of a batch, and its first and last row: quick for any size.
 
     `rows` says how many it has, if only the first and the last one are there.

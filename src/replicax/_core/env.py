@@ -315,9 +315,9 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def processes_here(environ: Mapping[str, str] | None = None) -> int:
+def processes_here() -> int:
     """How many processes of the program share this machine, as far as `replicax run` said."""
-    count = setting(RX_PROCESSES_HERE, environ)
+    count = setting(RX_PROCESSES_HERE)
     return int(count) if count.isdecimal() and int(count) else 1
 
 
@@ -326,9 +326,9 @@ def take_metrics_file() -> str:
     return os.environ.pop(RX_METRICS_FILE, "").strip()
 
 
-def folder_for_state(environ: Mapping[str, str] | None = None) -> Path:
+def folder_for_state() -> Path:
     """Where programs of this user keep what outlives them."""
-    return Path(setting("XDG_STATE_HOME", environ) or Path.home() / ".local" / "state")
+    return Path(setting("XDG_STATE_HOME") or Path.home() / ".local" / "state")
 
 
 def compilation_cache_folder(environ: Mapping[str, str] | None = None) -> Path | None:

@@ -36,8 +36,8 @@ def call_on_host(fn: Callable[..., Any], *values: Any) -> None:
 
     Under `run` each replica calls it for itself; calls may overlap.
     """
-    _line().open()
-    jax.debug.callback(functools.partial(_line().call, fn), *values)
+    _callback_queue().open()
+    jax.debug.callback(functools.partial(_callback_queue().call, fn), *values)
 
 
 class Check(NamedTuple):
@@ -89,8 +89,8 @@ class PythonCalls:
             self._runs.append(raised)
         try:
             results = jax.block_until_ready(program(*args))
-            if not _inside.a_call:  # which the line may wait for
-                _line().wait()
+            if not _inside.a_call:  # which the queue may wait for
+                _callback_queue().wait()
         finally:
             with self._lock:
                 self._runs = [run for run in self._runs if run is not raised]
@@ -155,8 +155,8 @@ def flush() -> None:
     # failed has said it.
     with contextlib.suppress(Exception):
         jax.effects_barrier()
-    _line().wait()
-    raised = _line().taken()
+    _callback_queue().wait()
+    raised = _callback_queue().taken()
     if raised:
         raise raised[0]
 
@@ -172,7 +172,7 @@ _inside = _Inside()
 
 
 @final
-class _Line:
+class _CallbackQueue:
     """Calls that wait for a long array, and what comes after them, in order."""
 
     def __init__(self) -> None:
@@ -240,5 +240,5 @@ class _Line:
 
 
 @functools.cache
-def _line() -> _Line:
-    return _Line()
+def _callback_queue() -> _CallbackQueue:
+    return _CallbackQueue()

@@ -66,7 +66,7 @@ def print(
     slots: list[Any] = []
     noted = functools.partial(_noted, slots=slots, count=count)
     nests = [jax.tree.map(noted, one, is_leaf=_is_whole) for one in inputs]
-    line = _Line(nests, sep, end, write)
+    line = _PrintTemplate(nests, sep, end, write)
     if not is_compiling(*slots):
         line.print("", *(ends(to_host(value), count) for value in slots))
         return
@@ -118,7 +118,7 @@ def _noted(leaf: Any, slots: list[Any], count: int) -> Any:
 
 @final
 @dataclass(frozen=True)
-class _Line:
+class _PrintTemplate:
     """What is printed each time."""
 
     inputs: list[Any]

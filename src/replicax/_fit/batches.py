@@ -18,7 +18,7 @@ import numpy as np
 
 from replicax._core import events
 from replicax._core.channel import Agreement, agree
-from replicax._core.digests import checksum, glance
+from replicax._core.digests import checksum, sample_checksum
 from replicax._core.events import COPY, INPUT
 from replicax._core.placement import gather_rows, own_copy, place_batch, place_rows
 from replicax._core.topology import default_device
@@ -201,7 +201,7 @@ def agreement_on(batch: Any, number: int, *, whole: bool) -> Agreement:
     """Begin to compare a batch with those of all workers."""
     leaves = jax.tree.leaves(batch)
     kinds = ", ".join(f"{leaf.dtype}{list(np.shape(leaf))}" for leaf in leaves)
-    found = f"{kinds}, checksum {(checksum if number == 0 or whole else glance)(batch)}"
+    found = f"{kinds}, checksum {(checksum if number == 0 or whole else sample_checksum)(batch)}"
     return Agreement("batches", {f"batch {number} of this pass": found}, fix=SAME_BATCHES)
 
 

@@ -27,7 +27,7 @@ import keras
 from replicax._fit.destinations import files_noted, refuse_unwritable
 from replicax._fit.figures import Figures
 from replicax._fit.replica_steps import own_steps_of
-from replicax._fit.steps import Pace, pace_of
+from replicax._fit.steps import Throughput, throughput_of
 from replicax._keras import _compat, workers
 from replicax._keras.distribution import installed
 
@@ -56,7 +56,7 @@ def _adopt(callback: Any, model: Any) -> None:
     if isinstance(callback, _compat.CallbackList) or workers.channel_of(model).size > 1:
         callback.__class__ = _with_ours(type(callback))
     if isinstance(callback, StrategyCallbackList):
-        callback.pace = None if _compat.strategy_of(model) is None else pace_of(model)
+        callback.throughput = None if _compat.strategy_of(model) is None else throughput_of(model)
         _compat.tell_in_order(callback)
         # First what wants to see the state before other callbacks change it.
         callback.callbacks.sort(key=lambda one: not getattr(one, "comes_first", False))
@@ -67,8 +67,8 @@ def _adopt(callback: Any, model: Any) -> None:
 class StrategyCallbackList(_compat.CallbackList):
     """Keras' list of callbacks; for a model without a strategy it only tries the files."""
 
-    #: The pace of the model, if it is one of a strategy.
-    pace: Pace | None = None
+    #: The throughput of the model, if it is one of a strategy.
+    throughput: Throughput | None = None
     _is_in_epoch = False
     #: For each batch hook that this loop calls: the callbacks that define it, and the bars of them.
     _hearers: Mapping[tuple[str, int], tuple[list[Any], list[Any]]] = types.MappingProxyType({})
@@ -94,21 +94,23 @@ class StrategyCallbackList(_compat.CallbackList):
         """Begin to time an epoch."""
         super().on_epoch_begin(epoch, logs)
         self._hearers = {}
-        pace = self.pace
-        if pace is not None:
+        throughput = self.throughput
+        if throughput is not None:
             self._is_in_epoch = True
-            pace.begin()
+            throughput.begin()
             for callback in self.callbacks:
                 if isinstance(callback, keras.callbacks.ProgbarLogger) and callback.progbar:
-                    _compat.add_to_bar(callback.progbar, functools.partial(_said, pace), _FIGURES)
+                    _compat.add_to_bar(
+                        callback.progbar, functools.partial(_said, throughput), _FIGURES
+                    )
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Leave validation out of the time of an epoch."""
         self._hearers = {}
-        pace = self.pace
+        throughput = self.throughput
         # An `evaluate` that a callback calls has a list of its own.
-        if pace is not None and self._is_in_epoch:
-            pace.end()
+        if throughput is not None and self._is_in_epoch:
+            throughput.end()
         super().on_test_begin(logs)
 
     def on_predict_begin(self, logs: Any = None) -> None:
@@ -123,11 +125,11 @@ class StrategyCallbackList(_compat.CallbackList):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """End the time of an epoch; let workers compare their state at the next step."""
         self._end_epoch()
-        pace = self.pace
-        if pace is not None:
+        throughput = self.throughput
+        if throughput is not None:
             self._is_in_epoch = False
             logs = _compat.numbers_of(logs)  # as Keras does next: now all steps have ended
-            pace.end()
+            throughput.end()
         with files_noted(self.callbacks):
             super().on_epoch_end(epoch, logs)
 
@@ -146,8 +148,8 @@ class StrategyCallbackList(_compat.CallbackList):
 
     def _tell(self, hook: str, batch: int, logs: Any, *older: str) -> None:
         """Call a hook of the callbacks that define it; of bars, only those that draw now."""
-        pace, plain = self.pace, getattr(super(), hook)
-        if pace is None:
+        throughput, plain = self.throughput, getattr(super(), hook)
+        if throughput is None:
             return plain(batch, logs)
         chosen = hook, len(self.callbacks)  # a callback may be added in the middle of a loop
         if chosen not in self._hearers:
@@ -155,7 +157,7 @@ class StrategyCallbackList(_compat.CallbackList):
             bars = [one for one in found if isinstance(one, keras.callbacks.ProgbarLogger)]
             self._hearers = {**self._hearers, chosen: (found, bars)}
         hearers, bars = self._hearers[chosen]
-        drawing = [one for one in bars if _draws(one, pace)]
+        drawing = [one for one in bars if _draws(one, throughput)]
         if len(bars) == len(hearers):
             return plain(batch, logs) if drawing else None
         told = BatchLogs(logs)
@@ -166,7 +168,7 @@ class StrategyCallbackList(_compat.CallbackList):
         return None
 
 
-def _draws(logger: Any, pace: Pace) -> bool:
+def _draws(logger: Any, throughput: Throughput) -> bool:
     """Whether a progress bar wants to hear of this batch: Keras' draws 20 times a second."""
     bar = logger.progbar
     # Without a target it counts batches, to know how many there are.
@@ -175,12 +177,12 @@ def _draws(logger: Any, pace: Pace) -> bool:
         if logger.verbose != 1 or now < _draw_next.get(bar, now):
             return False
         _draw_next[bar] = now + bar.interval
-    pace.mark()
+    throughput.mark()
     return True
 
 
-def _said(pace: Pace) -> str:
-    figures = str(pace.figures())
+def _said(throughput: Throughput) -> str:
+    figures = str(throughput.figures())
     return f" · {figures}" if figures else ""
 
 

@@ -33,7 +33,7 @@ class Members:
 
 @final
 @dataclass(frozen=True)
-class Count:
+class Snapshot:
     """What was done up to a moment."""
 
     seconds: float  # the moment
@@ -83,7 +83,7 @@ class Figures:
         return line.replace(" · ×", " ×")
 
 
-def between(before: Count, after: Count) -> Figures:
+def between(before: Snapshot, after: Snapshot) -> Figures:
     seconds = after.seconds - before.seconds
     steps, rows = after.steps - before.steps, after.rows - before.rows
     if steps <= 0 or seconds <= 0:

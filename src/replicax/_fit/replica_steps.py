@@ -202,7 +202,7 @@ class ReplicaSteps(OwnSteps):
             self._watch.step(self._state)
         outputs, strategy = [], _compat.strategy_of(self._model)
         run = self._distribution.engine.run
-        batches = self._pace.take(iterator, self._model.steps_per_execution)
+        batches = self._throughput.take(iterator, self._model.steps_per_execution)
         for some in self._local.rounds(batches) if self._local else ([one] for one in batches):
             found = run(strategy, self._step, tuple(map(self._divide, some)), {}, doing=self._doing)
             if self._kind == "predict":
@@ -214,7 +214,7 @@ class ReplicaSteps(OwnSteps):
             return whole, state
         logs = self._logs([_compat.read(v) for v in self._model.metrics_variables])
         self._queue.put(next(iter(jax.tree.leaves(logs)), None))
-        self._pace.did(len(batches), sum(map(rows_of, batches)), logs)
+        self._throughput.did(len(batches), sum(map(rows_of, batches)), logs)
         return logs, state
 
     def _results(self, values: Sequence[Any]) -> Any:

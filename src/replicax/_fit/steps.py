@@ -1,4 +1,4 @@
-"""A model's train, test and predict functions, as Keras' loops call them, and their pace.
+"""A model's train, test and predict functions, as Keras' loops call them, and their throughput.
 
 One program serves every store; batches of any size are split; steps on virtual CPU devices
 cannot dead-lock; and a failed call leaves the model as it was. A step reads the variables and
@@ -23,7 +23,7 @@ from replicax._core.channel import current
 from replicax._core.events import Step, Totals, begin_step, settled, tell
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import place, place_all
-from replicax._fit.figures import Count, Figures, Members, between
+from replicax._fit.figures import Figures, Members, Snapshot, between
 from replicax._fit.step_program import (
     are_alike,
     joined,
@@ -50,7 +50,7 @@ class OwnSteps:
 
     def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
         self._model, self._kind, self._doing = model, kind, f"{kind} step"
-        self._pace = paced(model, kind, distribution)
+        self._throughput = throughput_for(model, kind, distribution)
         self._distribution = distribution
         self._is_common = distribution.topology.num_processes > 1
         self._watch = StateWatch() if self._is_common else None
@@ -127,7 +127,7 @@ class Steps(OwnSteps):
         A full number of batches of one shape is one program, a loop on the devices.
         """
         wanted = self._model.steps_per_execution
-        batches = self._pace.take(iterator, wanted)
+        batches = self._throughput.take(iterator, wanted)
         if len(batches) == wanted and not self._eager and (wanted == 1 or are_alike(batches)):
             return self._step(batches)
         outputs = [self._step([batch]) for batch in batches]
@@ -145,7 +145,7 @@ class Steps(OwnSteps):
             tell(lambda: Step(f"before {self._doing}", batches, None, self._pairs()))
         logs = program(self._doing, batches)
         if self._kind == "train":
-            self._pace.did(len(batches), sum(map(rows_of, batches)), logs)
+            self._throughput.did(len(batches), sum(map(rows_of, batches)), logs)
         if events.watchers:
             tell(lambda: Step(self._doing, batches, logs, self._pairs()))
         return logs
@@ -211,7 +211,7 @@ class Steps(OwnSteps):
 
 
 @final
-class Pace:
+class Throughput:
     """The counts of one model's training; its step function and its callbacks write them.
 
     Nobody waits here: a step costs some readings of the clock.
@@ -230,8 +230,8 @@ class Pace:
     def begin(self) -> None:
         if self._ending is not None:
             self._ending.join()  # it has ended before the last validation did
-        self._start: Count | None = None
-        self._end: Count | None = None
+        self._start: Snapshot | None = None
+        self._end: Snapshot | None = None
         self._ending = None
         self._steps = self._rows = 0
         self._waited = 0.0
@@ -266,7 +266,7 @@ class Pace:
         if self.totals is not None:
             self.totals.add(steps, rows)
         if self._start is None:  # the first one is compiled: what comes behind it counts
-            self._start = Count(clock(), members=self.members())
+            self._start = Snapshot(clock(), members=self.members())
         else:
             self._steps += steps
             self._rows += rows
@@ -283,49 +283,51 @@ class Pace:
             return
         self.mark()
         if self._log is None or self._log.is_ready():
-            self._end = self.count()
+            self._end = self.snapshot()
             return
         # Validation goes on behind them on the devices: to wait here would leave those idle.
         ending = threading.Thread(target=self._end_later, args=(self._log,), daemon=True)
         ending.start()
         self._ending = ending  # the bar's thread may join it from now on
 
-    def count(self) -> Count:
+    def snapshot(self) -> Snapshot:
         """What was marked, as of now."""
-        return Count(clock(), *self._marked, self.members())
+        return Snapshot(clock(), *self._marked, self.members())
 
     def figures(self) -> Figures:
         """Those of the epoch, up to the last mark, or to its end."""
         if self._ending is not None:
             self._ending.join()
-        return Figures() if self._start is None else between(self._start, self._end or self.count())
+        return (
+            Figures() if self._start is None else between(self._start, self._end or self.snapshot())
+        )
 
     def _end_later(self, log: Any) -> None:
         with contextlib.suppress(Exception):  # the main thread raises a failed step's error
             log.block_until_ready()
-        self._end = self.count()
+        self._end = self.snapshot()
 
 
-def pace_of(model: Any) -> Pace:
-    """The pace of a model's training; the model keeps it, because it may hold the model."""
-    pace = getattr(model, "_replicax_pace", None)
-    if pace is None:
-        pace = Pace()
-        object.__setattr__(model, "_replicax_pace", pace)
-    return pace
+def throughput_of(model: Any) -> Throughput:
+    """The throughput of a model's training; the model keeps it, because it may hold the model."""
+    throughput = getattr(model, "_replicax_throughput", None)
+    if throughput is None:
+        throughput = Throughput()
+        object.__setattr__(model, "_replicax_throughput", throughput)
+    return throughput
 
 
-def paced(model: Any, kind: str, distribution: Any) -> Pace:
+def throughput_for(model: Any, kind: str, distribution: Any) -> Throughput:
     """What the step function of a model counts by; only that of training is looked at."""
-    pace = pace_of(model) if kind == "train" else Pace()
-    pace.totals = events.totals if kind == "train" else None
+    throughput = throughput_of(model) if kind == "train" else Throughput()
+    throughput.totals = events.totals if kind == "train" else None
     closures = distribution.engine.closures
     if closures is not None:
-        pace.members = closures.members
+        throughput.members = closures.members
     elif distribution.topology.num_processes > 1:
-        pace.members = lambda: Members(lateness=current().lateness())
-        pace.others = lambda: current().waited()
-    return pace
+        throughput.members = lambda: Members(lateness=current().lateness())
+        throughput.others = lambda: current().waited()
+    return throughput
 
 
 def rows_of(batch: Any) -> int:

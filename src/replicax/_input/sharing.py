@@ -11,7 +11,7 @@ from typing import Any, final
 import jax
 import numpy as np
 
-from replicax._core.digests import checksum, glance
+from replicax._core.digests import checksum, sample_checksum
 from replicax._core.errors import UnbatchedInput, UsageError
 from replicax._input.policy import split_batch, worker_batch_sizes
 from replicax._input.source import check_batch, check_structure, has_scalars
@@ -106,7 +106,9 @@ class ShardedCursor(OneByOne):
             return cut(rows, mine)
         if isinstance(batch, Unfetched):
             return cut(rows, mine, announced=tuple(self._announcements(batch)))
-        return cut(rows, mine, digest=checksum(batch) if self._number == 1 else glance(batch))
+        return cut(
+            rows, mine, digest=checksum(batch) if self._number == 1 else sample_checksum(batch)
+        )
 
     def _mine(self, batch: Any) -> tuple[list[int], int]:
         """The number of rows of each replica of this worker, and the first row."""
@@ -127,7 +129,9 @@ class ShardedCursor(OneByOne):
         self._announced = len(batches) - 1
         for place, (one, ends) in enumerate(zip(batches, ends_of(batches), strict=True)):
             is_first = place == 0 and self._number == 1
-            digest = checksum(one.rows(0, len(one))) if is_first else glance(ends, len(one))
+            digest = (
+                checksum(one.rows(0, len(one))) if is_first else sample_checksum(ends, len(one))
+            )
             yield self._mine(one)[0], digest
 
     def _planned(self, global_batch_size: int) -> WorkerBatch:

@@ -103,7 +103,7 @@ _plain_scope = keras.StatelessScope.get_current_value
 
 
 @contextlib.contextmanager
-def reads_heard(hear: Callable[[KerasVariable, Any], Any]) -> Iterator[None]:
+def observing_reads(hear: Callable[[KerasVariable, Any], Any]) -> Iterator[None]:
     """Call `hear(variable, value)` for each read in a `with` block; the reader gets its result."""
     _count_tapes(1)
     try:
@@ -206,7 +206,7 @@ def served_by(optimizer: Any) -> Any:
     return getattr(optimizer, "_replicax_serves", None)
 
 
-def note_slot(variable: KerasVariable, parameter: Any) -> None:
+def mark_slot(variable: KerasVariable, parameter: Any) -> None:
     path = getattr(parameter, "path", "")
     variable._replicax_slot = path  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -196,7 +196,7 @@ def _added(original: Callable[..., Any]) -> Callable[..., Any]:
             kwargs["layout"] = None  # the store is asked, not the parameter
         with _compat.adding_slot(self, _compat.ANY_SLOT if parameter is None else parameter):
             variable = original(self, *args, **kwargs)
-        _compat.note_slot(variable, parameter)
+        _compat.mark_slot(variable, parameter)
         return variable
 
     return add
@@ -207,5 +207,5 @@ def marked(variables: Iterable[Any]) -> list[Any]:
     found = list(variables)
     for variable in found:
         if _compat.slot(variable) is None:
-            _compat.note_slot(variable, None)
+            _compat.mark_slot(variable, None)
     return found

@@ -21,7 +21,7 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._fit.data import DatasetAdapter, no_length
 from replicax._fit.step_program import own_step
-from replicax._fit.steps import paced, rows_of
+from replicax._fit.steps import rows_of, throughput_for
 from replicax._keras import _compat
 
 if TYPE_CHECKING:
@@ -109,7 +109,9 @@ class ClosureSteps:
         self._model, self._kind = model, kind
         self._coordination, self._flushes = coordination, flushes
         self._waiting: deque[tuple[RemoteValue, int]] = deque()
-        self._pace = paced(model, kind, _compat.strategy_of(model).extended.distribution)
+        self._throughput = throughput_for(
+            model, kind, _compat.strategy_of(model).extended.distribution
+        )
         self._newest: list[Any] = []  # the logs of the last step that has ended
         step = own_step(model, kind)
         self._step, self._step_of_own = step, lambda iterator: step(next(iterator))
@@ -119,7 +121,7 @@ class ClosureSteps:
             coordination.engine.store.optimizer(model.optimizer, model.trainable_variables)
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
-        batches = self._pace.take(iterator, self._model.steps_per_execution)
+        batches = self._throughput.take(iterator, self._model.steps_per_execution)
         results = [self._scheduled(batch) for batch in batches]
         if not self._newest:
             self._take_one()
@@ -149,7 +151,7 @@ class ClosureSteps:
     def _take_one(self) -> None:
         result, rows = self._waiting.popleft()
         self._newest[:] = [result.fetch()]
-        self._pace.did(1, rows)
+        self._throughput.did(1, rows)
 
     def flush(self) -> None:
         """Wait for everything that was scheduled."""

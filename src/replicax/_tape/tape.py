@@ -84,7 +84,7 @@ class GradientTape:
         self._state = "recording"
         with contextlib.ExitStack() as stack:
             self._variables.begin(stack.enter_context(recorded(self._log)))
-            stack.enter_context(_compat.reads_heard(self._variables.observe))
+            stack.enter_context(_compat.observing_reads(self._variables.observe))
             self._block = stack.pop_all()
         self._log.recording = True
         return self

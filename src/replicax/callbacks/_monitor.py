@@ -19,8 +19,8 @@ from replicax._core.errors import UsageError, checks_types
 from replicax._core.event_files import EventFile
 from replicax._core.folder import named
 from replicax._core.machine import nvidia
-from replicax._fit.figures import Count, between
-from replicax._fit.steps import pace_of
+from replicax._fit.figures import Snapshot, between
+from replicax._fit.steps import throughput_of
 from replicax._keras import _compat, workers
 
 _SECONDS = 5.0  # between two questions; each takes the driver about 50 ms
@@ -122,9 +122,9 @@ class ReplicaMonitor(keras.callbacks.Callback):
                 "ReplicaMonitor cannot watch a model that was made outside every scope. Make and "
                 "compile it in `with strategy.scope():`."
             )
-        self._pace = pace_of(model)
+        self._throughput = throughput_of(model)
         _compat.at_end_of_fit(model, self._close)
-        self._pace.heard = self._after_step
+        self._throughput.heard = self._after_step
         if workers.channel_of(model).is_chief:
             self.log_dir.mkdir(parents=True, exist_ok=True)
             self._lines = (self.log_dir / "monitor.jsonl").open("a", encoding="utf-8")
@@ -134,16 +134,16 @@ class ReplicaMonitor(keras.callbacks.Callback):
                 self._load = GpuLoad()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._last: Count | None = None
-        self._due = self._pace.steps + (self._every or math.inf)
-        self._before = self._pace.steps, _applied(_compat.model_of(self))
+        self._last: Snapshot | None = None
+        self._due = self._throughput.steps + (self._every or math.inf)
+        self._before = self._throughput.steps, _applied(_compat.model_of(self))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        found: dict[str, Any] = dict(self._pace.figures().known())
+        found: dict[str, Any] = dict(self._throughput.figures().known())
         steps, applied = self._before
         if applied is not None:
             now = _applied(_compat.model_of(self)) or 0
-            found["skipped_steps"] = self._pace.steps - steps - (now - applied)
+            found["skipped_steps"] = self._throughput.steps - steps - (now - applied)
         if logs is not None:
             logs.update(found)
         load = self._load.mean() if self._load else []
@@ -151,11 +151,11 @@ class ReplicaMonitor(keras.callbacks.Callback):
         self._write("epoch", {**found, **_memory(), **used}, epoch=epoch)
 
     def _after_step(self) -> None:
-        if self._pace.steps < self._due:
+        if self._throughput.steps < self._due:
             return
-        self._due = self._pace.steps + (self._every or math.inf)
-        self._pace.mark()
-        count = self._pace.count()
+        self._due = self._throughput.steps + (self._every or math.inf)
+        self._throughput.mark()
+        count = self._throughput.snapshot()
         if self._last is not None:
             self._write("steps", between(self._last, count).known())
         self._last = count
@@ -163,7 +163,7 @@ class ReplicaMonitor(keras.callbacks.Callback):
     def _write(self, kind: str, about: dict[str, Any], **place: int) -> None:
         if self._lines is None:
             return
-        line = {"kind": kind, "step": self._pace.steps, **place, "time": time.time(), **about}
+        line = {"kind": kind, "step": self._throughput.steps, **place, "time": time.time(), **about}
         with named(self._lines.name):
             text = json.dumps({key: _as_json(value) for key, value in line.items()})
             print(text, file=self._lines, flush=True)
@@ -172,7 +172,7 @@ class ReplicaMonitor(keras.callbacks.Callback):
                 self._events.add(f"{kind}/{tag}", "scalars", np.asarray(number, "f4"), line["step"])
 
     def _close(self) -> None:
-        self._pace.heard = None
+        self._throughput.heard = None
         if self._lines is not None:
             self._lines.close()
         if self._events is not None:

@@ -122,14 +122,12 @@ def visible_uuids(uuids: Sequence[str], environ: Mapping[str, str] | None = None
     ]
 
 
-def utilization(
-    environ: Mapping[str, str] | None = None, seconds: float = _SECONDS
-) -> list[float | None]:
+def utilization(environ: Mapping[str, str] | None = None) -> list[float | None]:
     """The share of the last second in which each GPU of this process computed anything.
 
     `NoAnswerError` if `nvidia-smi` does not answer.
     """
-    rows = _rows("gpu", ("uuid", "utilization.gpu"), seconds)
+    rows = _rows("gpu", ("uuid", "utilization.gpu"), _SECONDS)
     used = {uuid: int(percent) / 100 if percent.isdecimal() else None for uuid, percent in rows}
     return [used[uuid] for uuid in visible_uuids(list(used), environ)]
 

@@ -8,8 +8,8 @@ import pytest
 
 import replicax as rx
 from replicax._fit import steps
-from replicax._fit.figures import Count, Figures, Members, between
-from replicax._fit.steps import Pace, pace_of, rows_of
+from replicax._fit.figures import Figures, Members, Snapshot, between
+from replicax._fit.steps import Throughput, rows_of, throughput_of
 from replicax._keras import _compat
 
 from fitting import ROWS, TARGETS, dense_net, made
@@ -58,8 +58,8 @@ def step(of, batches, seconds=0.0, log=None, clock=None):
 
 
 def test_workers_that_wait_for_each_other():
-    before = Count(10.0, 5, 100, 1.0, Members(lateness=[0.0, 1.0, 7.0]))
-    after = Count(14.0, 13, 356, 2.0, Members(lateness=[0.5, 3.0, 7.0]))
+    before = Snapshot(10.0, 5, 100, 1.0, Members(lateness=[0.0, 1.0, 7.0]))
+    after = Snapshot(14.0, 13, 356, 2.0, Members(lateness=[0.5, 3.0, 7.0]))
     found = between(before, after)
     # 256 rows and 1 s of waiting in 4 s. For worker 1 the others wait 2 s: without it, 2 s.
     assert found == Figures(64.0, 0.25, slowest_worker=1, slowest_factor=2.0)
@@ -69,7 +69,7 @@ def test_workers_that_wait_for_each_other():
 def test_workers_of_parameter_servers():
     before = Members({}, {0: (10, 1.0), 1: (4, 4.0)}, {0: 5, 2: 1}, (10, 30))
     after = Members({}, {0: (20, 3.0), 1: (8, 8.0), 2: (10, 3.0)}, {0: 7, 2: 3}, (20, 110))
-    found = between(Count(0.0, members=before), Count(2.0, 22, 0, 0.0, after))
+    found = between(Snapshot(0.0, members=before), Snapshot(2.0, 22, 0, 0.0, after))
     # Means of 0.2, 1 and 0.3 s: worker 1 takes 4 times the median of the others, 0.25 s.
     # 2 gradients are late by 0 and 2 by 2: 1 on average. 80 others for 10 closures.
     assert found.known() == {
@@ -84,11 +84,13 @@ def test_workers_of_parameter_servers():
 
 def test_what_is_not_known_is_not_said():
     assert (
-        between(Count(1.0), Count(1.0, 3, 9)) == between(Count(1.0, 3), Count(2.0, 3)) == Figures()
+        between(Snapshot(1.0), Snapshot(1.0, 3, 9))
+        == between(Snapshot(1.0, 3), Snapshot(2.0, 3))
+        == Figures()
     )
     one = Members(closures={1: (3, 1.0)}, staleness={0: 2})
     # The only worker is not the slowest, and a server that came back has counted less than before.
-    found = between(Count(0.0, members=Members(staleness={0: 9})), Count(1.0, 1, 0, 0.0, one))
+    found = between(Snapshot(0.0, members=Members(staleness={0: 9})), Snapshot(1.0, 1, 0, 0.0, one))
     assert found.known() == {"data_wait": 0.0}
     assert str(Figures()) == ""
     assert [str(Figures(rate)) for rate in (0.25, 12.5, 12345.6)] == [
@@ -99,7 +101,7 @@ def test_what_is_not_known_is_not_said():
 
 
 def test_the_first_step_of_an_epoch_does_not_count(clock):
-    of, batches = Pace(), clock.batches(9, seconds=1.0)
+    of, batches = Throughput(), clock.batches(9, seconds=1.0)
     step(of, batches, 60.0, clock=clock)  # it is compiled
     for _ in range(4):
         step(of, batches, 3.0, clock=clock)
@@ -117,7 +119,7 @@ def test_the_first_step_of_an_epoch_does_not_count(clock):
 
 
 def test_data_that_comes_while_the_devices_are_busy_costs_nothing(clock):
-    of, batches = Pace(), clock.batches(3, seconds=1.0)
+    of, batches = Throughput(), clock.batches(3, seconds=1.0)
     step(of, batches)
     step(of, batches, log=Log(ready=False))  # 1 s of waiting
     step(of, batches)  # none: the devices have the step before to compute
@@ -126,7 +128,7 @@ def test_data_that_comes_while_the_devices_are_busy_costs_nothing(clock):
 
 
 def test_other_workers_are_no_data(clock):
-    of, waited = Pace(), [0.0]
+    of, waited = Throughput(), [0.0]
     of.others = lambda: waited[0]
 
     def batches():
@@ -142,7 +144,7 @@ def test_other_workers_are_no_data(clock):
 
 
 def test_an_epoch_ends_when_its_last_step_has(clock):
-    of, batches, last = Pace(), clock.batches(2, 1.0), Log(ready=False)
+    of, batches, last = Throughput(), clock.batches(2, 1.0), Log(ready=False)
     step(of, batches)
     step(of, batches, log=last)
     of.end()  # does not wait: validation goes on behind it
@@ -152,7 +154,7 @@ def test_an_epoch_ends_when_its_last_step_has(clock):
 
 
 def test_several_batches_are_taken_at_once(clock):
-    of, batches = Pace(), clock.batches(5, 1.0)
+    of, batches = Throughput(), clock.batches(5, 1.0)
     assert [len(of.take(batches, 2)) for _ in range(3)] == [2, 2, 1]
     with pytest.raises(StopIteration):
         of.take(batches, 2)
@@ -184,12 +186,12 @@ class Ticking(keras.callbacks.Callback):
         self.clock.now += 0.5
 
     def on_test_begin(self, logs=None):
-        pace_of(self.model).figures()  # now the last step has ended
+        throughput_of(self.model).figures()  # now the last step has ended
         self.clock.now += 1000.0
 
 
 def test_the_bar_may_ask_while_the_end_of_an_epoch_is_begun(clock, monkeypatch):
-    paced, log = Pace(), Log(ready=False)
+    paced, log = Throughput(), Log(ready=False)
     start = steps.threading.Thread.start
 
     def asked(thread):
@@ -228,7 +230,7 @@ def test_only_models_of_strategies_are_watched(mirrored, capsys):
     model.fit(ROWS, TARGETS, batch_size=9, verbose=0)
     model.evaluate(ROWS, TARGETS, batch_size=9, verbose=1)
     assert "ex/s" not in capsys.readouterr().out
-    assert pace_of(model).steps == 3
+    assert throughput_of(model).steps == 3
 
 
 def test_steps_in_the_replica_view_count():
@@ -236,8 +238,8 @@ def test_steps_in_the_replica_view_count():
     strategy = rx.MultiWorkerMirroredStrategy(communication_options=options)
     model = made(strategy, dense_net)
     model.fit(ROWS, TARGETS, batch_size=9, verbose=0)
-    found = pace_of(model)
-    assert (found.steps, found.count().rows) == (3, 18)
+    found = throughput_of(model)
+    assert (found.steps, found.snapshot().rows) == (3, 18)
 
 
 def test_a_list_of_callbacks_may_have_no_model():
