@@ -50,6 +50,8 @@ class Closures:
     made_dataset: Callable[..., Any]
     #: Called when this process computes by itself, and no worker helps.
     say_who_computes: Callable[[], None]
+    #: Who computes, and where, for the strategy's `repr`.
+    described: Callable[[], str]
 
 
 @final

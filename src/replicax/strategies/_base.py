@@ -372,8 +372,9 @@ class Strategy:
             raise AttributeError(f"{kind} has no {name!r}.{hint} See docs/migration.md.")
 
     def __repr__(self) -> str:
-        devices = ", ".join(self.extended.worker_devices)
-        return f"<{type(self).__name__} with {self.num_replicas_in_sync} replica(s) on {devices}>"
+        devices, closures = ", ".join(self.extended.worker_devices), self._engine.closures
+        usual = f"{self.num_replicas_in_sync} replica(s) on {devices}"
+        return f"<{type(self).__name__} with {closures.described() if closures else usual}>"
 
     def _check_not_mixed(self) -> None:
         if forked:

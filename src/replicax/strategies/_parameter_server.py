@@ -128,15 +128,11 @@ class ParameterServerStrategy(Strategy):
             coordination.members,
             coordination.created_dataset,
             functools.cache(_say_who_computes),
+            coordination.described,
         )
         whole = Engine(topology, store, CrossDeviceOps(), closures=closures)
         super().__init__(whole, cluster_resolver=started.resolver)
         self.close = coordination.close
-
-    def __repr__(self) -> str:
-        there = self.coordination.engine.cluster
-        counts = f"{there.num_workers} worker(s) and {there.num_servers} parameter server(s)"
-        return f"<{type(self).__name__} with {counts} {there.where}>"
 
 
 def _say_who_computes() -> None:

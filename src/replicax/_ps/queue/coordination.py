@@ -240,6 +240,12 @@ class Coordination:
             found.update({int(updates): count for updates, count in late.items()})
         return found
 
+    def described(self) -> str:
+        """How many workers and servers there are, and where."""
+        there = self.engine.cluster
+        counts = f"{there.num_workers} worker(s) and {there.num_servers} parameter server(s)"
+        return f"{counts} {there.where}"
+
     def members(self) -> Members:
         """What is known of workers and servers, without asking them."""
         return Members(
