@@ -137,6 +137,9 @@ OTHER_PARAMETERS = {
     "ones": "no layout",
     "ones_like": "no layout",
     "meshgrid": "indexing is named",
+    "einsum": "optimize and name are named",
+    "linalg.einsum": "the same",
+    "nest.map_structure": "check_types and expand_composites are named",
 }
 
 

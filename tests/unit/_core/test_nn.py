@@ -78,7 +78,7 @@ def test_sums_of_weights_below_one_divide_too():
     ],
 )
 def test_a_wrong_divisor_of_an_uneven_batch_is_warned_of(rows, options, is_warned):
-    group = SyncGroup(2, sum_leaves, gathers=GatherLog(rows=rows))
+    group = SyncGroup(2, sum_leaves, gathers=GatherLog((), rows))
     with entered(Frame("s", ReplicaContext("s", group))), warnings.catch_warnings(record=True) as w:
         warnings.simplefilter("always")
         compute_average_loss(jnp.array(LOSSES), **options)

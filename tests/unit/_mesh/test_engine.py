@@ -124,7 +124,7 @@ def test_variables_that_are_only_read_are_left_alone():
 
 def test_combining_in_a_nest_says_what_is_plain():
     value = (PerReplica(jnp.ones(2)), 3.0)
-    with pytest.raises(UsageError, match="Return it from `strategy.run`, or use MEAN"):
+    with pytest.raises(UsageError, match="Return it from `strategy.run` as an array, or use MEAN"):
         engine_of().reduce(ReduceOp.SUM, value, None)
 
 
