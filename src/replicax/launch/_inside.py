@@ -27,12 +27,12 @@ else:
     Loader = object
 
 _ALONE = (
-    "This program was started as %d workers, and %s: each worker trains the whole job by "
-    "itself. Make rx.MultiWorkerMirroredStrategy(), whose step all workers compute together, or "
-    "start one worker. If each is meant to train alone, say so by RX_JOIN=0. See docs/clusters.md."
+    "This program was started as %d workers, and its strategy is one of a single process: each "
+    "worker trains the whole job by itself. Make rx.MultiWorkerMirroredStrategy(), whose step all "
+    "workers compute together, or start one worker. If each is meant to train alone, say so by "
+    "RX_JOIN=0. See docs/clusters.md."
 )
 _ENDING = "replicax._control._ending"
-_at_end: list[Callable[[], None]] = []
 
 
 def main(arguments: list[str]) -> None:
@@ -78,8 +78,6 @@ def run(target: str, arguments: Sequence[str], *, is_module: bool) -> None:
         sys.excepthook = partial(_show_without_us, sys.excepthook, error)
         raise
     else:
-        for tell in _at_end:
-            tell()
         _note_exit(None)
 
 
@@ -137,29 +135,19 @@ def _call_here(process: int) -> None:
 
 
 def _watch_alone() -> None:
-    """Look at the first step of this worker, or at its end; the first worker warns for all."""
+    """Look at the first step that this worker computes; the first worker warns for all."""
     from replicax._core import events
 
-    def warn(why: str) -> None:
+    def look(_doing: str) -> None:
         import logging
 
-        jax = sys.modules["jax"]
-        if jax.process_count() > 1 and jax.process_index() == 0:
-            logging.getLogger("replicax").warning(_ALONE, jax.process_count(), why)
-
-    def look(_doing: str) -> None:
         stop()
-        _at_end.clear()
-        if not events.position()[0]:
-            warn("its strategy is one of a single process")
-
-    def tell() -> None:  # Keras' own distributions may train on all workers, too
-        keras = sys.modules.get("keras")
-        if keras is not None and keras.distribution.distribution() is None:
-            warn("it has ended without a step of a strategy")
+        together, _ = events.position()
+        jax = sys.modules["jax"]
+        if not together and jax.process_count() > 1 and jax.process_index() == 0:
+            logging.getLogger("replicax").warning(_ALONE, jax.process_count())
 
     stop = events.listen(look)
-    _at_end.append(tell)
 
 
 def _load_file(target: str) -> tuple[CodeType, dict[str, Any]]:
