@@ -19,8 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from replicax import _control
-from replicax._control import Channel, Limits, agreement, open_channel
+from replicax._control import Limits, open_channel
+from replicax._core.channel import Channel, set_current
+from replicax._core.channel import agree as agree_on
 from replicax.launch._ports import free_ports
 
 PROCESSES = 4  # that hold the other workers
@@ -63,7 +64,7 @@ def joined(index: int, size: int, address: str) -> Channel:
 
 
 def agree(channel: Channel) -> None:
-    agreement.agree("batches", FACTS)
+    agree_on("batches", FACTS)
 
 
 def exchange_same(channel: Channel) -> None:
@@ -144,7 +145,7 @@ def measure(size: int, calls: int) -> dict[str, Any]:
 
 def main() -> None:
     options = parse()
-    _control.set_current(ByThread())  # type: ignore[arg-type]
+    set_current(ByThread())  # type: ignore[arg-type]
     if options.serve:
         serve(options.serve)
         return

@@ -51,7 +51,7 @@ import numpy as np  # noqa: E402
 import replicax as rx  # noqa: E402
 from replicax._control.metrics import Reporter  # noqa: E402
 from replicax._core import events  # noqa: E402
-from replicax._fit.steps import Pace, pace_of, rows_of  # noqa: E402
+from replicax._fit.steps import Throughput, rows_of, throughput_of  # noqa: E402
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(OPTIONS.steps * OPTIONS.batch_size, 784)).astype("float32")
@@ -73,8 +73,8 @@ def build() -> keras.Model:
 def unwatched() -> Iterator[None]:
     """Counts that do nothing: `fit` as if there were none."""
     with (
-        mock.patch.object(Pace, "take", lambda self, iterator, wanted: [next(iterator)]),
-        mock.patch.object(Pace, "did", lambda self, steps, rows, logs=None: None),
+        mock.patch.object(Throughput, "take", lambda self, iterator, wanted: [next(iterator)]),
+        mock.patch.object(Throughput, "did", lambda self, steps, rows, logs=None: None),
     ):
         yield
 
@@ -94,11 +94,11 @@ def sides(model: keras.Model, folder: str) -> dict[str, Callable[[], None]]:
         train(model, [rx.callbacks.ReplicaMonitor(folder, every=50, tensorboard=False)])
 
     def reported() -> None:
-        reporter, pace = Reporter(f"{folder}/metrics.prom"), pace_of(model)
+        reporter, throughput = Reporter(f"{folder}/metrics.prom"), throughput_of(model)
         reporter.start()
-        pace.totals = events.totals
+        throughput.totals = events.totals
         train(model, [])
-        pace.totals = None
+        throughput.totals = None
         reporter.stop()
 
     fit = functools.partial(train, model, [])
@@ -126,18 +126,18 @@ def counts_alone(repeat: int = 20_000) -> dict[str, float]:
     """Microseconds on the CPU of what a step counts, and of a line of the bar, with no steps."""
     batch = (np.zeros((8, 2), "float32"), np.zeros(8, "float32"))
     logs = {"loss": jax.block_until_ready(jnp.zeros(()))}
-    pace = Pace()
+    throughput = Throughput()
 
     def plain(data: Iterator[Any]) -> list[Any]:
         return [next(data)]
 
     def counted(data: Iterator[Any]) -> None:
-        batches = pace.take(data, 1)
-        pace.did(len(batches), sum(map(rows_of, batches)), logs)
+        batches = throughput.take(data, 1)
+        throughput.did(len(batches), sum(map(rows_of, batches)), logs)
 
     def drawn(data: Iterator[Any]) -> None:
-        pace.mark()
-        str(pace.figures())
+        throughput.mark()
+        str(throughput.figures())
 
     def cost(call: Callable[[Iterator[Any]], Any]) -> float:
         data = iter([batch] * repeat)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import pkgutil
 import sys
 from pathlib import Path
 
@@ -396,3 +397,30 @@ def test_a_broken_rule_is_found(module, source, rule):
 def test_what_the_design_draws_is_allowed(module, source):
     found = faults(source, module, module.partition(".")[0], frozenset({"SomeStrategy"}))
     assert found == []
+
+
+def test_what_benchmarks_scripts_and_tests_import_is_there():
+    files = [path for room in ("benchmarks", "scripts", "tests") for path in in_root(room)]
+    names = {name for path in files for name in ours_in(path)}
+    assert len(names) > 300
+    names -= {"replicax.tf.distribute.NoSuchStrategy"}  # a test wants its error
+    assert [name for name in sorted(names) if not is_there(name)] == []
+
+
+def in_root(folder):
+    return (SRC.parents[1] / folder).rglob("*.py")
+
+
+def ours_in(path):
+    """Yield the names of Replicax that a file imports, also where it runs as a program."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not getattr(node, "level", 0):
+            yield from (name for name in imported(node, "") if name.startswith("replicax."))
+
+
+def is_there(name):
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True

@@ -28,8 +28,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-BATCHES = 20  # after them `fit` ends
-STEPS = 200  # after them a loop ends, with its program
+BATCHES = 20  # `fit` ends after this many
+STEPS = 200  # a loop ends after this many, with its program
 # What `replicax migrate` misses is there.
 _STOOD_IN = re.compile("|".join(f"`{path.stem}" for path in (HERE / "stand_ins").glob("*.py")))
 # A program that stops with one of these lacks what is not TensorFlow: data, time, a package,

@@ -17,7 +17,7 @@ strategy = rx.ParameterServerStrategy()  # workers and parameter servers go no f
 with strategy.scope():
     net = train.model(rate=0.005)  # slow: workers compute with the weights of some steps ago
 x, y = train.data()
-epochs = int(os.environ.get("EPOCHS", "4")) if os.environ["RX_RESTART"] == "0" else 4
+epochs = int(os.environ.get("EPOCHS", "4")) if os.environ.get("RX_RESTART", "0") == "0" else 4
 
 
 class Slow(keras.callbacks.Callback):

@@ -205,8 +205,8 @@ _FLOAT32 = (
 )
 
 
-# Inputs that differ by 1e-5 change the losses of two epochs by up to 4 %: the last batches are
-# normalized over 64 values.
+# Its last layers normalize over 64 values: inputs that differ by 1e-5 change the loss of the first
+# epoch from 2.88 to 2.99, without any other change (AMD EPYC, seed 0).
 _OF_SIXTEEN_BITS = {"resnet50": 5e-2}
 
 

@@ -344,7 +344,7 @@ def usual_compilation_cache(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def visible_gpus(count: int, environ: Mapping[str, str] | None = None) -> list[str]:
-    """The names of the GPUs, of `count`, that `CUDA_VISIBLE_DEVICES` leaves to this process.
+    """Of `count` GPUs, the names of those that `CUDA_VISIBLE_DEVICES` leaves to this process.
 
     MIG devices and UUIDs have names that are no numbers.
 

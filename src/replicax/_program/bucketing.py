@@ -22,11 +22,11 @@ from jax import lax
 from jax.extend.core import Literal
 from jax.sharding import Mesh, PartitionSpec
 
-from replicax._core.packing import summing_in_packs
+from replicax._core.packing import sum_in_packs, sums_in_one_pack
 from replicax._core.topology import AXIS
 from replicax._cpu.products import turned_on
 from replicax._program.capture import Captured, abstract
-from replicax._program.jaxpr import Values, bind, flatten, shard_map
+from replicax._program.jaxpr import Values, bind, flatten, named, shard_map
 from replicax._program.rows import Axis, axes_of_results, summed_axes
 
 
@@ -152,37 +152,42 @@ def with_sums_along(
 ) -> tuple[Captured, tuple[int, ...]]:
     """A replica function with more outputs, the sums of numbers it returns; and which these are."""
     jaxpr = captured.jaxpr.jaxpr
-    chosen: list[int] | None = None
+    sums = (i for i, equation in enumerate(jaxpr.eqns) if sums_in_one_pack(equation))
+    place = next(sums, None)
+    if place is None:
+        return captured, ()
+    known = {*jaxpr.invars, *jaxpr.constvars}
+    known |= {var for equation in jaxpr.eqns[:place] for var in equation.outvars}
+    kinds = {atom.aval.dtype for atom in jaxpr.eqns[place].invars}
 
-    def goes_along(number: int, others: Sequence[Any], known: Values) -> bool:
+    def goes_along(number: int) -> bool:
         atom = jaxpr.outvars[number]
         if isinstance(atom, Literal) or atom not in known or not varies[number]:
             return False
         # A number of another type would be a pack of its own; narrow types are summed otherwise.
         kind = atom.aval.dtype
-        alike = any(kind == other.dtype for other in others)
-        return not atom.aval.shape and alike and kind in (jnp.float32, jnp.float64)
+        return not atom.aval.shape and kind in kinds and kind in (jnp.float32, jnp.float64)
+
+    chosen = tuple(filter(goes_along, range(captured.num_outputs)))
+    if not chosen:
+        return captured, ()
 
     def run(*args: Any) -> list[Any]:
-        nonlocal chosen
-        values, sums = Values(jaxpr, captured.jaxpr.consts, args), []
-        for equation in jaxpr.eqns:
+        values = Values(jaxpr, captured.jaxpr.consts, args)
+        sums: list[Any] = []
+        for number, equation in enumerate(jaxpr.eqns):
             own = values.read(equation.invars)
-            add_up = summing_in_packs(equation) if chosen is None else None
-            if add_up is None:
-                results = bind(equation, own)
-            else:
-                numbers = range(captured.num_outputs)
-                chosen = [i for i in numbers if goes_along(i, own, values)]
-                found = add_up([*own, *values.read([jaxpr.outvars[i] for i in chosen])])
+            if number == place:
+                with named(equation):
+                    found = sum_in_packs([*own, *values.read([jaxpr.outvars[i] for i in chosen])])
                 results, sums = found[: len(own)], found[len(own) :]
+            else:
+                results = bind(equation, own)
             values.write(equation, results)
         found = values.read(jaxpr.outvars)
         return [*found[: captured.num_outputs], *sums, *found[captured.num_outputs :]]
 
     inputs = [abstract(var.aval) for var in jaxpr.invars]
     closed = jax.make_jaxpr(run, axis_env=[(AXIS, replicas)])(*inputs)
-    if not chosen:
-        return captured, ()
     more = (None,) * len(chosen)
-    return replace(captured, jaxpr=closed, outputs=(*captured.outputs, *more)), tuple(chosen)
+    return replace(captured, jaxpr=closed, outputs=(*captured.outputs, *more)), chosen

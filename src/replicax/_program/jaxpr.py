@@ -86,9 +86,7 @@ def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
     """The results of an equation, under the settings and the names that it was traced under."""
     params = equation.primitive.get_bind_params(equation.params)
     here = jax.sharding.get_abstract_mesh()  # not where it was traced
-    names = str(equation.source_info.name_stack)
-    scope = jax.named_scope(names) if names else contextlib.nullcontext()
-    with equation.ctx.manager, jax.sharding.use_abstract_mesh(here), scope:
+    with equation.ctx.manager, jax.sharding.use_abstract_mesh(here), named(equation):
         results = equation.primitive.bind(*operands, **params)
     return list(results) if equation.primitive.multiple_results else [results]
 
@@ -104,6 +102,12 @@ def shard_map(fn: Callable[..., Any], **how: Any) -> Any:
 def made_if_empty(array: Any) -> Any:
     """An array; if it has no elements, one like it that does not depend on it."""
     return array if np.size(array) else jnp.zeros_like(array)
+
+
+def named(equation: Any) -> contextlib.AbstractContextManager[Any]:
+    """The scope that an equation was traced in, for its name in what is compiled."""
+    names = str(equation.source_info.name_stack)
+    return jax.named_scope(names) if names else contextlib.nullcontext()
 
 
 @final

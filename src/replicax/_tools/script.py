@@ -170,8 +170,8 @@ def under(strategy: Strategy, *, told: int | None = None) -> Generator[None, Non
 
     Strategies that it makes have the devices, variables and reductions of this one. Before it makes
     one, or without any, it runs in the scope of this one. The devices are fixed: a request for
-    virtual ones has no effect. Outside `run`, where it makes batches, it sees `told`
-    replicas; by default as many as there are.
+    virtual ones has no effect. Outside `run`, where it makes batches, it sees `told` replicas; by
+    default as many as there are.
     """
     with (
         replaced(testing, "virtual_devices", lambda _: _devices),

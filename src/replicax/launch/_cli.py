@@ -52,9 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.commands[command].options_in
     if misplaced := set(options(behind)) - set(options(typed[: len(typed) - len(behind)])):
         names, script = " ".join(sorted(misplaced)), request["script"]
+        program = f"-m {script}" if request.get("is_module") else script
         print(
-            f"replicax {command}: note: {names} after {script} goes to the program; options of "
-            f"`replicax {command}` come before it: `replicax {command} {names} … {script}`.",
+            f"replicax {command}: note: the program gets {names}, after {script}; options of "
+            f"`replicax {command}` come before it: `replicax {command} {names} … {program}`.",
             file=sys.stderr,
         )
     if command == "run":

@@ -171,5 +171,5 @@ def add_migrate(commands: Commands) -> None:
     )
     add_number(parser, "--steps", "K", "with --run: end it after K training steps", default=3)
     add_number(parser, "--replicas", "N", "with --run: on N virtual devices", default=2)
-    add_number(parser, "--time-limit", "SECONDS", "with --run: end it after so long", default=120)
+    add_number(parser, "--time-limit", "SECONDS", "with --run: end it after this time", default=120)
     parser.add_argument("--json", metavar="FILE", help="write everything that is found")

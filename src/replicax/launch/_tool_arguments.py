@@ -197,8 +197,8 @@ def add_doctor(commands: Commands) -> None:
         "--replicas",
         type=positives,
         metavar="N,...",
-        help="numbers of devices to train on; without an accelerator the CPU is made to look like "
-        "as many (default: 1,2, or 1 on a machine with one accelerator)",
+        help="numbers of devices to train on; without an accelerator the CPU stands in for "
+        "that many (default: 1,2, or 1 on a machine with one accelerator)",
     )
     add_number(
         parser,

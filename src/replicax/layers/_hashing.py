@@ -36,7 +36,7 @@ class Hashing(HostLayer):
         output_mode: "int", "one_hot", "multi_hot" or "count".
         sparse: Not supported.
         name: The name of the layer.
-        **kwargs: Keyword arguments of `keras.layers.Layer`.
+        **kwargs: Keyword arguments of `keras.layers.Layer`; `dtype` has no effect.
 
     Raises:
         UsageError: If the arguments contradict each other.
@@ -121,7 +121,7 @@ class HashedCrossing(HostLayer):
         output_mode: "int" or "one_hot".
         sparse: Not supported.
         name: The name of the layer.
-        **kwargs: Keyword arguments of `keras.layers.Layer`.
+        **kwargs: Keyword arguments of `keras.layers.Layer`; `dtype` has no effect.
 
     Raises:
         UsageError: If the output mode is unknown.

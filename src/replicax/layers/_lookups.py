@@ -304,7 +304,7 @@ class StringLookup(_Lookup):
         sparse: Not supported.
         encoding: Ignored: bytes are UTF-8.
         name: The name of the layer.
-        **kwargs: Keyword arguments of `keras.layers.Layer`.
+        **kwargs: Keyword arguments of `keras.layers.Layer`; `dtype` has no effect.
 
     Raises:
         UsageError: If the arguments contradict each other.
@@ -373,7 +373,7 @@ class IntegerLookup(_Lookup):
         sparse: Not supported.
         pad_to_max_tokens: See `StringLookup`.
         name: The name of the layer.
-        **kwargs: Keyword arguments of `keras.layers.Layer`.
+        **kwargs: Keyword arguments of `keras.layers.Layer`; `dtype` has no effect.
 
     Raises:
         UsageError: If the arguments contradict each other.

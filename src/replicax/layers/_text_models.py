@@ -241,6 +241,9 @@ def _refuse_devices(operation: Any) -> None:
         )
 
 
+_SHAPES = {"batch_input_shape", "batch_shape", "input_dim", "input_shape"}
+
+
 class HostLayer(keras.layers.Layer):
     """A layer without weights that computes on the host, because devices have no text."""
 
@@ -250,7 +253,8 @@ class HostLayer(keras.layers.Layer):
     def __init__(self, name: str | None, kwargs: dict[str, Any]) -> None:
         if self._read_dtype == "string":
             install()
-        super().__init__(name=name, **kwargs)
+        # With a shape Keras would make an input of numbers, and it knows Keras 2's names no more.
+        super().__init__(name=name, **{key: kwargs[key] for key in kwargs.keys() - _SHAPES})
         # Keras cannot convert text to a tensor, and JAX would cut 64-bit integers.
         self._convert_input_args = False
         self._allow_non_tensor_positional_args = True

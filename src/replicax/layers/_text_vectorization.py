@@ -37,7 +37,7 @@ class TextVectorization(HostLayer):
             all texts, or None.
         split: "whitespace", "character", a function of all texts, or None if each text is one
             token.
-        ngrams: Up to how many words a token has; a tuple has the exact sizes of tokens.
+        ngrams: The largest number of words in a token; a tuple lists the exact numbers.
         output_mode: "int"; or "multi_hot", "count" or "tf_idf" for a row over the vocabulary for
             each text.
         output_sequence_length: The number of tokens to which texts are padded or cut.
@@ -48,7 +48,7 @@ class TextVectorization(HostLayer):
         ragged: Not supported.
         encoding: Ignored: bytes are UTF-8.
         name: The name of the layer.
-        **kwargs: Keyword arguments of `keras.layers.Layer`.
+        **kwargs: Keyword arguments of `keras.layers.Layer`; `dtype` has no effect.
 
     Raises:
         UsageError: If the arguments contradict each other.

@@ -386,7 +386,7 @@ def decode_raw(
     """Bytes as numbers; of several, a row each.
 
     Raises:
-        UsageError: If the bytes are no whole numbers, or the rows differ in length.
+        UsageError: If the bytes are not a whole number of values, or the rows differ in length.
     """
     kind = numpy_dtype(out_type)
     if kind.hasobject:

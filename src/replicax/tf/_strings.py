@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
 from collections.abc import Callable
@@ -218,14 +219,19 @@ def unicode_encode(
     """
     one_of("output_encoding", output_encoding, ("UTF-8", "UTF-16-BE", "UTF-32-BE"))
     one_of("errors", errors, ("replace", "ignore", "strict"))
-    if not 0 <= replacement_char <= 0x10FFFF:
+
+    def are_wrong(codes: Any) -> Any:
+        return (codes < 0) | (codes > 0x10FFFF) | (codes >> 11 == 0xD800 >> 11)  # surrogates
+
+    if are_wrong(replacement_char):
         raise UsageError.of("replacement_char", "the number of a character", replacement_char)
 
     def encoded(row: Any) -> bytes:
         codes = np.asarray(row)
-        if codes.ndim != 1 or codes.dtype.kind not in "iu":
+        if codes.ndim != 1 or (codes.dtype.kind not in "iu" and codes.size):
             raise UsageError.of("input", "numbers of characters, at least a vector", input)
-        wrong = (codes < 0) | (codes > 0x10FFFF) | (codes >> 11 == 0xD800 >> 11)  # surrogates
+        codes = codes.astype(np.int64)
+        wrong = are_wrong(codes)
         if wrong.any() and errors == "strict":
             raise UsageError.of("input", "numbers of Unicode characters", codes[wrong].tolist())
         codes = codes[~wrong] if errors == "ignore" else np.where(wrong, replacement_char, codes)
@@ -234,7 +240,8 @@ def unicode_encode(
     if isinstance(input, RaggedTensor):
         return HostTensor.of(np.array([encoded(row) for row in input], object))
     array = of_python(input) if isinstance(input, list | tuple) else np.asarray(input)
-    rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else [array]
+    shape = math.prod(array.shape[:-1]), *array.shape[-1:]
+    rows = array.reshape(shape) if array.ndim else [array]
     texts = np.array([encoded(row) for row in rows], object)
     return HostTensor.of(texts.reshape(array.shape[:-1]))
 

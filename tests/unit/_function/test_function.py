@@ -203,7 +203,7 @@ def test_a_function_inside_another_becomes_part_of_it():
     assert (inner.num_traces, outer.num_traces) == (0, 1)
 
 
-def test_a_failed_call_changes_nothing_and_can_be_mended():
+def test_a_failed_call_changes_nothing_and_can_be_repaired():
     v, fail = keras.Variable(1.0), [True]
 
     @rx.function

@@ -182,7 +182,7 @@ def test_a_key_has_a_checksum_and_so_has_text():
     assert checksum(np.array(["a", "b"], object)) != checksum(np.array(["a", "c"], object))
 
 
-def test_a_glance_sees_shapes_and_both_ends():
+def test_a_sample_sees_shapes_and_both_ends():
     batch = np.arange(10.0)
     assert sample_checksum(batch) == sample_checksum(batch.copy())
     assert sample_checksum(batch) != sample_checksum(batch[:9])

@@ -16,7 +16,7 @@ def repairs():
     return Repairs()
 
 
-def test_what_was_mended_meanwhile_is_not_mended_again(repairs):
+def test_what_was_repaired_meanwhile_is_not_repaired_again(repairs):
     calls = []
     before = repairs.now()
     repairs.repair("server", before, lambda: calls.append(1))
@@ -25,7 +25,7 @@ def test_what_was_mended_meanwhile_is_not_mended_again(repairs):
     assert calls == [1, 3]
 
 
-def test_who_cannot_mend_gets_the_error_and_the_others_go_on(repairs):
+def test_who_cannot_repair_gets_the_error_and_the_others_go_on(repairs):
     begun, end = threading.Event(), threading.Event()
 
     def work():

@@ -139,10 +139,11 @@ def test_without_arguments_the_commands_are_listed(capsys):
     assert all(f"\n    {command} " in said for command in ("compare", "run", "verify"))
 
 
-def test_the_right_order_of_options_and_program_is_named(monkeypatch, capsys):
+@pytest.mark.parametrize("program", [["train.py"], ["-m", "package.train"]])
+def test_the_right_order_of_options_and_program_is_named(monkeypatch, capsys, program):
     monkeypatch.setattr(_cli, "_run", lambda request, typed: len(request["args"]))
-    assert _cli.main(["run", "train.py", "--workers", "2"]) == 2  # the program gets both
-    assert "`replicax run --workers … train.py`" in capsys.readouterr().err
+    assert _cli.main(["run", *program, "--workers", "2"]) == 2  # the program gets both
+    assert f"`replicax run --workers … {' '.join(program)}`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("behind", [["--gpus", "2"], ["--workers=3", "--epochs", "2"]])

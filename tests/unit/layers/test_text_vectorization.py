@@ -99,3 +99,10 @@ def test_arguments_that_do_not_fit_are_refused(arguments):
 def test_several_texts_for_an_example_are_refused():
     with pytest.raises(UsageError, match=r"shape \(1, 2\)"):
         TextVectorization(vocabulary=["a"])([["a", "b"]])
+
+
+@pytest.mark.parametrize("shape", [{"input_shape": (1,)}, {"batch_input_shape": (None, 1)}])
+def test_an_input_shape_as_in_keras_2_makes_no_input_of_numbers(shape):
+    layer = TextVectorization(vocabulary=["foo", "bar"], **shape)
+    model = keras.Sequential([layer, keras.layers.Embedding(4, 2)])
+    assert model(["foo", "bar foo"]).shape == (2, 2, 2)

@@ -91,6 +91,7 @@ ROWS = [[1.0, 2.0], [3.0, 4.0]]
         (lambda: tf.strings.unicode_encode([65, -1], "UTF-8", "strict"), "[-1]"),
         (lambda: tf.strings.unicode_encode([[65], [66, 67]], "UTF-8"), "different lengths"),
         (lambda: tf.strings.unicode_encode([65], replacement_char=-5), "`replacement_char`"),
+        (lambda: tf.strings.unicode_encode([65], replacement_char=0xD800), "`replacement_char`"),
         (lambda: tf.io.decode_raw(None, tf.uint8), "None as bytes"),
         (lambda: tf.io.decode_raw(b"abc", tf.float32), "multiple of 4"),
         (lambda: tf.io.decode_raw([b"ab", b"c"], tf.uint8), "[1, 2]"),

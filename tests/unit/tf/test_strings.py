@@ -34,6 +34,8 @@ s = tf.strings
         (lambda: s.unicode_decode("äb€", "UTF-8"), [228, 98, 8364]),
         (lambda: s.unicode_decode(b"\xe4", "latin-1"), [228]),
         (lambda: s.unicode_encode([228, 98]), b"\xc3\xa4b"),
+        (lambda: s.unicode_encode([]), b""),
+        (lambda: s.unicode_encode(np.zeros((2, 0), np.int32)), [b"", b""]),
         (lambda: s.unicode_encode([65, -1, 0xD800]), b"A\xef\xbf\xbd\xef\xbf\xbd"),
         (lambda: s.unicode_encode([0x110000, 65], "UTF-8", "ignore"), b"A"),
         (lambda: s.unicode_encode([0x110000, 65], "UTF-8", "replace", 66), b"BA"),

@@ -31,8 +31,8 @@ from replicax._core.errors import UsageError
 
 # Bytes on disk; what was not used for longest goes first.
 MAX_BYTES = 1 << 30
-# Files, of which a script has 15 to 50. JAX looks at each whenever it writes another: 90 µs each,
-# or 4 s for as many of the usual 20 KB as have room.
+# Files, of which a script has 15 to 50. JAX looks at each whenever it writes another, for
+# 90 µs: 5 s for the 53,000 files of 20 KB, a usual size, that 1 GiB holds.
 MAX_PROGRAMS = 300
 
 _log = logging.getLogger("replicax")

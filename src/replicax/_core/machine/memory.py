@@ -1,4 +1,4 @@
-"""Memory: how much of it devices have free, in words, and how this process keeps its own.
+"""Memory: how much devices have free, sizes in words, and how a process keeps what it has freed.
 
 glibc allocates each large block as a mapping of its own, and unmaps it at once when it is freed. So
 the arrays of each step are new mappings, with a page fault per 4 KB: `keep_memory` keeps it for the
@@ -128,8 +128,8 @@ def keep_memory() -> bool:
     """Let the C library keep freed memory in this process from now on, if this part is on.
 
     It is the part `memory` of the tuning for CPUs. `env.KEEP_MEMORY` has the same settings for
-    processes that we start. Returns False, without a
-    change, if the C library is not glibc or the user has set malloc options.
+    processes that we start. Returns False, without a change, if the C library is not glibc or the
+    user has set malloc options.
     """
     return "memory" in parts_wanted() and _told()
 

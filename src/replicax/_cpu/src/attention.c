@@ -56,7 +56,7 @@ static void give_back(size_t count) {
 
 static int64_t at_most(int64_t one, int64_t other) { return one < other ? one : other; }
 
-/* Where a head begins, in an array of so many positions. */
+/* Where a head begins, in an array of `positions` positions. */
 static int64_t place(const Job *job, int64_t number, int64_t positions) {
   return (number / job->heads * positions * job->heads + number % job->heads) * job->width;
 }

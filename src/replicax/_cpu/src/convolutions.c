@@ -227,7 +227,7 @@ static void tile_part(const Tiles *tiles, const Run *run, const Run *end, int64_
 #undef SUMS
 }
 
-/* Sums over pixels, of which a run has so many pairs; a tail behind each run has one. */
+/* Sums over pixels, `pairs` pairs for each run; a tail behind each run has one. */
 static void tile_columns(const Job *job, const Product *p, int64_t count, int64_t pairs, int64_t width, Shape *set) {
   Tiles t = {.left = p->b, .left_row = p->b_step, .left_next = TILE * p->b_step, .turned = 1, .add = p->add,
              .right = p->a, .right_row = p->a_step,
@@ -406,7 +406,7 @@ static int64_t source_step(const Job *job) {
   return job->by_image ? job->down.size * job->pitch : job->step * job->pixel;
 }
 
-/* How many numbers a sum over so many pixels has. */
+/* The numbers in a sum over `pixels` pixels. */
 static int64_t summed(const Job *job, int64_t pixels) { return job->pairs ? (pixels + 1) / 2 : pixels; }
 static int64_t result_step(const Job *job) { return job->by_image ? job->to_h * job->to_w : job->phases; }
 

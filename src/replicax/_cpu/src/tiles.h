@@ -72,7 +72,7 @@ static inline void set_shape(Shape *set, Shape shape) {
 static inline void leave_tiles(void) { __asm__ volatile("tilerelease" ::); }
 
 /* One or two tiles of rows times one or two of columns: of each `apart`-th run, from its pair `skip` on,
-   so many `pairs` so many `times`; all of it if 0. */
+   `pairs` pairs, `times` times; all of it if 0. */
 static inline __attribute__((always_inline)) void tile_sums(
     const int down, const int across, const Tiles *t, const Run *run, const Run *end, int64_t apart,
     int64_t skip, int64_t pairs, int64_t times) {

@@ -66,7 +66,9 @@ class RayCluster:
         starter: str = START_MEMBER,
     ) -> None:
         connect(address)
-        self.where = f"on the Ray cluster {address}"
+        import ray
+
+        self.where = f"on the Ray cluster {ray.get_runtime_context().gcs_address}"
         self.secret = secrets.token_bytes(32)
         self.num_servers = servers.count
         self.num_workers = workers.count

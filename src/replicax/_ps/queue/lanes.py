@@ -333,7 +333,7 @@ class Lanes:
             )
         except ServerGone as gone:
             self._queue.put_back(closure)
-            self._mend_server(gone.server, since)
+            self._repair_server(gone.server, since)
         except ComesLater:
             self._queue.put_back(closure, first=False)
         except BaseException as error:
@@ -352,7 +352,7 @@ class Lanes:
             except WorkerGone:
                 pass
             except ServerGone as gone:
-                self._mend_server(gone.server, since)
+                self._repair_server(gone.server, since)
             except BaseException as error:
                 if not isinstance(error, UnavailableError):
                     self._queue.mark_failed(None, error)
@@ -374,7 +374,7 @@ class Lanes:
         for lane in lanes:
             lane.close()
 
-    def _mend_server(self, server: int, since: int) -> None:
+    def _repair_server(self, server: int, since: int) -> None:
         """Get a server back, or fail all closures."""
 
         def restore() -> None:

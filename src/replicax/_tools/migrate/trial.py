@@ -44,8 +44,8 @@ def tried(
 ) -> dict[str, Outcome]:
     """Run each program, under `MirroredStrategy`, from a copy of its folder.
 
-    In the copy all files are rewritten. The program is ended after a number of training
-    steps or of seconds, whichever comes first.
+    In the copy all files are rewritten. The program is ended after a number of training steps or of
+    seconds, whichever comes first.
     """
     roots, outcomes = dict(found), {}
     for one in judgements:

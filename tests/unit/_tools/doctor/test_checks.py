@@ -187,7 +187,7 @@ FAULTS_OF_GPUS = [
 
 
 @pytest.mark.parametrize(("name", "facts", "level", "says", "fix"), [*FAULTS, *FAULTS_OF_GPUS])
-def test_a_fault_is_found_and_mended(found, name, facts, level, says, fix):
+def test_a_fault_is_found_with_its_remedy(found, name, facts, level, says, fix):
     (check,) = (one for one in checked(found(**facts)) if one.name == name)
     assert check.level == level
     assert says in check.found
