@@ -1,8 +1,8 @@
 """The channel of a cluster: rendezvous, messages and the watchdog, apart from the devices' network.
 
 Small values travel over TCP through the chief, as JSON, never as code. The arrays of a step travel
-between the devices, see `_mesh`. Other rooms know the channel by
-`_core/channel.py` alone; `_mesh/processes.py` opens it.
+between the devices, see `_mesh`. Other rooms know the channel by `_core/channel.py` alone;
+`_mesh/processes.py` opens it.
 """
 
 from replicax._control._channel import ClusterChannel as ClusterChannel

@@ -407,7 +407,8 @@ def checks_types(function: _Checked) -> _Checked:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         names, kinds = kinds_of_arguments()
-        for unknown in [name for name in kwargs if name not in names]:
+        unknown = next((name for name in kwargs if name not in names), None)
+        if unknown is not None:
             known = [name for name in names if name != "self"]
             hint = did_you_mean(unknown, known) or f" It takes {', '.join(known)}."
             called = f"{made.__qualname__}()"

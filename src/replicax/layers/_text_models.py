@@ -254,7 +254,7 @@ class HostLayer(keras.layers.Layer):
         if self._read_dtype == "string":
             install()
         # With a shape Keras would make an input of numbers, and it knows Keras 2's names no more.
-        super().__init__(name=name, **{key: kwargs[key] for key in kwargs.keys() - _SHAPES})
+        super().__init__(name=name, **{k: kwargs[k] for k in kwargs if k not in _SHAPES})
         # Keras cannot convert text to a tensor, and JAX would cut 64-bit integers.
         self._convert_input_args = False
         self._allow_non_tensor_positional_args = True

@@ -2,9 +2,8 @@
 
 They import what they choose from: `_core` and `_mesh`, `cluster_resolver` and `tpu` for clusters,
 `_ps` for parameter servers, `_input` for their data, and of `_fit`, `_keras` and `_control` what
-puts the seams in. No room of an engine imports a strategy; `tf`, `experimental`
-and the tools do. `ParameterServerStrategy` is in its file only: with it comes the whole of the
-second engine.
+puts the seams in. No room of an engine imports a strategy; `tf`, `experimental` and the tools do.
+`ParameterServerStrategy` is in its file only: with it comes the whole of the second engine.
 """
 
 from replicax.strategies._base import Strategy as Strategy

@@ -70,7 +70,7 @@ class Fault(keras.callbacks.Callback):
         if epoch == 1:
             os.kill(int(folder.joinpath(f"{sys.argv[1]}-0").read_text()), 9)
     def on_train_batch_end(self, batch, logs=None):
-        time.sleep(0.02)
+        time.sleep(0.02)  # so that an epoch lasts longer than from one snapshot to the next
 with strategy.scope():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -78,7 +78,7 @@ x = np.ones((80, 2), "float32")
 options = {"batch_size": 8, "verbose": 0, "callbacks": [Fault()]}
 losses = model.fit(x, x[:, :1], epochs=4, **options).history["loss"]
 back, deadline = folder.joinpath(f"{sys.argv[1]}-1"), time.monotonic() + 60
-while not back.exists() and time.monotonic() < deadline:
+while not back.exists() and time.monotonic() < deadline:  # training may end before it is back
     time.sleep(0.1)
 recoveries = rx.coordinator.ClusterCoordinator(strategy).recoveries
 lost, steps = sum(one.lost_updates for one in recoveries), int(model.optimizer.iterations.value)
@@ -96,7 +96,7 @@ class Waits(keras.callbacks.Callback):
         began.append(epoch)
         if epoch == 1 and os.environ["RX_RESTART"] == "0":
             folder.joinpath(f"waits-{strategy.cluster_resolver.task_id}").touch()
-            time.sleep(600)
+            time.sleep(600)  # until the node of one is removed, which ends both
 def make():
     layer = keras.layers.Dense(1, kernel_initializer="ones")
     model = keras.Sequential([keras.Input((2,)), layer])
