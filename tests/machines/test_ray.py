@@ -78,5 +78,6 @@ def test_a_worker_whose_machine_vanishes_is_missed_in_time_and_left_out(net, pro
     assert 0.0 < missed - began < PATIENCE + ENDING, "".join(said)
     assert after > 2, "".join(said)
     assert any("Ray has room for 1 workers of 2" in line for line in said)
+    assert not any("starting it again" in line for line in said)  # its address is gone
     losses = json.loads((program / "served.json").read_text())
     assert len(losses) == 4 and losses[-1] < losses[0]

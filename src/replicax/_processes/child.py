@@ -42,7 +42,8 @@ class ProcessPlan:
     """One worker to start; `env` is its whole environment.
 
     `order` is for one on another host, `host`: its process is then an `ssh`, see `launch/_ssh.py`.
-    Or `start` starts it there, and returns something with what is used of `Popen`, but no pid.
+    Or `start` starts it there, and returns something with what is used of `Popen`, but no pid. Its
+    `is_lost` is true once its place is gone for good.
     `heard` is given the reports that it sends between its lines, see `metrics.py`.
     """
 
@@ -189,6 +190,11 @@ class Worker:
     def never_began(self) -> bool:
         """Whether its `ssh` or its order failed at the first start, so that the next would, too."""
         return not self._has_begun and self._is_here and self.plan.env[RX_RESTART] == "0"
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it ran at a place that is gone for good."""
+        return getattr(self._process, "is_lost", False)
 
     @property
     def progress(self) -> bytes:

@@ -201,10 +201,10 @@ class _Supervision:
 
         The workers of a mirrored strategy need each other at every step, so there nobody may fail.
         A chief that gives work to workers and parameter servers, the leader, goes on without one of
-        them until it is back, at its own address.
+        them until it is back, at its own address; if that is gone, all have to be placed anew.
         """
         task, most = worker.plan.task, self._rules.revivals
-        if self._is_ending or self._is_over or worker.never_began:
+        if self._is_ending or self._is_over or worker.never_began or worker.is_lost:
             return False
         if self._rules.leader in (None, task) or self._revivals[task] >= most:
             return False

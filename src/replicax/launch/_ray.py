@@ -125,9 +125,10 @@ class FarProcess:
 
     pid = None
 
-    def __init__(self, actor: Any, who: Task) -> None:
+    def __init__(self, actor: Any, name: str, asked: Mapping[str, float]) -> None:
         self.returncode: int | None = None
-        self._actor, self._who = actor, who
+        self.is_lost = False  # for good: its actor has died, and its address with it
+        self._actor, self._name, self._asked = actor, name, asked
         (out, to_out), (err, to_err), (orders, to_orders) = os.pipe(), os.pipe(), os.pipe()
         self.stdout, self.stderr = os.fdopen(out, "rb", 0), os.fdopen(err, "rb", 0)
         self.stdin = os.fdopen(to_orders, "wb", 0)
@@ -157,6 +158,7 @@ class FarProcess:
 
     def _listen(self, started: Any, streams: dict[int, int]) -> None:
         import ray
+        from ray.exceptions import ActorDiedError
 
         returncode, listen = _LOST, self._actor.listen
         try:
@@ -169,9 +171,12 @@ class FarProcess:
         except OSError:  # nobody reads any more
             pass
         except Exception as error:  # Ray's, if its machine or its actor is gone
-            words = shorten(str(error), _MOST_CHARACTERS)
+            words = f"Ray has lost {self._name}: {shorten(str(error), _MOST_CHARACTERS)}"
+            self.is_lost = isinstance(error, ActorDiedError)
+            with suppress(Exception):  # Ray itself may be gone, too
+                words += f" It was {lacking([self._asked])}" if self.is_lost else ""
             with suppress(OSError):
-                _write(streams[ERR], f"Ray has lost {self._who}: {words}\n".encode())
+                _write(streams[ERR], f"{words}\n".encode())
         self.returncode = returncode
         for writing in streams.values():
             os.close(writing)
@@ -239,8 +244,9 @@ class RayWorkers:
         try:
             plans = self._plans(tasks, places, restart)
             yield [
-                replace(plan, start=partial(FarProcess, actor, plan.task))
-                for plan, actor in zip(plans, actors, strict=True)
+                replace(plan, start=partial(FarProcess, actor, f"{task} on {place.ip}", asked))
+                for plan, task, actor, place in zip(plans, tasks, actors, places, strict=True)
+                for asked in [self._resources(task)]
             ]
             if self._call and not self._signals.received:
                 with suppress(Exception):  # then one has failed, and nobody asks for results

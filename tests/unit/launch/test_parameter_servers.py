@@ -5,10 +5,19 @@ from __future__ import annotations
 import json
 import re
 import sys
+from contextlib import contextmanager
+from functools import partial
+from types import ModuleType
+from typing import Any
 
-from replicax.cluster_resolver import ClusterSpec
+from replicax._processes.child import ProcessPlan
+from replicax._processes.output import Terminal
+from replicax._processes.rules import Grace, Rules, Signals
+from replicax._processes.supervisor import run_attempts
+from replicax.cluster_resolver import ClusterSpec, Task
 from replicax.launch import _run
 from replicax.launch._plan import Program, Surroundings, plan
+from replicax.launch._ray import FarProcess
 
 from processes import outcome
 
@@ -145,3 +154,52 @@ sys.exit(5 if os.environ["RX_RESTART"] == "0" else 0)
     assert (code, out) == (0, ["[chief 0] 0", "[chief 0] 1"])
     assert re.search(r"chief 0 \(pid \d+\) failed with exit code 5", err[0])
     assert err[-1] == "replicax: starting all workers again, restart 1 of 1"
+
+
+class ActorDiedError(Exception):
+    """In place of Ray's."""
+
+
+class DeadActor:
+    """What Ray gives for an actor whose machine is gone; it counts how often it is started."""
+
+    def __init__(self):
+        self.starts = 0
+        self.start = self.tell = self.kill = self.listen = self
+
+    def options(self, **_):
+        return self
+
+    def remote(self, *arguments):
+        if arguments:
+            raise ActorDiedError("its node has died")
+        self.starts += 1
+
+
+def test_a_member_whose_machine_ray_has_lost_is_named_and_not_started_again(capfd, monkeypatch):
+    ray: Any = ModuleType("ray")
+    ray.exceptions = ray
+    ray.ActorDiedError, ray.get = ActorDiedError, lambda value: value
+    ray.cluster_resources, ray.available_resources = lambda: {"CPU": 4.0}, lambda: {"CPU": 1.0}
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, "ray.exceptions", ray)
+    actor, sink = DeadActor(), Terminal({})
+
+    @contextmanager
+    def cluster(restart):
+        env, stays = {"RX_RESTART": str(restart)}, "import time; time.sleep(600)"
+        far = partial(FarProcess, actor, "worker 0 on 10.0.0.7", {"CPU": 2})
+        yield [
+            ProcessPlan(Task("chief", 0), (sys.executable, "-S", "-c", stays), env),
+            ProcessPlan(Task("worker", 0), (), env, start=far),
+        ]
+
+    rules = Rules(Grace(0.2, 0.2), leader=Task("chief", 0), revivals=3)
+    options = {"sink": sink, "signals": Signals(), "rules": rules}
+    ended = run_attempts(cluster, max_restarts=1, **options)
+    sink.flush()
+    assert ended.failure.returncode == 255
+    assert actor.starts == 2  # one in each attempt
+    told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("[worker 0] ")]
+    assert len(told) == 2
+    assert all("worker 0 on 10.0.0.7" in line and "1 of 4 CPU" in line for line in told)
