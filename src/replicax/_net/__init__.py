@@ -42,6 +42,7 @@ from replicax._net.requests import ConnectionLost as ConnectionLost
 from replicax._net.requests import RemoteError as RemoteError
 from replicax._net.requests import RequestClient as RequestClient
 from replicax._net.requests import RequestServer as RequestServer
+from replicax._net.requests import answering as answering
 from replicax._net.secret import HOW_TO as HOW_TO
 from replicax._net.secret import Secret as Secret
 from replicax._net.secret import given_secret as given_secret

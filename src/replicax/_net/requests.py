@@ -52,6 +52,21 @@ class RemoteError(ClusterError, RuntimeError):
         )
 
 
+class UnknownOperation(ClusterError):
+    """Raised on a member that is asked for what it does not do; the connection goes on."""
+
+
+def answering(state: Any, op: str) -> Callable[..., Any]:
+    """The method of a member's state that answers the operation `op`: `op_op`."""
+    found = getattr(state, f"op_{op}", None)
+    if found is None:
+        raise UnknownOperation(
+            f"A {type(state).__name__} has no operation {op!r}. Let all machines have the same "
+            "version of Replicax. See docs/clusters.md."
+        )
+    return found
+
+
 class ConnectionLost(ClusterError, ConnectionError):
     """Raised when the other side cannot be reached, or the connection broke or was closed."""
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from replicax._core.host_calls import Check
 from replicax._cpu import kernels
-from replicax._net import Reply, array_of, raw
+from replicax._net import Reply, answering, array_of, raw
 from replicax._program.compiling import compile_for, compiled, steady
 from replicax._ps.data.worker_data import Ended, NeedsProgram, Readers
 from replicax._ps.hosts.contact import Dialer
@@ -98,7 +98,7 @@ class Worker:
         self._computing = threading.Lock()
 
     def handle(self, caller: Any, message: Message) -> Reply:
-        return getattr(self, f"op_{message.op}")(caller, message)
+        return answering(self, message.op)(caller, message)
 
     def op_servers(self, caller: Any, message: Message) -> Reply:
         self._addresses = message.head["addresses"]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import pickle
 import threading
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
 
-from replicax._net import Message
-from replicax._ps.hosts.contact import Presence
-from replicax._ps.hosts.member import Post, WrongRun
+from replicax._net import Message, RemoteError
+from replicax._ps.hosts.contact import ABOUT, Dialer, Presence
+from replicax._ps.hosts.member import Post, WrongRun, start_member
 
 from helpers import begun_threads, wait_until
 
@@ -66,6 +67,21 @@ def test_a_state_is_made_for_a_run_and_answers_for_no_other(post):
         with pytest.raises(WrongRun, match="'run'.*'another'"):
             post.handle(old, Message("read", {}, []))
     assert post.handle(other, Message("read", {}, [])) == ({"op": "read"}, ())
+
+
+@pytest.mark.parametrize("role", ["server", "worker"])
+@pytest.mark.parametrize("run", ["run", None])
+def test_a_request_that_nobody_knows_is_answered_and_the_connection_goes_on(role, run):
+    secret, settings = 32 * b"s", pickle.dumps({"run": "run"})
+    endpoint = start_member(role, 0, secret)
+    dial = Dialer(secret, run, {"role": "chief"}, (lambda: settings) if run else None)
+    with closing(endpoint), closing(dial(endpoint.addresses)) as link:
+        for op in ("of_a_later_version", "handle__"):
+            with pytest.raises(RemoteError) as raised:
+                link.call(op)
+            assert raised.value.kind == ("UnknownOperation" if run else "WrongRun")
+            assert (op if run else "None") in raised.value.text
+        assert link.call(ABOUT).head["role"] == role
 
 
 def test_a_state_is_given_up_when_its_coordinator_is_gone_for_too_long(post, caplog):

@@ -197,7 +197,7 @@ class Post:
         if message.op == "configure":
             caller.state["chief"] = _Visit(self)
             return self._configure(run, message)
-        if run != self.run:
+        if run is None or run != self.run:
             raise WrongRun(run, self.run)
         return self.state.handle(caller, message)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from replicax._core import folder
 from replicax._core.errors import ClusterError, UsageError
-from replicax._net import Reply, array_of, numbers_of, raw
+from replicax._net import Reply, answering, array_of, numbers_of, raw
 from replicax._ps.server.cells import Cell, Hosted, OtherOptimizer
 from replicax._ps.server.code import Code
 from replicax._ps.tables.dynamic_table import DynamicCell
@@ -70,7 +70,7 @@ class ParameterServer:
     def handle(self, caller: Any, message: Any) -> Reply:
         if is_change(message.op, message.head):
             return self._change(message)
-        return getattr(self, f"op_{message.op}")(caller, message)
+        return answering(self, message.op)(caller, message)
 
     def _change(self, message: Any) -> Reply:
         """Apply a change of the coordinator once, even if it asks again after a failure.
@@ -81,7 +81,7 @@ class ParameterServer:
         with self.lock:
             if request is not None and request in self.requests:
                 return self._tuned(message.head["id"]) if message.op == "tune" else ({}, ())
-            reply = getattr(self, f"op_{message.op}")(None, message)
+            reply = answering(self, message.op)(None, message)
             self.changes += 1
             if request is not None:
                 self.requests.add(request)
