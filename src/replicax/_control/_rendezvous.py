@@ -27,14 +27,13 @@ from replicax._net import (
     Message,
     Outbox,
     check_host,
+    connected,
     decode,
     encode,
     in_cluster,
     interface_of,
     introduce,
-    own,
     tries,
-    tune,
 )
 
 if TYPE_CHECKING:
@@ -211,7 +210,7 @@ def reach(
         now = time.monotonic()
         try:
             return dial(
-                _connected(address, max(_SHORTEST, min(PATIENCE, left))),
+                connected(*address, max(_SHORTEST, min(PATIENCE, left))),
                 secret,
                 place=f"worker {index}",
                 wanted=wanted,
@@ -239,7 +238,7 @@ def dial(sock: socket.socket, secret: Secret | None, *, seconds: float, **who: A
     """Authenticate a connection, and make an outbox of it; closes it on an error."""
     with ExitStack() as kept:
         kept.enter_context(sock)
-        session, _ = introduce(tune(own(sock)), secret, **who)
+        session, _ = introduce(sock, secret, **who)
         sock.settimeout(seconds)
         kept.pop_all()
     return Outbox(sock, session)
@@ -249,19 +248,9 @@ def wait_until_open(address: tuple[str, int], seconds: float) -> bool:
     """Wait until a process listens at an address; returns whether one does after `seconds`."""
     for left in tries(seconds):
         with suppress(OSError):
-            _connected(address, max(_SHORTEST, left)).close()
+            connected(*address, max(_SHORTEST, left)).close()
             return True
     return False
-
-
-def _connected(address: tuple[str, int], seconds: float) -> socket.socket:
-    with ExitStack() as kept:
-        sock = kept.enter_context(socket.create_connection(address, seconds))
-        # On this machine, TCP may choose the port itself as its source, and connect to itself.
-        if sock.getsockname() == sock.getpeername():
-            raise ConnectionRefusedError("nobody listens there")
-        kept.pop_all()
-    return sock
 
 
 def _unreached(

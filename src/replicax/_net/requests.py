@@ -25,7 +25,7 @@ from replicax._net.handshake import (
 from replicax._net.listener import Accepted, Listener, UnixSocket, require_own
 from replicax._net.secret import Secret
 from replicax._net.shared_memory import can_share
-from replicax._net.sockets import own, tune
+from replicax._net.sockets import connected, own, tune
 
 if TYPE_CHECKING:
     import ssl
@@ -257,8 +257,7 @@ def _open(
 
 def _reach(address: Address, deadline: float) -> socket.socket:
     if address.port:
-        left = max(deadline - time.monotonic(), 0.001)
-        return tune(own(socket.create_connection((address.host, address.port), left)))
+        return connected(address.host, address.port, max(deadline - time.monotonic(), 0.001))
     require_own(address.path)
     sock = own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:

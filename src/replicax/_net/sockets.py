@@ -59,6 +59,16 @@ def tune(sock: socket.socket) -> socket.socket:
     return sock
 
 
+def connected(host: str, port: int, seconds: float) -> socket.socket:
+    """Connect by TCP."""
+    sock = tune(own(socket.create_connection((host, port), seconds)))
+    # On this machine, TCP may choose the port itself as its source, and connect to itself.
+    if sock.getsockname() == sock.getpeername():
+        sock.close()
+        raise ConnectionRefusedError("nobody listens there")
+    return sock
+
+
 def tries(seconds: float) -> Iterator[float]:
     """Yield the seconds left for a try: at least once, then with growing pauses, until none are."""
     began, waited = time.monotonic(), 0.0

@@ -15,7 +15,7 @@ import pytest
 
 from replicax._control import Limits, _hub, _member, _rendezvous, open_channel, wait_until_open
 from replicax._core.errors import ClusterError
-from replicax._net import BROKEN, Refused, Secret, encode, sockets
+from replicax._net import BROKEN, ConnectionLost, Refused, RequestClient, Secret, encode, sockets
 from replicax.launch._ports import free_ports
 
 from helpers import wait_until
@@ -112,9 +112,11 @@ def test_who_reaches_himself_tries_again(port, monkeypatch, reach):
 
 def test_who_reaches_himself_has_not_reached_anybody(port, monkeypatch):
     address = "127.0.0.1", port
-    monkeypatch.setattr(_rendezvous.socket, "create_connection", lambda *_: to_itself(address))
+    monkeypatch.setattr(sockets.socket, "create_connection", lambda *_: to_itself(address))
     with pytest.raises(ConnectionRefusedError, match="nobody listens there"):
-        _rendezvous._connected(address, 100)
+        sockets.connected(*address, 100)
+    with pytest.raises(ConnectionLost, match="nobody listens there"):
+        RequestClient.connect([f"tcp://127.0.0.1:{port}"], 32 * b"s")
 
 
 def test_who_waits_longer_looks_less_often(port, monkeypatch):
