@@ -17,7 +17,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from replicax._net import REPLY, REQUEST, Connection, Seal, Session, tune
+from replicax._net import REPLY, REQUEST, Connection, Seal, Session
+from replicax._net.sockets import tune
 
 SIZES = {"0 B": 0, "4 KiB": 4 << 10, "256 KiB": 256 << 10, "13 MiB": 13 << 20}
 SECONDS, ROUNDS = 0.2, 9
