@@ -114,15 +114,28 @@ class Recorder:
 
     def begin(self, batches: Sequence[Any], positions: Sequence[Any]) -> None:
         """Begin a trace with these batches and positions as inputs."""
+        self.found: dict[int, tuple[Any, int]] = {}
+        self.asked: list[tuple[int, tuple[int, ...]]] = []
+        self.noted: dict[str, list[Any]] = {}
+        self._note(trace_around_tapes(), batches, positions)
+
+    def _note(self, trace: Any, batches: Sequence[Any], positions: Sequence[Any]) -> None:
         self.pushes: list[tuple[Push, list[Any]]] = []
         self.lookups: list[tuple[Any, Any]] = []
         self.checks: list[tuple[Check, list[Any]]] = []
-        self._trace = trace_around_tapes()
-        self.found: dict[int, tuple[Any, int]] = {}
-        self.asked: list[tuple[int, tuple[int, ...]]] = []
-        self.changed: list[tuple[tuple[Any, str], Any]] = []
         self._added: dict[int, Added] = {}
-        self._batches, self._positions = iter(batches), list(positions)
+        self._trace, self._batches, self._positions = trace, iter(batches), list(positions)
+
+    def end(self, scope: Any) -> dict[str, list[Any]]:
+        """The traced values of the function by kind; `noted` has what they belong to.
+
+        No traced value is kept: `jax.checking_leaks` would look for who keeps it, for hours.
+        """
+        told = {"grads": self.pushes, "changes": self._changes(scope)}
+        told |= {"ids": self.lookups, "checks": self.checks}
+        self.noted = {kind: [what for what, _ in pairs] for kind, pairs in told.items()}
+        self._note(None, (), ())
+        return {kind: [value for _, value in pairs] for kind, pairs in told.items()}
 
     def shape_of(self, variable: Any) -> Any:
         """The shape of a variable as an input, without asking a server for it."""
@@ -213,7 +226,7 @@ class Recorder:
             exact = jnp.asarray(value, _compat.stored_dtype(variable))
             self._added[id(variable)] = Added(known.total + exact, after, is_sum)
 
-    def changes(self, scope: Any) -> list[tuple[tuple[Any, str], Any]]:
+    def _changes(self, scope: Any) -> list[tuple[tuple[Any, str], Any]]:
         """The variables that the function has written, and how."""
         found = []
         pushed = {id(variable) for push, _ in self.pushes for variable in push.variables}
@@ -404,15 +417,8 @@ def _captured(
         taken, rest = leaves[: len(arrays)], leaves[len(arrays) :]
         recorder.begin(tree.unflatten(rest[: len(batches)]), rest[len(batches) :])
         result = fn(taken)
-        recorder.changed = recorder.changes(_compat.get_stateless_scope())
         # Static values keep their place in the tree; variables are not part of it.
-        return {
-            "result": result,
-            "grads": [grads for _, grads in recorder.pushes],
-            "changes": [value for _, value in recorder.changed],
-            "ids": [ids for _, ids in recorder.lookups],
-            "checks": [found for _, found in recorder.checks],
-        }
+        return {"result": result, **recorder.end(_compat.get_stateless_scope())}
 
     leaves = [*arrays, *batches, *positions]
     return capture(flat, leaves, known=known, recorder=recorder, reader=Refusal())
@@ -422,19 +428,16 @@ def _recorded(captured: Captured, recorder: Recorder) -> Recorded:
     found = rebuilt(captured.tree, captured.outputs, map(Position, range(captured.num_outputs)))
     numbers = jax.tree.map(
         lambda leaf: leaf.output if isinstance(leaf, Position) else leaf,
-        {key: found[key] for key in ("grads", "changes", "ids", "checks")},
+        {kind: found[kind] for kind in recorder.noted},
     )
-
-    def numbered(noted: Sequence[Any], key: str) -> tuple[Any, ...]:
-        return tuple(zip([what for what, _ in noted], numbers[key], strict=True))
-
+    pairs = {k: tuple(zip(what, numbers[k], strict=True)) for k, what in recorder.noted.items()}
     return Recorded(
         captured,
         found["result"],
-        numbered(recorder.pushes, "grads"),
-        numbered(recorder.changed, "changes"),
+        pairs["grads"],
+        pairs["changes"],
         tuple(recorder.inputs.batches),
         tuple(recorder.inputs.tables.values()),
-        numbered(recorder.lookups, "ids"),
-        numbered(recorder.checks, "checks"),
+        pairs["ids"],
+        pairs["checks"],
     )
