@@ -25,10 +25,10 @@ class TinyEndpoint:
         self.addresses = self._presence.addresses = self._listener.start()
 
     def wait(self):
-        self._presence.wait()
+        self._presence.has_left.wait()
 
     def close(self):
-        self._presence.leave()
+        self._presence.has_left.set()
         self._listener.close()
 
     def _handle(self, session, message):

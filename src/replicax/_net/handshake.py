@@ -39,12 +39,9 @@ from replicax._core.errors import ClusterError, UsageError
 
 if TYPE_CHECKING:
     import socket
+    from hashlib import _Hash as Hash
 
     from replicax._net.secret import Secret
-
-
-if TYPE_CHECKING:
-    from hashlib import _Hash as Hash
 
     Buffer = bytes | bytearray | memoryview
 

@@ -147,27 +147,19 @@ class Presence:
         self.addresses: tuple[str, ...] = ()  # known once it listens
         self._who = (role, index)
         self._life = secrets.token_hex(8)
-        self._left = threading.Event()
+        self.has_left = threading.Event()
         self.is_over = False  # set by a goodbye
 
     def answer(self, op: str) -> dict[str, Any]:
         """Answer who this is, or a goodbye."""
         if op == GOODBYE:
             self.is_over = True
-            self.leave()
+            self.has_left.set()
             return {}
         process = os.getpid()
         role, index = self._who
         about = About(role, index, self._life, self.addresses, process, beginning_of(process))
         return about._asdict()
-
-    def leave(self) -> None:
-        """End: let `wait` return."""
-        self._left.set()
-
-    def wait(self) -> None:
-        """Wait for a goodbye or for `leave`."""
-        self._left.wait()
 
 
 def ask_about(address: str, secret: bytes, *, timeout: float) -> About:

@@ -40,7 +40,6 @@ _LOOK_AT_PARENT = 1.0
 _PAUSE = 0.5  # seconds before a member that died while starting is started again
 _LOOPBACK = "127.0.0.1"
 _BYTES = 1 << 16
-_LINES = 30
 _SPAWNED = "from replicax._ps.hosts.fork_host import be_spawned; be_spawned()"
 
 
@@ -105,8 +104,8 @@ class _Host:
         try:
             if self._plan["forks"]:
                 load_starter(self._plan["starter"])
-        except Exception as error:  # an error of the imports: the program must be told
-            self._tell({"event": "failed", "text": _last_lines(error)})
+        except Exception:  # an error of the imports: the program must be told
+            self._tell({"event": "failed", "text": traceback.format_exc()})
             return
         self._began = True
         for role in (SERVER, WORKER):
@@ -246,8 +245,8 @@ def be_member(
                 start, secret = load_starter(plan["starter"]), bytes.fromhex(plan["secret"])
                 endpoint: Post = start(role, index, secret, host=_LOOPBACK)
                 said: dict[str, Any] = {"addresses": list(endpoint.addresses)}
-            except Exception as error:
-                said = {"text": _last_lines(error)}
+            except Exception:
+                said = {"text": traceback.format_exc()}
             line.write(json.dumps(said) + "\n")
         if "addresses" in said:
             threading.Event().wait()
@@ -259,10 +258,6 @@ def _end_with(alive: int) -> None:
     """End this process when the other end of the pipe is closed."""
     os.read(alive, 1)
     end_at_once(1)
-
-
-def _last_lines(error: BaseException) -> str:
-    return "\n".join("".join(traceback.format_exception(error)).splitlines()[-_LINES:])
 
 
 if __name__ == "__main__":

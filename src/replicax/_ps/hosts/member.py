@@ -183,7 +183,7 @@ class Post:
 
     def wait(self) -> None:
         """Wait until it is closed, or the coordinator has said goodbye."""
-        self._presence.wait()
+        self._presence.has_left.wait()
 
     def handle(self, caller: Any, message: Any) -> Any:
         if message.op in (ABOUT, GOODBYE):
@@ -272,7 +272,7 @@ class Post:
             for_good = self._is_missed or self._presence.is_over
             self._wait_no_more()
             self._end(for_good=for_good)
-        self._presence.leave()
+        self._presence.has_left.set()
 
 
 @final
