@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._control._channel import ClusterChannel
@@ -33,6 +33,7 @@ from replicax._net import (
     in_cluster,
     interface_of,
     introduce,
+    kept,
     tries,
 )
 
@@ -236,12 +237,10 @@ def reach(
 
 def dial(sock: socket.socket, secret: Secret | None, *, seconds: float, **who: Any) -> Outbox:
     """Authenticate a connection, and make an outbox of it; closes it on an error."""
-    with ExitStack() as kept:
-        kept.enter_context(sock)
+    with kept(sock):
         session, _ = introduce(sock, secret, **who)
         sock.settimeout(seconds)
-        kept.pop_all()
-    return Outbox(sock, session)
+        return Outbox(sock, session)
 
 
 def wait_until_open(address: tuple[str, int], seconds: float) -> bool:

@@ -49,5 +49,6 @@ from replicax._net.secret import given_secret as given_secret
 from replicax._net.secret import secret_of_this_machine as secret_of_this_machine
 from replicax._net.sockets import connected as connected
 from replicax._net.sockets import hang_up as hang_up
+from replicax._net.sockets import kept as kept
 from replicax._net.sockets import own as own
 from replicax._net.sockets import tries as tries

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from replicax._core.errors import ClusterSpecError, UsageError
-from replicax._net.sockets import own
+from replicax._net.sockets import kept, own
 
 
 class Address(NamedTuple):
@@ -161,13 +161,9 @@ def hold(host: str, port: int) -> socket.socket:
     """
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, *_, place = found[0]
-    held = own(socket.socket(family))
-    try:
+    with kept(own(socket.socket(family))) as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(place)
         # Set after `bind`, which thus refuses a port that another program shares. macOS needs it.
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    except OSError:
-        held.close()
-        raise
-    return held
+        return held

@@ -25,7 +25,7 @@ from replicax._net.handshake import (
 from replicax._net.listener import Accepted, Listener, UnixSocket, require_own
 from replicax._net.secret import Secret
 from replicax._net.shared_memory import can_share
-from replicax._net.sockets import connected, own, tune
+from replicax._net.sockets import connected, kept, own, tune
 
 if TYPE_CHECKING:
     import ssl
@@ -232,11 +232,7 @@ def _open(
     largest: int,
 ) -> Connection:
     """Connect to one address and verify the listener."""
-    sock = _reach(address, deadline)
-    try:
-        wait_until(sock, deadline)
-        if tls and address.port:
-            sock = own(tls.wrap_socket(sock, server_hostname=address.host))
+    with kept(_reach(address, deadline, tls)) as sock:
         session, said = introduce(
             sock,
             Secret(secret),
@@ -250,23 +246,19 @@ def _open(
         if address.port:
             return Connection(sock, session=session, largest=largest)
         return Connection(sock, shared=said.get("shared") is True, largest=largest)
-    except BaseException:
-        sock.close()
-        raise
 
 
-def _reach(address: Address, deadline: float) -> socket.socket:
+def _reach(address: Address, deadline: float, tls: ssl.SSLContext | None) -> socket.socket:
     if address.port:
-        return connected(address.host, address.port, max(deadline - time.monotonic(), 0.001))
+        left = max(deadline - time.monotonic(), 0.001)
+        with kept(connected(address.host, address.port, left)) as sock:
+            wait_until(sock, deadline)
+            return own(tls.wrap_socket(sock, server_hostname=address.host)) if tls else sock
     require_own(address.path)
-    sock = own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-    try:
+    with kept(own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))) as sock:
         wait_until(sock, deadline)
         sock.connect(address.path)
         return tune(sock)
-    except BaseException:
-        sock.close()
-        raise
 
 
 _ENDING = 5.0  # seconds that handlers get to return when the listener closes

@@ -6,8 +6,8 @@ import os
 import socket
 import time
 import weakref
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 
 # A host that lost its power says nothing. The kernel asks after this many seconds of silence, and
 # gives up when neither data nor questions were answered for a minute.
@@ -59,14 +59,23 @@ def tune(sock: socket.socket) -> socket.socket:
     return sock
 
 
+@contextmanager
+def kept(sock: socket.socket) -> Generator[socket.socket]:
+    """A socket that is closed if the block raises."""
+    try:
+        yield sock
+    except BaseException:
+        sock.close()
+        raise
+
+
 def connected(host: str, port: int, seconds: float) -> socket.socket:
     """Connect by TCP."""
-    sock = tune(own(socket.create_connection((host, port), seconds)))
-    # On this machine, TCP may choose the port itself as its source, and connect to itself.
-    if sock.getsockname() == sock.getpeername():
-        sock.close()
-        raise ConnectionRefusedError("nobody listens there")
-    return sock
+    with kept(own(socket.create_connection((host, port), seconds))) as sock:
+        # On this machine, TCP may choose the port itself as its source, and connect to itself.
+        if sock.getsockname() == sock.getpeername():
+            raise ConnectionRefusedError("nobody listens there")
+        return tune(sock)
 
 
 def tries(seconds: float) -> Iterator[float]:
