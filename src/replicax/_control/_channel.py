@@ -188,7 +188,6 @@ class ClusterChannel(Channel):
         return timed(WORKERS, self._calls.wait, key)
 
     def _tell(self, op: str, key: Key, *buffers: bytes, **more: Any) -> None:
-        """Send the hub a message about a call."""
         head = {"name": key[0], "number": key[1], "at": position(), **more}
         self._link.send(encode(op, head, buffers))
 
@@ -255,7 +254,6 @@ class ClusterChannel(Channel):
         self._heartbeat.start()
 
     def take(self, message: Message) -> None:
-        """Handle a message of the hub."""
         op, head, buffers, _ = message
         match op:
             case "all":

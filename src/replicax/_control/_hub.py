@@ -91,7 +91,6 @@ class Hub:
         self._closing = self._over = False
 
     def listen(self, host: str, port: int) -> int:
-        """Listen on an interface; returns the port."""
         self._port = self._listener.listen(host, port).getsockname()[1]
         self._inbox.open()
         self._listener.open()
@@ -147,7 +146,6 @@ class Hub:
         return not self._missing()
 
     def _missing_text(self) -> str:
-        """Which workers are missing, in words."""
         missing = self._missing()
         never = [index for index in missing if index not in self._lost]
         lost = [
@@ -251,7 +249,6 @@ class Hub:
             raise is_double(index, before.process, member.process)
 
     def _serve(self, accepted: Accepted) -> None:
-        """Handle the messages of a worker until it hangs up."""
         sock, session, caller = accepted
         index, member = caller.hello["index"], caller.state["member"]
         wire = Outbox(sock, session, largest=0, largest_head=_SMALL)
@@ -305,7 +302,6 @@ class Hub:
         member.leave()  # a live worker connects again
 
     def _end(self, index: int, phase: Phase, error: str = "", *, preempted: bool = False) -> None:
-        """Note that a worker has ended, and wake the watchdog."""
         self._workers.end(index, phase, error, preempted=preempted)
         self._wake.set()
 

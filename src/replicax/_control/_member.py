@@ -43,7 +43,6 @@ class Member:
             self.wire.send(_PING)
 
     def note_answer(self) -> None:
-        """Note that a ping was answered."""
         self._has_answered.set()
 
     def has_answered(self, deadline: float) -> bool:

@@ -255,7 +255,6 @@ def wait_until_open(address: tuple[str, int], seconds: float) -> bool:
 def _unreached(
     address: tuple[str, int], index: int, error: Exception, seconds: float
 ) -> ClusterError:
-    """The error if the chief does not answer."""
     if isinstance(error, socket.gaierror):
         return ClusterError(
             f"Worker {index} cannot find the chief's host {address[0]!r}: no name service has "

@@ -142,12 +142,10 @@ class WorkerTable:
         self._given: dict[str, int] = {}  # the chief's latest call of each name
 
     def join(self, index: int, *, host: str, pid: int) -> None:
-        """Note the process of a worker."""
         self._members[index].host, self._members[index].pid = host, pid
         self.mark_alive(index)
 
     def mark_alive(self, index: int) -> None:
-        """Note a sign of life of a worker."""
         self._heard[index] = self._ticks.now
 
     def beat(self, index: int, report: dict[str, Any]) -> None:

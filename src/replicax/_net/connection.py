@@ -168,7 +168,6 @@ class Connection:
         return Message(op, head, [body[start:end] for start, end in places], prefix.kind)
 
     def fileno(self) -> int:
-        """The socket's number, for a selector."""
         return self._sock.fileno()
 
     def arrived(self) -> Iterator[Message]:

@@ -278,7 +278,6 @@ class _Keys:
         self._key = hmac.digest(secret, said, "sha256")
 
     def proof(self, role: str, *said: bytes) -> bytes:
-        """The proof that an end knows the secret, in its role."""
         return self._derive(f"{role} proves", *said)
 
     def session(self, intent: bytes, *, is_client: bool) -> Session:

@@ -327,7 +327,6 @@ class RequestServer:
         return self._shared and caller.is_local
 
     def _serve(self, accepted: Accepted) -> None:
-        """Answer requests until the other side leaves."""
         sock, its_session, caller = accepted
         shared = self._shares_with(caller)
         sealed = None if caller.is_local else its_session

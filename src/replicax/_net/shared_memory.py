@@ -38,7 +38,6 @@ _FIXED = _SHRINK | _GROW | _SEAL
 
 
 def can_share() -> bool:
-    """Whether this system has such memory."""
     return fcntl is not None and hasattr(os, "memfd_create")
 
 

@@ -70,7 +70,6 @@ def kept(sock: socket.socket) -> Generator[socket.socket]:
 
 
 def connected(host: str, port: int, seconds: float) -> socket.socket:
-    """Connect by TCP."""
     with kept(own(socket.create_connection((host, port), seconds))) as sock:
         # On this machine, TCP may choose the port itself as its source, and connect to itself.
         if sock.getsockname() == sock.getpeername():

@@ -256,7 +256,6 @@ class Worker:
             os.killpg(self._process.pid, signum)
 
     def failure(self) -> ProcessFailed:
-        """How it failed, for the user."""
         assert self.returncode is not None
         tail = b"\n".join(self._tail).decode(errors="replace")
         task, host = self.plan.task, self.plan.host

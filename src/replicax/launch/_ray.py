@@ -80,7 +80,6 @@ class FarEnd:
         return Place(util.get_node_ip_address(), port, str(Path.cwd()), CALLED, numbers)
 
     def start(self) -> None:
-        """Start the far end, which waits for its order."""
         self._process = subprocess.Popen(
             [sys.executable, "-c", BOOT, ROOT],
             stdin=subprocess.PIPE,
@@ -104,7 +103,6 @@ class FarEnd:
             yield _RETURNCODE, process.wait()
 
     def tell(self, line: bytes) -> None:
-        """Pass on what the launcher orders."""
         with suppress(OSError, ValueError):  # it has ended
             self._process.stdin.write(line)
 

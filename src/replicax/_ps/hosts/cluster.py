@@ -191,7 +191,6 @@ class Roster:
         self._changed = threading.Condition()
 
     def publish(self, member: Member) -> None:
-        """Enter a member that listens."""
         with self._changed:
             self._members[member.role, member.index] = member
             self._changed.notify_all()

@@ -151,7 +151,6 @@ class Presence:
         self.is_over = False  # set by a goodbye
 
     def answer(self, op: str) -> dict[str, Any]:
-        """Answer who this is, or a goodbye."""
         if op == GOODBYE:
             self.is_over = True
             self.has_left.set()

@@ -219,7 +219,6 @@ def _spawn(order: dict[str, Any]) -> int:
 
 
 def be_spawned() -> Never:
-    """The work of a spawned process."""
     be_member(**json.load(sys.stdin))
 
 

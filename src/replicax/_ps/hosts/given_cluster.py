@@ -11,7 +11,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -378,7 +377,9 @@ def _server_def(
     elif isinstance(given, ClusterResolver):
         spec, job, index = given.cluster_spec(), given.task_type, given.task_id
     else:
-        spec, job, index = ClusterSpec(_as_mapping(given)), None, None
+        if hasattr(given, "as_dict") and not isinstance(given, ClusterSpec):  # TensorFlow's
+            given = given.as_dict()
+        spec, job, index = ClusterSpec(given), None, None
     job = job_name if job_name is not None else job
     if job is None and len(spec.jobs) == 1:
         job = spec.jobs[0]
@@ -397,10 +398,3 @@ def _server_def(
         )
     spec.task_address(job, index)
     return ServerDef(spec, job, index, protocol or "grpc")
-
-
-def _as_mapping(given: Any) -> Any:
-    """The mapping of a cluster, also from TensorFlow's `ClusterSpec`."""
-    if isinstance(given, ClusterSpec | Mapping) or not hasattr(given, "as_dict"):
-        return given
-    return given.as_dict()

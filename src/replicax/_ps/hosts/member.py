@@ -177,7 +177,6 @@ class Post:
         self.addresses: tuple[str, ...] = ()
 
     def listen(self, listener: RequestServer) -> None:
-        """Answer whoever connects to a listener."""
         self._listener = listener
         self.addresses = self._presence.addresses = listener.start()
 

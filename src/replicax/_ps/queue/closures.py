@@ -159,7 +159,6 @@ class ClosureQueue:
             self._fail(error, [closure] if closure else [])
 
     def admit(self, worker: int) -> None:
-        """Note that a worker takes closures from now on."""
         with self._lock:
             self._workers.add(worker)
             self._retired.discard(worker)

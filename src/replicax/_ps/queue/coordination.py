@@ -199,7 +199,6 @@ class Coordination:
         return self.tracer.task(fn, args, dict(kwargs))
 
     def lanes_of(self, worker: int) -> list[Lane]:
-        """Open the lanes to a worker."""
         return [WorkerLane(self.engine, worker) for _ in range(self.closures_in_flight)]
 
     def barrier(self) -> None:
@@ -208,7 +207,6 @@ class Coordination:
 
     @property
     def recoveries(self) -> Sequence[Recovery]:
-        """The servers that died and came back."""
         return tuple(self.engine.recoveries.records)
 
     def worker_dataset(
@@ -283,7 +281,6 @@ class Coordination:
 
 
 def check_in_flight(closures: int) -> int:
-    """The number of closures that a worker may have under way."""
     if isinstance(closures, bool) or not isinstance(closures, int) or closures < 1:
         raise UsageError.of(
             "closures_in_flight",

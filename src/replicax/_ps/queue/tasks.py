@@ -179,7 +179,6 @@ class Tracer:
 
 
 def _where(variable: Any) -> dict[str, Any]:
-    """The home of a variable, for workers."""
     return {"path": variable.path, **home_of(variable).described()}
 
 

@@ -90,7 +90,6 @@ class Cell:
         self.replaced += 1
 
     def attach(self, optimizer: int, slots: list[Any], *, decays: bool) -> None:
-        """Take an optimizer and its slots."""
         self.part = self.part._replace(decays=decays)
         self.optimizer, self.slots = optimizer, slots
         self.replaced += 1
@@ -101,7 +100,6 @@ class Cell:
         return self.captures[-1]
 
     def rows(self, rows: np.ndarray, *, training: bool = False) -> np.ndarray:
-        """Some rows of the value, by number."""
         return take_rows(np.asarray(self.value), rows)
 
     def scatter(self, rows: np.ndarray, values: np.ndarray, how: str) -> None:

@@ -161,7 +161,6 @@ class Shadows:
         self._shadows: dict[int, ParameterServer] = {}
 
     def op_shadow_begin(self, message: Any) -> Reply:
-        """Take over the state of a server."""
         owner = message.head["owner"]
         shadow = ParameterServer(owner, self._settings)
         server_state.unpack(shadow, message.buffers)

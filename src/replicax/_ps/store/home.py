@@ -127,7 +127,6 @@ class ServerHome:
         self._changed()
 
     def create(self, value: np.ndarray) -> None:
-        """Make the cells on the servers."""
         assert self._create is not None
         for place in self.places:
             self._create(place, _piece(value, place, self.places))
@@ -139,7 +138,6 @@ class ServerHome:
         self._changed()
 
     def read_rows(self, rows: np.ndarray) -> np.ndarray:
-        """Some rows of the value, by number."""
         self._before()
         found = np.empty((len(rows), *self.shape[1:]), np.dtype(self.dtype))
         for shard, local, positions in rows_by_shard(self._offsets, rows):
