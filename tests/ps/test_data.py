@@ -177,7 +177,7 @@ def test_workers_let_go_of_what_nobody_can_use_any_more(started):
     coordinator = rx.coordinator.ClusterCoordinator(strategy)
     batches = iter(coordinator.create_per_worker_dataset(Dataset.range(4)))
     coordinator.fetch(coordinator.schedule(take, args=(batches,)))
-    unused = strategy.coordination.engine.unused.numbers
+    unused = strategy.coordination.engine.unused
     assert unused == []
     del batches
     wait_until(lambda: gc.collect() >= 0 and len(unused) == 2)  # the iterator and its data set

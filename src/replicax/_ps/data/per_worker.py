@@ -83,16 +83,8 @@ class PerWorkerValues:
         return self._values[worker]
 
 
-@final
-class Unused:
-    """The numbers of iterators and data sets that were freed; workers are told to drop them."""
-
-    def __init__(self) -> None:
-        self.numbers: list[int] = []
-
-    def when_gone(self, owner: Any, number: int) -> None:
-        """Note the number as soon as its owner is freed."""
-        weakref.finalize(owner, self.numbers.append, number).atexit = False
+def _note_when_gone(owner: Any, unused: list[int]) -> None:
+    weakref.finalize(owner, unused.append, owner.number).atexit = False
 
 
 @final
@@ -101,7 +93,7 @@ class PerWorkerDataset:
 
     `make` is the data set, or makes it on a worker. With shard "off" each worker reads all of it,
     with "dynamic" workers share its splits. `change` is applied to each batch, on the worker.
-    `unused` is told when this, or an iterator of it, is no more.
+    `unused` gets the numbers of data sets and iterators that were freed; workers drop them.
     """
 
     def __init__(
@@ -111,15 +103,15 @@ class PerWorkerDataset:
         *,
         num_splits: int | None = None,
         workers: Callable[[], int] = lambda: 1,
-        unused: Unused | None = None,
+        unused: list[int] | None = None,
         change: Callable[[Any], Any] | None = None,
     ) -> None:
         if isinstance(make, DistributedDataset):
             make = whole(make)
         self.make, self.shard, self.change = make, shard, change
         self.number = next(_numbers)
-        self.unused = unused or Unused()
-        self.unused.when_gone(self, self.number)
+        self.unused: list[int] = [] if unused is None else unused
+        _note_when_gone(self, self.unused)
         self._num_splits, self._workers = num_splits, workers
         self._epochs = Epochs()
         self.division: Division | None = None
@@ -173,7 +165,7 @@ class PerWorkerDataset:
         """Adopt the division of another program, to go on from its position."""
         if division != self.division:
             self.division, self.number = division, next(_numbers)
-            self.unused.when_gone(self, self.number)
+            _note_when_gone(self, self.unused)
             self.payload = _payload(self.make, self.change, division)
 
     def splits(self) -> Splits | None:
@@ -229,7 +221,7 @@ class PerWorkerIterator(_ForClosures):
         self.dataset, self.epoch = dataset, epoch
         self.number = next(_numbers)
         self.splits = dataset.splits()
-        dataset.unused.when_gone(self, self.number)
+        _note_when_gone(self, dataset.unused)
 
     @property
     def shapes(self) -> Any:
@@ -288,17 +280,10 @@ class Slot(_ForClosures):
         self.number, self.shapes = number, shapes
 
 
-@final
-class Slots:
-    """One slot for all iterators that can share a program."""
-
-    def __init__(self) -> None:
-        self._known: dict[Hashable, Slot] = {}
-
-    def of(self, iterator: PerWorkerIterator, number: int) -> Slot:
-        """The slot for the iterator that is argument `number` of a function."""
-        leaves, tree = jax.tree.flatten(iterator.shapes)
-        return self._known.setdefault((number, tree, *leaves), Slot(number, iterator.shapes))
+def slot_of(known: dict[Hashable, Slot], iterator: PerWorkerIterator, number: int) -> Slot:
+    """The slot for argument `number` of a function: one for all iterators with such batches."""
+    leaves, tree = jax.tree.flatten(iterator.shapes)
+    return known.setdefault((number, tree, *leaves), Slot(number, iterator.shapes))
 
 
 def _payload(*parts: Any) -> bytes:

@@ -21,7 +21,7 @@ from replicax._control import Limits
 from replicax._core.errors import CancelledError, UsageError
 from replicax._fit.figures import Members
 from replicax._input.context import InputContext
-from replicax._ps.data.per_worker import PerWorkerDataset, Unused
+from replicax._ps.data.per_worker import PerWorkerDataset
 from replicax._ps.hosts.contact import Heartbeat
 from replicax._ps.queue.closures import Closure, ClosureQueue, RemoteValue
 from replicax._ps.queue.lanes import Lane, Lanes, StalenessGate
@@ -62,7 +62,7 @@ class Engine:
     patience: float | None
     meanwhile: bool
     platform: str | None
-    unused: Unused = field(default_factory=Unused)
+    unused: list[int] = field(default_factory=list[int])
     barriers: int = 0  # before each, all closures had ended
 
     @property

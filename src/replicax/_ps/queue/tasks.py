@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -15,7 +15,7 @@ from replicax._core.errors import UsageError
 from replicax._function.concrete import ConcreteFunction
 from replicax._function.function import BoundFunction, StatefulFunction
 from replicax._program.program import ProgramCache, Signature
-from replicax._ps.data.per_worker import PerWorkerIterator, PerWorkerValues, Slots
+from replicax._ps.data.per_worker import PerWorkerIterator, PerWorkerValues, Slot, slot_of
 from replicax._ps.programs import Program, build
 from replicax._ps.queue.closures import RemoteValue
 from replicax._ps.recording import Position, record
@@ -100,7 +100,8 @@ class Tracer:
     ) -> None:
         self._store, self._adopt, self._scope = store, adopt, scope
         self._platforms, self._near = platforms, near
-        self._families, self._slots = ProgramCache(), Slots()
+        self._families = ProgramCache()
+        self._slots: dict[Hashable, Slot] = {}
         self._lock = threading.RLock()
 
     def task(self, fn: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Task | PerWorkerTask:
@@ -142,7 +143,7 @@ class Tracer:
             if not isinstance(leaf, PerWorkerIterator):
                 return leaf
             given.append(leaf)  # the next epoch has another iterator and the same program
-            return self._slots.of(leaf, len(given) - 1)
+            return slot_of(self._slots, leaf, len(given) - 1)
 
         args, kwargs = jax.tree.map(slot, (tuple(args), kwargs))
         signature = Signature.of(args, kwargs, expand=True)

@@ -108,7 +108,7 @@ class WorkerLane:
                 link.call("servers", {"addresses": addresses})
                 self._addresses = addresses
             self._tell(link, program, task.iterators)
-            unused = engine.unused.numbers[self._unused :]
+            unused = engine.unused[self._unused :]
             head = {
                 "closure": closure.id,
                 "program": program.digest,
