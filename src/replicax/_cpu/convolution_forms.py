@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 _ONE_ROW = 2  # of spatial dimensions: a sequence is an image of one row
 _FEW_OF_A_GROUP = 8  # channels, which the kernel computes lane by lane
-_TYPES = ({"float32"}, {"bfloat16"})
+_TYPES = ("float32", "bfloat16")
 
 
 class Kind(enum.IntEnum):
@@ -76,8 +76,10 @@ class Form(NamedTuple):
 
 def form_of(lhs: Any, rhs: Any, **params: Any) -> Form | None:
     """The form of a convolution of JAX; None for convolutions that XLA computes."""
-    types = {str(lhs.dtype), str(rhs.dtype), str(params["preferred_element_type"] or lhs.dtype)}
-    if types not in _TYPES or lhs.ndim not in (3, 4):
+    given, result = str(lhs.dtype), str(params["preferred_element_type"] or lhs.dtype)
+    if given not in _TYPES or lhs.dtype != rhs.dtype or result not in ("float32", given):
+        return None
+    if lhs.ndim not in (3, 4):
         return None
     numbers, last = params["dimension_numbers"], lhs.ndim - 1
     plain = (0, last, *range(1, last))

@@ -24,6 +24,7 @@ import functools
 import itertools
 import math
 import zlib
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def _choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:
     inner = with_devices(ctx)
     if inner is None or _is_as_fast_with_xla(form):
         return None
-    compute = functools.partial(_compute, form, ctx.avals_out[0].shape)
+    compute = functools.partial(_compute, form, ctx.avals_out[0])
     rule = mlir.lower_fun(compute, multiple_results=False)
     return lambda _, *operands, **how: rule(inner, *operands)
 
@@ -103,13 +104,44 @@ def _rounding_inside(equation: Any, made_by: Mapping[int, Any]) -> Any:
     if made is None or made.primitive is not lax.convert_element_type_p:
         return equation
     types = [str(atom.aval.dtype) for atom in (*made.invars, *made.outvars)]
-    known = lowering.has_known_sizes(images.aval, weights.aval)
-    form = form_of(images.aval, weights.aval, **equation.params) if known else None
-    goes = form and form.kind is not Kind.WEIGHT_GRADIENT and not _is_as_fast_with_xla(form)
-    if types != ["float32", "bfloat16"] or not goes or not are_there():
+    form = _form_by_kernel(images.aval, weights.aval, **equation.params)
+    if types != ["float32", "bfloat16"] or form is None or form.kind is Kind.WEIGHT_GRADIENT:
         return equation
     params = {**equation.params, "turned": turned}
     return equation.replace(primitive=_ROUNDING, invars=[images, *made.invars], params=params)
+
+
+def unrounded(equations: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
+    """Let convolutions of `bfloat16` give `float32`, where only a conversion to it follows.
+
+    The kernel has its results in 32 bits, unless the CPU multiplies pairs.
+    """
+    uses = Counter(id(atom) for one in equations for atom in one.invars)
+    uses.update(map(id, results))
+    casts = {id(one.invars[0]): one for one in equations if lowering.widens(one)}
+    found, gone = [], set()
+    for one in equations:
+        cast = casts.get(id(one.outvars[0])) if one.primitive.name in _BY_KERNEL else None
+        if cast is not None and uses[id(one.outvars[0])] == 1 and _has_32_bits(one):
+            gone.add(id(cast))
+            params = {**one.params, "preferred_element_type": np.dtype(np.float32)}
+            one = one.replace(outvars=cast.outvars, params=params)
+        found.append(one)
+    return [one for one in found if id(one) not in gone] if gone else equations
+
+
+def _has_32_bits(equation: Any) -> bool:
+    form = _form_by_kernel(equation.invars[0].aval, equation.invars[1].aval, **equation.params)
+    return form is not None and not (form.can_pair and multiplies_pairs())
+
+
+def _form_by_kernel(images: Any, weights: Any, *, turned: Any = (), **params: Any) -> Form | None:
+    """The form of a convolution that the kernel computes faster than XLA."""
+    del turned
+    if not are_there() or not lowering.has_known_sizes(images, weights):
+        return None
+    form = form_of(images, weights.update(dtype=images.dtype), **params)
+    return None if form is None or _is_as_fast_with_xla(form) else form
 
 
 def _round_first(lhs: Any, rhs: Any, *, turned: Sequence[int], **params: Any) -> Any:
@@ -131,7 +163,7 @@ def _choose_rounding(ctx: Any, *, turned: Sequence[int], **params: Any) -> Any:
         return None
 
     def compute(lhs: Any, rhs: Any) -> Any:
-        return _compute(form, ctx.avals_out[0].shape, lhs, lax.rev(rhs, turned))
+        return _compute(form, ctx.avals_out[0], lhs, lax.rev(rhs, turned))
 
     rule = mlir.lower_fun(compute, multiple_results=False)
     return lambda _, *operands, **how: rule(inner, *operands)
@@ -140,6 +172,7 @@ def _choose_rounding(ctx: Any, *, turned: Sequence[int], **params: Any) -> Any:
 _ROUNDING = lowering.operation(
     "convolution_rounding", _round_first, _type_of_rounding, _choose_rounding, kernels=[CONVOLUTION]
 )
+_BY_KERNEL = (_OWN, _ROUNDING.name)
 
 
 def _lowered(compute: Callable[..., Any]) -> Callable[..., Any]:
@@ -160,22 +193,23 @@ def _is_as_fast_with_xla(form: Form) -> bool:
     return is_product and pixels <= _FEW_PIXELS and weights >= _MANY_WEIGHTS
 
 
-def _compute(form: Form, shape: tuple[int, ...], lhs: Any, rhs: Any) -> jax.Array:
+def _compute(form: Form, aval: Any, lhs: Any, rhs: Any) -> jax.Array:
+    result = jax.ShapeDtypeStruct(aval.shape, aval.dtype)
     if form.kind is Kind.INPUT_GRADIENT:
         rhs = lax.rev(rhs, range(rhs.ndim - 2))  # undoes JAX's reversal; XLA removes both
     if form.exchanged:
-        return lax.rev(convolution(form, shape, rhs, lhs), range(rhs.ndim - 2))
-    return convolution(form, shape, lhs, rhs)
+        return lax.rev(convolution(form, result, rhs, lhs), range(rhs.ndim - 2))
+    return convolution(form, result, lhs, rhs)
 
 
-def convolution(form: Form, shape: _Shape, *operands: Any) -> Any:
-    """A convolution of this form, with a result of this shape; partitioned over devices.
+def convolution(form: Form, result: jax.ShapeDtypeStruct, *operands: Any) -> Any:
+    """A convolution of this form, with such a result; partitioned over devices.
 
-    The result has the type of the first operand. Weights of `bfloat16` images may be `float32`.
+    Weights of `bfloat16` images may be `float32`, and so may the result.
     """
     # CPUs with and without instructions for pairs share no program on disk.
     numbers = np.array([*form.numbers(pairs=multiplies_pairs()), _edition()], np.int32)
-    return _divided(form, shape, *operands, numbers)
+    return _divided(form, result, *operands, numbers)
 
 
 def with_devices(ctx: Any) -> Any:
@@ -201,9 +235,9 @@ def with_devices(ctx: Any) -> Any:
     return ctx.replace(module_context=module.replace(axis_context=known))
 
 
-def _here(form: Form, shape: _Shape, *operands: Any) -> Any:
+def _here(form: Form, result: jax.ShapeDtypeStruct, *operands: Any) -> Any:
     images, other = operands[:-1]
-    return call(form, shape, images, other, images.dtype).astype(images.dtype)
+    return call(form, result.shape, images, other, result.dtype).astype(result.dtype)
 
 
 def call(form: Form, shape: _Shape, images: Any, other: Any, dtype: Any) -> Any:
@@ -247,7 +281,7 @@ def _labels(form: Form, rank: int) -> tuple[list[str], ...]:
     return source, target, ["number"], weights
 
 
-def _rule(form: Form, _shape: _Shape, _mesh: Any, types: Sequence[Any], _results: Any) -> Any:
+def _rule(form: Form, _result: Any, _mesh: Any, types: Sequence[Any], _types: Any) -> Any:
     labels = _labels(form, len(types[0].shape))
     *operands, result = (" ".join(names) for names in labels)
     divided = _divisible(form)
@@ -261,7 +295,9 @@ def _divisible(form: Form) -> tuple[str, ...]:
     return (_IMAGES,) if form.groups > 1 else (_IMAGES, _IN, _OUT)
 
 
-def _partition(form: Form, shape: _Shape, mesh: Any, operands: Any, result: Any) -> Any:
+def _partition(
+    form: Form, whole: jax.ShapeDtypeStruct, mesh: Any, operands: Any, result: Any
+) -> Any:
     labels = _labels(form, len(operands[0].shape))
     axes = _axes(form, mesh, zip(labels, (*operands, result), strict=True))
     parts = {name: math.prod(mesh.shape[axis] for axis in axes[name]) for name in axes}
@@ -270,16 +306,15 @@ def _partition(form: Form, shape: _Shape, mesh: Any, operands: Any, result: Any)
         channels=form.channels // parts[_IN],
         channels_out=form.channels_out // parts[_OUT],
     )
-    own_shape = tuple(
-        size // parts.get(name, 1) for name, size in zip(labels[-1], shape, strict=True)
-    )
+    shape = [size // parts.get(name, 1) for name, size in zip(labels[-1], whole.shape, strict=True)]
+    part = jax.ShapeDtypeStruct(tuple(shape), whole.dtype)
 
     def on_each(images: Any, other: Any, numbers: Any) -> Any:
         over = axes[_SUMMED[form.kind]]
         if not over:
-            return _here(own, own_shape, images, other, numbers)
-        part = call(own, own_shape, images, other, np.float32)
-        return lax.psum(part, over).astype(images.dtype)
+            return _here(own, part, images, other, numbers)
+        summand = call(own, part.shape, images, other, np.float32)
+        return lax.psum(summand, over).astype(whole.dtype)
 
     specs = [PartitionSpec(*(axes.get(name) or None for name in names)) for names in labels]
     *inside, out = (NamedSharding(mesh, spec) for spec in specs)
@@ -314,7 +349,7 @@ def found_again(names: Collection[str]) -> contextlib.AbstractContextManager[obj
     another library, or if this JAX has no such setting per thread.
     """
     state: Any = getattr(jax.config, "_value_holders", {}).get(_SETTING)
-    if not {_OWN, _ROUNDING.name}.intersection(names) or _OF_OTHERS in names or state is None:
+    if not set(_BY_KERNEL).intersection(names) or _OF_OTHERS in names or state is None:
         return contextlib.nullcontext()
     return state(True)
 

@@ -1,12 +1,13 @@
 """Elementwise operations of `bfloat16` on CPUs: a chain is computed in 32 bits and rounded once.
 
 XLA:CPU computes each of them in 32 bits and rounds its result, which takes as long as half of a
-GELU or of an LSTM's gates. Inside of `logistic` alone it rounds four times.
+GELU or of an LSTM's gates. Inside of `logistic` alone it rounds four times. XLA's compilers for
+accelerators leave such roundings out, too.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Literal, Var, new_jaxpr_eqn, no_effects
 
+from replicax._cpu.lowering import widens
 from replicax._cpu.tuning import is_on
 
 _NARROW, _WIDE = jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float32)
@@ -23,10 +25,12 @@ _ELEMENTWISE = frozenset(
         *(lax.abs_p, lax.add_p, lax.cbrt_p, lax.clamp_p, lax.cos_p, lax.div_p, lax.erf_p),
         *(lax.erf_inv_p, lax.erfc_p, lax.exp2_p, lax.exp_p, lax.expm1_p, lax.integer_pow_p),
         *(lax.log1p_p, lax.log_p, lax.logistic_p, lax.max_p, lax.min_p, lax.mul_p, lax.neg_p),
-        *(lax.pow_p, lax.rsqrt_p, lax.select_n_p, lax.sin_p, lax.sqrt_p, lax.square_p),
-        *(lax.sub_p, lax.tan_p, lax.tanh_p),
+        *(lax.pow_p, lax.rsqrt_p, lax.select_n_p, lax.sin_p, lax.slice_p, lax.split_p),
+        *(lax.sqrt_p, lax.square_p, lax.sub_p, lax.tan_p, lax.tanh_p),
     )
 )
+_CALLS = ("jit", "pjit", "custom_jvp_call")
+_MOST_USES = 2  # of a value that stays in 32 bits; one that is used more often stays in memory
 
 
 def rounded_once(equations: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
@@ -35,42 +39,91 @@ def rounded_once(equations: Sequence[Any], results: Sequence[Any]) -> Sequence[A
     A value that is used twice, or is a result of the program, is rounded, and all see it rounded:
     it may stay in memory, where it would take twice the room, and sums that correct their rounding
     errors need it. `equations` are those of the program with these `results`.
+
+    A chain goes on through functions that are elementwise, such as activations, and through what a
+    program itself computes in 32 bits and converts, as a batch normalization does.
     """
     if not is_on("elementwise"):
         return equations
-    users = {id(atom): one for one in equations for atom in one.invars}
-    uses = Counter(id(atom) for one in equations for atom in one.invars)
-    uses.update(map(id, results))
-    # XLA would keep what is converted back, such as a softmax's exponentials, in memory twice.
-    converted = {id(one.invars[0]) for one in equations if _converts(one)}
+    equations = [part for one in equations for part in _operations(one)]
+    users: dict[int, list[Any]] = defaultdict(list)
+    for one in equations:
+        for atom in one.invars:
+            users[id(atom)].append(one)
+    kept = set(map(id, results))
 
     def goes(equation: Any) -> bool:
-        if not _is_narrow(equation):
-            return False
-        result = id(equation.outvars[0])
-        return uses[result] == 1 or result not in converted
+        """Whether an operation is computed in 32 bits."""
+        # XLA would keep what is converted back, such as a softmax's exponentials, in memory twice.
+        return _is_narrow(equation) and not any(
+            len(users[id(one)]) > 1 and any(map(widens, users[id(one)])) for one in equation.outvars
+        )
+
+    def stays(result: Any, most: int) -> bool:
+        """Whether only what is computed in 32 bits uses a value, and so many times at most."""
+        uses = users[id(result)]
+        is_inside = id(result) not in kept and all(goes(one) or widens(one) for one in uses)
+        return is_inside and 0 < len(uses) <= most
+
+    def passes(rounding: Any) -> bool:
+        """Whether a program's own rounding is left out: nothing sees the value before it."""
+        (source,), (result,) = rounding.invars, rounding.outvars
+        return len(users[id(source)]) == 1 and id(source) not in kept and stays(result, _MOST_USES)
 
     wide: dict[int, Any] = {}  # values of chains before rounding, by the `id` of the rounded one
     found: list[Any] = []
     for equation in equations:
-        if not goes(equation):
-            found.append(equation)
-            continue
-        operands = [_widened(atom, wide, found) for atom in equation.invars]
-        (result,) = equation.outvars
-        value = Var(result.aval.update(dtype=_WIDE))
-        found.append(equation.replace(invars=operands, outvars=[value]))
-        user = users.get(id(result))
-        if uses[id(result)] == 1 and user is not None and goes(user):
-            wide[id(result)] = value
+        if goes(equation):
+            operands = [_widened(atom, wide, found) for atom in equation.invars]
+            values = [Var(one.aval.update(dtype=_WIDE)) for one in equation.outvars]
+            found.append(equation.replace(invars=operands, outvars=values))
+            for value, one in zip(values, equation.outvars, strict=True):
+                if stays(one, 1):
+                    wide[id(one)] = value
+                else:
+                    found.append(_converted(value, one))
+        elif widens(equation) and id(equation.invars[0]) in wide:
+            found.append(_converted(wide[id(equation.invars[0])], equation.outvars[0]))
+        elif _narrows(equation) and passes(equation):
+            wide[id(equation.outvars[0])] = equation.invars[0]
         else:
-            found.append(_converted(value, result))
+            found.append(equation)
     return found
 
 
-def _converts(equation: Any) -> bool:
-    is_conversion = equation.primitive is lax.convert_element_type_p
-    return is_conversion and equation.params["new_dtype"] == _WIDE
+def _operations(equation: Any) -> Sequence[Any]:
+    """The operations of a call of an elementwise function of `bfloat16`; of others, the call."""
+    body = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
+    if equation.primitive.name not in _CALLS or body is None or body.consts:
+        return [equation]
+    inner = getattr(body, "jaxpr", body)  # JAX 0.10 has two classes
+    made = {id(one) for equation in inner.eqns for one in equation.outvars}
+    is_elementwise = all(
+        one.primitive in _ELEMENTWISE or one.primitive is lax.convert_element_type_p
+        for one in inner.eqns
+    )
+    has_own_results = len(made.intersection(map(id, inner.outvars))) == len(inner.outvars)
+    if not is_elementwise or not has_own_results or not any(map(_narrows, inner.eqns)):
+        return [equation]
+    names = dict(zip(inner.invars, equation.invars, strict=True))
+    # A result that the caller drops (a subclass of `Var`) may be used inside.
+    ends = zip(inner.outvars, equation.outvars, strict=True)
+    names.update((inside, outside) for inside, outside in ends if type(outside) is Var)
+    return [
+        one.replace(
+            invars=[atom if isinstance(atom, Literal) else names[atom] for atom in one.invars],
+            outvars=[names.setdefault(atom, Var(atom.aval)) for atom in one.outvars],
+        )
+        for one in inner.eqns
+    ]
+
+
+def _narrows(equation: Any) -> bool:
+    if equation.primitive is not lax.convert_element_type_p:
+        return False
+    (source,), (result,) = equation.invars, equation.outvars
+    types = source.aval.dtype, result.aval.dtype
+    return types == (_WIDE, _NARROW) and not isinstance(source, Literal)
 
 
 def _is_narrow(equation: Any) -> bool:

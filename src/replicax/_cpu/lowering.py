@@ -73,6 +73,15 @@ def varying_alike(*arrays: Any) -> Sequence[Any]:
     ]
 
 
+def widens(equation: Any) -> bool:
+    """Whether an equation converts `bfloat16` to `float32`."""
+    if equation.primitive is not lax.convert_element_type_p:
+        return False
+    return equation.params["new_dtype"] == jnp.float32 and (
+        equation.invars[0].aval.dtype == jnp.bfloat16
+    )
+
+
 def in_32_bits(compute: Callable[..., Any]) -> Callable[..., Any]:
     """Convert operands of 16 bits to `float32`, and the result to the first operand's dtype.
 

@@ -39,7 +39,8 @@ def with_rules(fn: Callable[..., Any]) -> Callable[..., Any]:
     The function maps nests of arrays to a nest of arrays, and must not be differentiated later.
     """
     install()
-    return rewritten(fn, _with_sums_behind, _with_rules, elementwise.rounded_once)
+    exchanges = (_with_sums_behind, _with_rules, elementwise.rounded_once, convolutions.unrounded)
+    return rewritten(fn, *exchanges)
 
 
 def _with_sums_behind(equations: Sequence[Any], results: Sequence[Any]) -> list[Any]:

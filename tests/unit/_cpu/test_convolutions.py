@@ -199,6 +199,35 @@ def test_the_kernel_rounds_weights_as_xla_does(kernel, groups, strides, devices)
         np.testing.assert_array_equal(ours, expected)
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("cast_weights", [False, True])
+def test_results_of_which_only_32_bits_are_used_are_not_rounded(
+    kernel, cast_weights, devices, monkeypatch
+):
+    monkeypatch.setattr(convolutions, "multiplies_pairs", lambda: False)
+    draw = np.random.default_rng(0)
+    mesh = jax.make_mesh((devices,), ("data",), axis_types=(AxisType.Auto,))
+    x = jnp.asarray(draw.normal(size=(4, 9, 8, 6)), "bfloat16")
+    x = jax.device_put(x, NamedSharding(mesh, PartitionSpec("data")))
+    w = jnp.asarray(draw.normal(size=(3, 3, 6, 42)), "bfloat16")
+    w = w.astype("float32") if cast_weights else w
+
+    slopes = jnp.asarray(draw.normal(size=(4, 9, 8, 42)), "bfloat16")
+
+    def all_three(x, w):
+        out, back = jax.vjp(lambda x, w: convolved(x, w.astype("bfloat16")), x, w)
+        return [one.astype("float32") for one in (out, *back(slopes))]
+
+    out, back = jax.vjp(convolved, x.astype("float32"), w.astype("float32"))
+    expected = (out, *back(slopes.astype("float32")))
+    for ours, exact in zip(jax.jit(with_rules(all_three))(x, w), expected, strict=True):
+        np.testing.assert_allclose(ours, exact, rtol=1e-5, atol=1e-4)
+        assert np.abs(ours - ours.astype("bfloat16")).max() > 1e-3
+    rounded = jax.jit(with_rules(lambda x: convolved(x, w.astype("bfloat16"))))(x)
+    assert rounded.dtype == "bfloat16"
+    np.testing.assert_allclose(rounded.astype("float32"), out, rtol=2**-8, atol=1e-4)
+
+
 def test_ties_and_what_is_no_number_are_rounded_as_xla_does(kernel):
     bits = [0x3F808000, 0x3F818000, 0x3F808001, 0x3F817FFF, 0xBF808000, 0x7F7FFFFF, 0xFF7FFFFF]
     bits += [0x7F800000, 0xFF800000, 0x7FC00000, 0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0, 0x80000000]
@@ -458,9 +487,9 @@ def test_another_edition_of_the_code_is_another_program(monkeypatch):
     (form,) = forms(convolved, x, w)
     given = []
     monkeypatch.setattr(convolutions, "_divided", lambda *args: given.append(args[-1]))
-    convolutions.convolution(form, x.shape, x, w)
+    convolutions.convolution(form, x, x, w)
     monkeypatch.setattr(convolutions, "_edition", lambda: 7)
-    convolutions.convolution(form, x.shape, x, w)
+    convolutions.convolution(form, x, x, w)
     before, after = (numbers.tolist() for numbers in given)
     assert before[:-1] == after[:-1]
     assert before[-1] != after[-1] == 7

@@ -55,6 +55,43 @@ def test_results_and_what_is_used_twice_are_rounded():
     assert list(map(float, tuned(function, WIDE, HALF))) == [0.0, -256.0, 256.0]
 
 
+def through_parts(wide, half):
+    first, second = jnp.split(wide + jnp.stack([half, half]), 2)
+    return (first - wide)[0], (lax.slice(second, [0], [1]) - wide)[0]
+
+
+def through_a_cast(wide, half):
+    total = (wide.astype("float32") + 0.5).astype("bfloat16")
+    return jax.nn.relu(jax.jit(lambda value: value - wide)(total)).astype("float32")
+
+
+def test_parts_elementwise_functions_and_casts_are_inside_of_a_chain():
+    assert list(map(float, tuned(through_parts, WIDE, HALF))) == [0.5, 0.5]
+    assert tuned(through_a_cast, WIDE, HALF) == 0.5
+    assert jax.jit(through_a_cast)(WIDE, HALF) == 0.0
+
+
+def test_a_rounding_that_a_program_looks_at_stays():
+    def lost(value, half):  # what rounding loses, as compressed gradients send it later
+        exact = value.astype("float32") + half.astype("float32")
+        rounded = exact.astype("bfloat16")
+        return exact - rounded.astype("float32"), lax.optimization_barrier(rounded)
+
+    assert tuned(lost, WIDE, HALF)[0] == tuned(lambda *args: lost(*args)[0], WIDE, HALF) == 0.5
+
+
+def test_equations_without_results_stay():
+    seen = []
+
+    def function(value):
+        jax.debug.callback(lambda found: seen.append(float(found)), value * 2)
+        return value + 1
+
+    assert tuned(function, HALF) == 1.5
+    jax.effects_barrier()
+    assert seen == [1.0]
+
+
 @pytest.mark.parametrize(
     "place",
     [
