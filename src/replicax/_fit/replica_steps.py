@@ -136,7 +136,7 @@ def _meet(model: Any, group: SyncGroup) -> None:
 def _apart(model: Any) -> tuple[list[Any], list[Any]]:
     """What may differ after steps alone: variables of floating-point numbers, and others.
 
-    Not metrics: they are sums over all rows, and settle as such.
+    Metrics are left out: they are sums over all rows and are aggregated as sums.
     """
     metrics = set(map(id, model.metrics_variables))
     both = {id(v): v for v in (*model.variables, *model.optimizer.variables)}

@@ -1,7 +1,7 @@
 """The methods of TensorFlow's variables that Keras' do not have.
 
-In `run`, assigning gives what all replicas agree on, as in TensorFlow. The write itself is settled
-at the end of the step; the value that is returned costs nothing where the program does not use it.
+In `run`, assigning returns the value aggregated over the replicas, as in TensorFlow. The write is
+aggregated at the end of the step; XLA removes the returned value where the program ignores it.
 A part of a variable, `variable[index]`, can be assigned as well.
 """
 
@@ -23,7 +23,7 @@ from replicax._core.errors import UsageError, VariableNotReduced
 from replicax._core.lookup import check_places
 from replicax._core.options import VariableSynchronization
 from replicax._keras import _compat
-from replicax._program.aggregation import Settlement, change, settle
+from replicax._program.aggregation import WriteRule, aggregate, change
 from replicax._program.capture import CaptureScope
 
 
@@ -288,16 +288,16 @@ def _is_local(variable: Any) -> bool:
 
 
 _HOW = {
-    "mean": Settlement.MEAN,
-    "only_first_replica": Settlement.FIRST,
-    "sum": Settlement.SUM,
+    "mean": WriteRule.MEAN,
+    "only_first_replica": WriteRule.FIRST,
+    "sum": WriteRule.SUM,
 }
 _BLENDING = ("mean", "sum")  # aggregations by which every replica counts
 
 
 def _agreed_value(variable: Any, value: Any) -> Any:
     """The value that replicas assign together; None where each has its own."""
-    return _settled(variable, value) if _is_agreed(variable) else None
+    return _aggregated(variable, value) if _is_agreed(variable) else None
 
 
 def _agreed_sum(variable: Any, delta: Any) -> Any:
@@ -311,7 +311,7 @@ def _agreed_sum(variable: Any, delta: Any) -> Any:
         own, before = scope.agreed.get(key, (None, None))
         if own is not scope.state_mapping[key]:  # written since by other means
             return None
-    return before + _settled(variable, delta)
+    return before + _aggregated(variable, delta)
 
 
 def _agreed_difference(variable: Any, delta: Any) -> Any:
@@ -335,10 +335,10 @@ def _is_agreed(variable: Any) -> bool:
     )
 
 
-def _settled(variable: Any, own: Any) -> Any:
+def _aggregated(variable: Any, own: Any) -> Any:
     array = jnp.broadcast_to(jnp.asarray(own, variable.dtype), variable.shape)
     group: Any = current_group()
-    return settle([_HOW[variable.aggregation]], [array], [array], group)[0]
+    return aggregate([_HOW[variable.aggregation]], [array], [array], group)[0]
 
 
 @final

@@ -1,4 +1,4 @@
-"""A replica function and a topology → one compiled program for all devices."""
+"""Compile a replica function to one program for all devices, by `shard_map`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from replicax._core.values import PerReplica
 from replicax._keras import _compat
 from replicax._keras.distribution import adopt, spec_of
 from replicax._mesh.uneven import build_uneven
-from replicax._program.aggregation import analyse, settled
+from replicax._program.aggregation import analyze_writes, run_and_aggregate
 from replicax._program.bucketing import with_sums_along
 from replicax._program.capture import Captured, capture
 from replicax._program.compiling import compiled
@@ -59,7 +59,7 @@ def build(
     agree: Callable[[Captured], int] | None = None,
     watch: StateWatch | None = None,
 ) -> ReplicaProgram:
-    """Trace, settle and compile a replica function; for a plan, wherever its variables are now.
+    """Trace and compile a replica function. A plan leaves its variables where they are.
 
     `VariableNotReduced` if replicas write different values to a variable without aggregation.
     """
@@ -135,7 +135,7 @@ def _build_spmd(
         raise
     rows = [_compat.has_rows_of_replicas(variable) for variable in captured.variables]
     written = [rows[position] for position in captured.written]
-    varies, how = analyse(captured, shares)
+    varies, how = analyze_writes(captured, shares)
     summed, along = with_sums_along(captured, varies, replicas) if sums else (captured, ())
     is_split = [*varies, *[False] * len(along)]
 
@@ -143,7 +143,7 @@ def _build_spmd(
         leaves = [leaf[0] if split else leaf for leaf, split in zip(leaves, shares, strict=True)]
         state = [value[0] if own else value for value, own in zip(state, rows, strict=True)]
         alike = 1 if several else replicas
-        outputs, news = settled(
+        outputs, news = run_and_aggregate(
             summed, how, group, state, leaves, platform=topology.platform, replicas=alike
         )
         news = [

@@ -31,11 +31,11 @@ from replicax._core.reduce import Combine, GatherLog, SyncGroup
 from replicax._core.topology import AXIS, Topology
 from replicax._core.values import PerReplica
 from replicax._keras import _compat
-from replicax._program.aggregation import Settlement, analyse, settled
+from replicax._program.aggregation import WriteRule, analyze_writes, run_and_aggregate
 from replicax._program.capture import Captured, Static, abstract, capture
 from replicax._program.feeding import Refusal
 from replicax._program.jaxpr import Values, bind, called, flatten
-from replicax._program.replication import has_collective, is_collective, mentions_replica
+from replicax._program.replication import has_collective, is_collective, uses_replica_id
 
 MAX_GATHER_ROUNDS = 8
 
@@ -59,10 +59,10 @@ def build_uneven(
     same = same_outputs([captured.jaxpr for captured in captures])
     shares = [isinstance(array, PerReplica) for array in arrays]
     evens = [isinstance(array, PerReplica) and array.is_even for array in arrays]
-    analyses = [analyse(captured, shares, same) for captured in captures]
+    analyses = [analyze_writes(captured, shares, same) for captured in captures]
     varies = tuple(any(column) for column in zip(*(v for v, _ in analyses), strict=True))
     # Where replicas disagree the later rule of the table is the more general one.
-    order = list(Settlement)
+    order = list(WriteRule)
     how = [max(column, key=order.index) for column in zip(*(h for _, h in analyses), strict=True)]
 
     rows = [_compat.has_rows_of_replicas(variable) for variable in common.variables]
@@ -74,7 +74,7 @@ def build_uneven(
         for r, (captured, group) in enumerate(zip(captures, groups, strict=True)):
             own = [value[r] if row else value for value, row in zip(state, rows, strict=True)]
             flat = [*own, *(_component(leaf, r) for leaf in leaves)]
-            programs.append(_settled_program(captured, how, group, flat, topology.platform))
+            programs.append(_aggregating_program(captured, how, group, flat, topology.platform))
             values.append(flat)
         results = run_in_lockstep(programs, values)
         columns = list(zip(*results, strict=True))
@@ -85,9 +85,9 @@ def build_uneven(
     return common, varies, body
 
 
-def _settled_program(
+def _aggregating_program(
     captured: Captured,
-    how: Sequence[Settlement],
+    how: Sequence[WriteRule],
     group: SyncGroup,
     flat: Sequence[Any],
     platform: str,
@@ -95,7 +95,9 @@ def _settled_program(
     count = len(captured.variables)
 
     def program(*flat: Any) -> Any:
-        return settled(captured, how, group, flat[:count], flat[count:], platform=platform)
+        return run_and_aggregate(
+            captured, how, group, flat[:count], flat[count:], platform=platform
+        )
 
     return jax.make_jaxpr(program, axis_env=[(AXIS, group.size)])(*abstract(list(flat)))
 
@@ -245,7 +247,7 @@ def _equation(equation: Any, operands: list[Any], index: int) -> Replica:
         return (yield equation, operands)
     inner_jaxprs = list(jax.extend.core.jaxprs_in_params(equation.params))
     communicates = any(has_collective(inner) for inner in inner_jaxprs)
-    if not communicates and not any(mentions_replica(inner) for inner in inner_jaxprs):
+    if not communicates and not any(uses_replica_id(inner) for inner in inner_jaxprs):
         return bind(equation, operands)
     inner = called(equation, remat=True)
     if inner is not None:
