@@ -119,7 +119,7 @@ def _sizes_of(equation: Any) -> tuple[int, int] | None:
 
 @functools.lru_cache(maxsize=64)
 def _summing(bytes_per_pack: int, largest: int) -> Callable[[list[Any]], list[Any]]:
-    def add_up(packs: list[Any]) -> list[Any]:
+    def all_reduce(packs: list[Any]) -> list[Any]:
         return list(lax.psum(packs, AXIS))
 
     def summed(leaves: list[Any]) -> list[Any]:
@@ -129,8 +129,8 @@ def _summing(bytes_per_pack: int, largest: int) -> Callable[[list[Any]], list[An
         large = [leaf for leaf, fit in zip(leaves, fits, strict=True) if not fit]
         small = [leaf for leaf, fit in zip(leaves, fits, strict=True) if fit]
         most = 0 if bytes_per_pack else _FEW if largest else _MOST
-        ours = iter(combine_packed(small, add_up, bytes_per_pack=bytes_per_pack, most=most))
-        others = iter(add_up(large) if large else [])
+        ours = iter(combine_packed(small, all_reduce, bytes_per_pack=bytes_per_pack, most=most))
+        others = iter(all_reduce(large) if large else [])
         return [next(ours if fit else others) for fit in fits]
 
     summed.__name__ = f"{_SUM}{bytes_per_pack}_{largest}"

@@ -25,10 +25,10 @@ from replicax._cpu.products import with_products_turned
 from replicax._keras import _compat
 from replicax._keras.distribution import marked
 from replicax._keras.gradients import value_and_grad
-from replicax._program.bucketing import with_sums_together
+from replicax._program.bucketing import bucket_all_reduces
 from replicax._program.compiling import compiled
 from replicax._program.program import ProgramState
-from replicax._program.table_gradients import with_rows
+from replicax._program.table_gradients import with_slices
 
 if TYPE_CHECKING:
     from replicax._core.topology import Topology
@@ -80,13 +80,17 @@ def _held_variables(model: Any, kind: str) -> Sequence[Sequence[Any]]:
 
 
 def step_state(
-    groups: Sequence[Sequence[Any]], kind: str, *, calls_python: bool = False, store: Any = None
+    groups: Sequence[Sequence[Any]],
+    kind: str,
+    *,
+    host_callbacks: bool = False,
+    store: Any = None,
 ) -> ProgramState:
     """The variables of a step; for `store` see `ProgramState`."""
     variables = [variable for group in groups for variable in group]
     written = range(len(groups[0]) if kind == "predict" else 0, len(variables))
     # Several threads may call `predict` at once.
-    how = {"donates": kind != "predict", "calls_python": calls_python, "store": store}
+    how = {"donates": kind != "predict", "host_callbacks": host_callbacks, "store": store}
     return ProgramState(variables, written, **how)
 
 
@@ -301,8 +305,8 @@ def together(
     alone = topology.model_parallel == 1 < replicas
     if topology.pays_per_array or (alone and packs is not None):
         group = SyncGroup(replicas, combine, packs_up_to=packs)
-        add_up = functools.partial(group.all_reduce, ReduceOp.SUM)
-        step = with_sums_together(step, topology.mesh, add_up)
+        all_reduce = functools.partial(group.all_reduce, ReduceOp.SUM)
+        step = bucket_all_reduces(step, topology.mesh, all_reduce)
     if topology.model_parallel > 1:
         return with_products_turned(step, topology.platform)
-    return with_rows(step, topology.mesh if replicas > 1 else None, platform=topology.platform)
+    return with_slices(step, topology.mesh if replicas > 1 else None, platform=topology.platform)

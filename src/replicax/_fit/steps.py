@@ -38,7 +38,7 @@ from replicax._keras import _compat
 from replicax._program.compiling import compile_for
 from replicax._program.explain import blame
 from replicax._program.identity import StateWatch, agree_on_program
-from replicax._program.jaxpr import calls_python
+from replicax._program.jaxpr import has_host_callbacks
 from replicax._program.program import Program, queue_of
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class Steps(OwnSteps):
         distribution, common = self._distribution, self._is_common
         devices = distribution.topology.devices
         state, made, traced = self._traced(batches, is_called=False)
-        if calls_python(traced.jaxpr):
+        if has_host_callbacks(traced.jaxpr):
             state, made, traced = self._traced(batches, is_called=True)
         if common:
             agree_on_program(f"{self._kind} step", traced.jaxpr, batches)
@@ -191,7 +191,7 @@ class Steps(OwnSteps):
         return Program(state, made, devices, is_common=common, watch=self._watch)
 
     def _traced(self, batches: Any, *, is_called: bool) -> tuple[Any, Any, Any]:
-        state = step_state(self._groups, self._kind, calls_python=is_called)
+        state = step_state(self._groups, self._kind, host_callbacks=is_called)
         written, others = state.bound()
         values = iter(state.in_order(written, others))
         made = program_of_steps(

@@ -42,7 +42,7 @@ from replicax._program.program import (
     Signature,
     rebuilt,
 )
-from replicax._program.table_gradients import evaluate_by_rows
+from replicax._program.table_gradients import evaluate_with_slices
 
 _EMPTY = Signature.of((), {})
 _MAX_CALLS = 64
@@ -208,7 +208,7 @@ class FunctionProgram:
 
         def program(written: list[Any], others: list[Any], leaves: list[Any]) -> Any:
             values = state.in_order(written, others)
-            results = evaluate_by_rows(captured.jaxpr, *values, *leaves, platform=platform)
+            results = evaluate_with_slices(captured.jaxpr, *values, *leaves, platform=platform)
             return results[: captured.num_outputs], results[captured.num_outputs :], jnp.int32(0)
 
         made = compiled(

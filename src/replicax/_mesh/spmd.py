@@ -18,7 +18,7 @@ from replicax._keras import _compat
 from replicax._keras.distribution import adopt, spec_of
 from replicax._mesh.uneven import build_uneven
 from replicax._program.aggregation import analyze_writes, run_and_aggregate
-from replicax._program.bucketing import with_sums_along
+from replicax._program.bucketing import bucket_outputs
 from replicax._program.capture import Captured, capture
 from replicax._program.compiling import compiled
 from replicax._program.feeding import Refusal
@@ -136,7 +136,7 @@ def _build_spmd(
     rows = [_compat.has_rows_of_replicas(variable) for variable in captured.variables]
     written = [rows[position] for position in captured.written]
     varies, how = analyze_writes(captured, shares)
-    summed, along = with_sums_along(captured, varies, replicas) if sums else (captured, ())
+    summed, along = bucket_outputs(captured, varies, replicas) if sums else (captured, ())
     is_split = [*varies, *[False] * len(along)]
 
     def replica(state: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:

@@ -34,7 +34,7 @@ from replicax._keras import _compat
 from replicax._program.aggregation import WriteRule, analyze_writes, run_and_aggregate
 from replicax._program.capture import Captured, Static, abstract, capture
 from replicax._program.feeding import Refusal
-from replicax._program.jaxpr import Values, bind, called, flatten
+from replicax._program.jaxpr import Environment, bind, flatten, inner_jaxpr
 from replicax._program.replication import has_collective, is_collective, uses_replica_id
 
 MAX_GATHER_ROUNDS = 8
@@ -233,7 +233,7 @@ def run_in_lockstep(jaxprs: Sequence[Any], inputs: Sequence[Sequence[Any]]) -> l
 
 
 def _replica(jaxpr: Any, consts: Sequence[Any], values: list[Any], index: int) -> Replica:
-    known = Values(jaxpr, consts, values)
+    known = Environment(jaxpr, consts, values)
     for equation in jaxpr.eqns:
         results = yield from _equation(equation, known.read(equation.invars), index)
         known.write(equation, results)
@@ -249,7 +249,7 @@ def _equation(equation: Any, operands: list[Any], index: int) -> Replica:
     communicates = any(has_collective(inner) for inner in inner_jaxprs)
     if not communicates and not any(uses_replica_id(inner) for inner in inner_jaxprs):
         return bind(equation, operands)
-    inner = called(equation, remat=True)
+    inner = inner_jaxpr(equation, remat=True)
     if inner is not None:
         return (yield from _replica(inner.jaxpr, inner.consts, operands, index))
     if communicates:

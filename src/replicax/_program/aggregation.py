@@ -22,9 +22,9 @@ import jax.numpy as jnp
 
 from replicax._core.errors import VariableNotReduced
 from replicax._keras import _compat
-from replicax._program.jaxpr import made_if_empty
+from replicax._program.jaxpr import fresh_if_empty
 from replicax._program.replication import NO_LABELS, VARYING, propagate_labels
-from replicax._program.table_gradients import evaluate_by_rows
+from replicax._program.table_gradients import evaluate_with_slices
 
 if TYPE_CHECKING:
     from replicax._core.reduce import SyncGroup
@@ -110,8 +110,8 @@ def run_and_aggregate(
     """
     closed = captured.jaxpr
     # A `shard_map` around this passes the constants in as arguments.
-    closed = closed.replace(consts=list(map(made_if_empty, closed.consts)))
-    results = evaluate_by_rows(closed, *state, *leaves, platform=platform, replicas=replicas)
+    closed = closed.replace(consts=list(map(fresh_if_empty, closed.consts)))
+    results = evaluate_with_slices(closed, *state, *leaves, platform=platform, replicas=replicas)
     outputs, news = results[: captured.num_outputs], results[captured.num_outputs :]
     olds = [state[i] for i in captured.written]
     return outputs, aggregate(how, news, olds, group)

@@ -49,7 +49,7 @@ from replicax._program.explain import (
 )
 from replicax._program.feeding import is_iterator, static_key, structure_of
 from replicax._program.identity import together
-from replicax._program.jaxpr import calls_python
+from replicax._program.jaxpr import has_host_callbacks
 
 if TYPE_CHECKING:
     from replicax._program.capture import Captured
@@ -352,11 +352,10 @@ class Program:
 class ProgramState:
     """The variables that a program reads and writes.
 
-    What is the same in each call is found out once: a step of few milliseconds may have hundreds.
-    A program that `donates` takes over the memory of the values at the positions `written`, unless
-    it `calls_python`: Python may raise, and then variables must keep their values. So each call
-    waits for such a program, and raises its error. A store that lends values has them until it
-    keeps new ones, so a call that raises changes no variable. In a plan, `store` gives the values.
+    What each call needs is computed once: a step of a few milliseconds may have hundreds of them.
+    A program that `donates` reuses the memory of the values at the positions `written`, unless it
+    has `host_callbacks`: these may raise, and then variables must keep their values. Each call
+    waits for such a program, and raises its error. A plan passes the `store` of its variables.
     """
 
     def __init__(
@@ -365,7 +364,7 @@ class ProgramState:
         written: Sequence[int],
         *,
         donates: bool,
-        calls_python: bool = False,
+        host_callbacks: bool = False,
         store: Any = None,
     ) -> None:
         is_written = set(written)
@@ -377,8 +376,8 @@ class ProgramState:
         stores = [one for one in owners if one is not None and one.home is not None]
         self._store = stores[0] if stores else None
         self._is_lent = [one is not None and one is self._store for one in owners]
-        self.calls = PythonCalls() if calls_python else None
-        free = not calls_python and all(one is None or one.is_resident for one in owners)
+        self.calls = PythonCalls() if host_callbacks else None
+        free = not host_callbacks and all(one is None or one.is_resident for one in owners)
         if self._store is not None and all(self._is_lent[: len(self.written)]):
             free = self._store.lends_copies  # nobody else has those
         #: Whether a call uses up the values of those that are written.
@@ -386,8 +385,8 @@ class ProgramState:
 
     @classmethod
     def of(cls, captured: Captured, *, donates: bool, store: Any = None) -> ProgramState:
-        calls = calls_python(captured.jaxpr)
-        how = {"donates": donates, "calls_python": calls, "store": store}
+        calls = has_host_callbacks(captured.jaxpr)
+        how = {"donates": donates, "host_callbacks": calls, "store": store}
         return cls(captured.variables, captured.written, **how)
 
     def in_order(self, written: Sequence[Any], others: Sequence[Any]) -> list[Any]:

@@ -8,7 +8,7 @@ import pytest
 from jax import lax
 
 from replicax._core.topology import AXIS
-from replicax._program.jaxpr import called
+from replicax._program.jaxpr import inner_jaxpr
 from replicax._program.replication import (
     VARYING,
     has_collective,
@@ -201,6 +201,6 @@ def test_asking_for_the_number_is_a_meeting_point_too():
 
 def test_a_call_is_opened_and_a_sum_is_not():
     _, call = equation_of(jax.jit(lambda x: x + 1), X)
-    assert len(called(call).jaxpr.eqns) == 1
+    assert len(inner_jaxpr(call).jaxpr.eqns) == 1
     _, addition = equation_of(lambda x: x + 1, X)
-    assert called(addition) is None
+    assert inner_jaxpr(addition) is None

@@ -43,7 +43,7 @@ def test_tables_keep_their_rows_where_a_program_for_tensorflow_has_no_strategy(m
 
     def with_rows(step, mesh, *, platform):
         kept.append(mesh)
-        return table_gradients.with_rows(step, mesh, platform=platform)
+        return table_gradients.with_slices(step, mesh, platform=platform)
 
     monkeypatch.setattr(_seams, "with_rows", with_rows)
     for speaks in (False, True):

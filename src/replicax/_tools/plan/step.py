@@ -30,7 +30,7 @@ from replicax._mesh.engine import Engine
 from replicax._mesh.spmd import build as build_replica_program
 from replicax._mesh.spmd import stack_of
 from replicax._mesh.store import DeviceStore, Placement
-from replicax._program.jaxpr import calls_python
+from replicax._program.jaxpr import has_host_callbacks
 from replicax._tools.plan.hlo import Collective, collectives
 from replicax.strategies import Strategy
 
@@ -80,12 +80,12 @@ def lower_train_step(model: Any, batch: Any, strategy: Strategy) -> Lowered:
         divide = functools.partial(spread, distribution.topology)
 
         def traced(*, is_called: bool) -> Any:
-            state = step_state(groups, "train", calls_python=is_called, store=store)
+            state = step_state(groups, "train", host_callbacks=is_called, store=store)
             program = program_of_steps(model, "train", state, layouts, spread=divide, logs=None)
             return program.trace(sum(values, []), [], [batch])
 
         found = traced(is_called=False)
-        lowered = (traced(is_called=True) if calls_python(found.jaxpr) else found).lower()
+        lowered = (traced(is_called=True) if has_host_callbacks(found.jaxpr) else found).lower()
     trainable, others, optimizer, metrics = (bytes_per_device(group) for group in values)
     return Lowered(lowered, trainable + others, optimizer + metrics, bytes_per_device(batch))
 
