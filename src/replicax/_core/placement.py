@@ -3,7 +3,7 @@
 `jax.device_put` onto devices of several processes compares the values of all processes with a
 collective operation. Here every process hands over what belongs to its own devices, and nobody
 waits for anybody. That the values agree is seen to elsewhere: `channel.py` and
-`_program/identity.py`. Between the devices of CPUs in one process nothing is copied: all of them
+`_program/agreement.py`. Between the devices of CPUs in one process nothing is copied: all of them
 read the same memory.
 
 Where variables live is asked of a `Store`: `DeviceStore` in `_mesh` is the one for local devices.

@@ -20,8 +20,8 @@ from replicax._core.errors import UsageError
 from replicax._core.values import WorkerRows
 from replicax._keras import _compat
 from replicax._keras.distribution import StoreDistribution
-from replicax._program.explain import before_the_build
-from replicax._program.feeding import is_data
+from replicax._program.explain import error_before_build
+from replicax._program.iterator_inputs import is_data
 
 # Batches that a look at the first one takes, where one is placed on the devices ahead.
 _LOOKED_AT = 2
@@ -164,7 +164,7 @@ def noted_look(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return original(self, iterator, data_batch)
         except RuntimeError as caught:
-            error = before_the_build(caught)
+            error = error_before_build(caught)
         raise error  # not where it was caught: that would cut the chain of errors before it
 
     return look

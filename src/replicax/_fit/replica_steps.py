@@ -151,7 +151,7 @@ def _take(step: Callable[[Any], Any], batches: Sequence[Any]) -> None:
 
     def updates(values: Sequence[Any], batch: Any) -> list[tuple[Any, Any]]:
         with CaptureScope() as scope:
-            scope.lend(zip(written.values(), values, strict=True))
+            scope.bind(zip(written.values(), values, strict=True))
             step(batch)
         return scope.updates()
 
@@ -198,8 +198,8 @@ class ReplicaSteps(OwnSteps):
         self._join = on_devices(rows_together, out_shardings=topology.replicated)
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
-        if self._watch is not None:
-            self._watch.step(self._state)
+        if self._state_check is not None:
+            self._state_check.step(self._state)
         outputs, strategy = [], _compat.strategy_of(self._model)
         run = self._distribution.engine.run
         batches = self._throughput.take(iterator, self._model.steps_per_execution)

@@ -35,11 +35,11 @@ from replicax._fit.step_program import (
     together,
 )
 from replicax._keras import _compat
+from replicax._program.agreement import StateCheck, agree_on_program
 from replicax._program.compiling import compile_for
-from replicax._program.explain import blame
-from replicax._program.identity import StateWatch, agree_on_program
+from replicax._program.explain import end_if_worker_failed
 from replicax._program.jaxpr import has_host_callbacks
-from replicax._program.program import Program, queue_of
+from replicax._program.program import Program, in_flight_on
 
 if TYPE_CHECKING:
     from replicax._keras.distribution import StoreDistribution
@@ -53,8 +53,8 @@ class OwnSteps:
         self._throughput = throughput_for(model, kind, distribution)
         self._distribution = distribution
         self._is_common = distribution.topology.num_processes > 1
-        self._watch = StateWatch() if self._is_common else None
-        self._queue = queue_of(distribution.topology.devices)
+        self._state_check = StateCheck() if self._is_common else None
+        self._queue = in_flight_on(distribution.topology.devices)
 
     def _state(self) -> list[tuple[str, Any]]:
         groups = step_variables(self._model, self._kind)
@@ -62,13 +62,13 @@ class OwnSteps:
 
     def end_epoch(self) -> None:
         """Let the state be compared at the next step: callbacks may change it until then."""
-        if self._watch is not None:
-            self._watch.restart()
+        if self._state_check is not None:
+            self._state_check.restart()
 
     def end_fit(self) -> None:
         """Compare the values that the variables have at the end."""
-        if self._watch is not None:
-            self._watch.compare(self._state())
+        if self._state_check is not None:
+            self._state_check.compare(self._state())
 
     def abandon(self) -> None:
         """After a failure: the variables have the values of the last step."""
@@ -102,7 +102,7 @@ class Steps(OwnSteps):
                 self._loop = state
             return self._execute(iterator), state
         except Exception as error:
-            blame(error)
+            end_if_worker_failed(error)
             raise
 
     def _look(self) -> None:
@@ -113,9 +113,9 @@ class Steps(OwnSteps):
             self._keys = keys
             self._programs.clear()
         _compat.bind(self._variables)
-        if self._watch is not None and not self._is_agreed:
+        if self._state_check is not None and not self._is_agreed:
             self._is_agreed = True
-            self._watch.compare(self._state())
+            self._state_check.compare(self._state())
 
     @property
     def _variables(self) -> list[Any]:
@@ -156,8 +156,8 @@ class Steps(OwnSteps):
         The numbers are the same; split arrays would need hundreds of small collectives here.
         """
         begin_step(doing, common=self._is_common)
-        if self._watch is not None:
-            self._watch.step(self._state)
+        if self._state_check is not None:
+            self._state_check.step(self._state)
         state = tuple([_compat.stored(variable) for variable in group] for group in self._groups)
         whole = place_all((state, batches[0]), self._distribution.topology.replicated)
         logs, new = model_step(self._model, self._kind, *whole)
@@ -187,12 +187,12 @@ class Steps(OwnSteps):
             state, made, traced = self._traced(batches, is_called=True)
         if common:
             agree_on_program(f"{self._kind} step", traced.jaxpr, batches)
-        compile_for(made, *state.bound(), batches)
-        return Program(state, made, devices, is_common=common, watch=self._watch)
+        compile_for(made, *state.committed(), batches)
+        return Program(state, made, devices, is_common=common, state_check=self._state_check)
 
     def _traced(self, batches: Any, *, is_called: bool) -> tuple[Any, Any, Any]:
         state = step_state(self._groups, self._kind, host_callbacks=is_called)
-        written, others = state.bound()
+        written, others = state.committed()
         values = iter(state.in_order(written, others))
         made = program_of_steps(
             self._model,

@@ -27,7 +27,7 @@ from replicax._function.input_signature import (
 )
 from replicax._keras import _compat
 from replicax._program.capture import Captured, capture, is_array
-from replicax._program.feeding import Elements, HostLoop
+from replicax._program.iterator_inputs import RunsInPython, TracedIterators
 from replicax._program.jaxpr import flatten
 from replicax._program.program import rebuilt
 
@@ -288,7 +288,7 @@ class ConcreteFunction:
 
         def traced(rows: str) -> Traced:
             shapes = symbolic(specs, rows)
-            return Traced(capture(fn, shapes, reader=Elements(())), shapes, specs)
+            return Traced(capture(fn, shapes, reader=TracedIterators(())), shapes, specs)
 
         try:
             if sum(spec.shape[:1] == (None,) for spec in specs if spec.shape) > 1:
@@ -297,7 +297,7 @@ class ConcreteFunction:
                 except Exception:  # adding two arguments, for example, needs equal row counts
                     logger.debug("One number of rows for all arguments of %s.", self.name)
             return traced("rows")
-        except HostLoop as signal:
+        except RunsInPython as signal:
             raise UsageError(
                 f"Cannot make one program of {self.name!r}, which runs as plain Python: it "
                 f"{signal.what}. Pass it a batch as an array."

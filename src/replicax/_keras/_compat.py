@@ -91,7 +91,7 @@ def read(variable: KerasVariable) -> Any:
         if value is not None:
             return value
     own = variable._value  # once: a variable on a parameter server fetches it
-    return heard(variable, own if own is not None else _plain_value.__get__(variable))
+    return observed(variable, own if own is not None else _plain_value.__get__(variable))
 
 
 def read_all(variables: Iterable[KerasVariable]) -> list[Any]:
@@ -103,11 +103,11 @@ _plain_scope = keras.StatelessScope.get_current_value
 
 
 @contextlib.contextmanager
-def observing_reads(hear: Callable[[KerasVariable, Any], Any]) -> Iterator[None]:
-    """Call `hear(variable, value)` for each read in a `with` block; the reader gets its result."""
+def observing_reads(observe: Callable[[KerasVariable, Any], Any]) -> Iterator[None]:
+    """Call `observe(variable, value)` at each read in a `with` block; readers get the result."""
     _count_tapes(1)
     try:
-        with with_around(hearers=(*around().hearers, hear)):
+        with with_around(read_observers=(*around().read_observers, observe)):
             yield
     finally:
         _count_tapes(-1)
@@ -121,39 +121,39 @@ def _count_tapes(change: int) -> None:
     """Report reads while there is a tape; after the last one, restore Keras' own reads."""
     global _tapes
     with _tapes_lock:
-        was_heard, _tapes = bool(_tapes), _tapes + change
-        if was_heard == bool(_tapes):
+        were_observed, _tapes = bool(_tapes), _tapes + change
+        if were_observed == bool(_tapes):
             return
         # Two ways to a value: a variable's own, and a scope's, where Keras' regularizers ask.
-        value, current = (_plain_value, _plain_scope) if was_heard else (_value, _current_value)
+        value, current = (_plain_value, _plain_scope) if were_observed else (_value, _current_value)
         KerasVariable.value = value  # pyright: ignore[reportAttributeAccessIssue]
         keras.StatelessScope.get_current_value = current
 
 
-def heard(variable: KerasVariable, value: Any) -> Any:
+def observed(variable: KerasVariable, value: Any) -> Any:
     """What the reader of a variable gets; None stays None."""
-    for hear in around().hearers if value is not None else ():
-        value = hear(variable, value)
+    for observe in around().read_observers if value is not None else ():
+        value = observe(variable, value)
     return value
 
 
-def unheard(scope: Any, variable: KerasVariable) -> Any:
+def unobserved(scope: Any, variable: KerasVariable) -> Any:
     """What a scope holds for a variable, without a read; None if it holds nothing."""
-    with with_around(hearers=()):
+    with with_around(read_observers=()):
         return scope.get_current_value(variable)
 
 
 @property
 def _value(self: KerasVariable) -> Any:
     """`KerasVariable.value`, which reports reads."""
-    if not around().hearers:
+    if not around().read_observers:
         return _plain_value.__get__(self)
     return self._maybe_autocast(read(self))
 
 
 def _current_value(self: Any, variable: KerasVariable) -> Any:
     """`StatelessScope.get_current_value`, which reports reads."""
-    return heard(variable, _plain_scope(self, variable))
+    return observed(variable, _plain_scope(self, variable))
 
 
 def write(variable: KerasVariable, value: Any) -> None:

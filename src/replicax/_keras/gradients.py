@@ -78,7 +78,7 @@ def _differentiate(
 
     def pure(values: list[Any]) -> tuple[Any, Any]:
         with CaptureScope() as scope:
-            scope.lend(zip(wanted, values, strict=True))
+            scope.bind(zip(wanted, values, strict=True))
             result = call()
         updates = scope.updates()
         written[:] = [variable for variable, _ in updates]

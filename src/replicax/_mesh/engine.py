@@ -36,9 +36,9 @@ from replicax._keras import _compat
 from replicax._keras.compressed import CompressedSum
 from replicax._keras.distribution import StoreDistribution
 from replicax._mesh.spmd import ReplicaProgram, build, stack_of
+from replicax._program.agreement import StateCheck, agree_on_program, agree_on_shared
 from replicax._program.capture import current_recorder
-from replicax._program.identity import StateWatch, agree_on_program, agree_on_shared
-from replicax._program.program import ProgramCache, Queue, Signature, queue_of, rebuilt
+from replicax._program.program import InFlight, ProgramCache, Signature, in_flight_on, rebuilt
 
 if TYPE_CHECKING:
     from replicax._core.compression import Compression
@@ -82,12 +82,12 @@ class Engine:
         return self.closures is not None
 
     @cached_property
-    def _watch(self) -> StateWatch | None:
-        return StateWatch() if self.topology.num_processes > 1 else None
+    def _state_check(self) -> StateCheck | None:
+        return StateCheck() if self.topology.num_processes > 1 else None
 
     @cached_property
-    def _queue(self) -> Queue:
-        return queue_of(self.topology.devices)
+    def _queue(self) -> InFlight:
+        return in_flight_on(self.topology.devices)
 
     @cached_property
     def _sum_gradients(self) -> CompressedSum | None:
@@ -198,7 +198,7 @@ class Engine:
             store=self.store,
             compiler_options=compiler_options,
             agree=agree if self.topology.num_processes > 1 else None,
-            watch=self._watch,
+            state_check=self._state_check,
             donate=donate,
             sums=sums,
         )

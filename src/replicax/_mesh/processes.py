@@ -39,8 +39,8 @@ from replicax._net import (
     is_loopback,
     secret_of_this_machine,
 )
+from replicax._program.agreement import versions
 from replicax._program.explain import is_device_error
-from replicax._program.identity import versions
 from replicax.cluster_resolver import ClusterResolver, JaxProcess, detect
 
 if TYPE_CHECKING:

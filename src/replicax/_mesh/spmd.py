@@ -21,12 +21,12 @@ from replicax._program.aggregation import analyze_writes, run_and_aggregate
 from replicax._program.bucketing import bucket_outputs
 from replicax._program.capture import Captured, capture
 from replicax._program.compiling import compiled
-from replicax._program.feeding import Refusal
+from replicax._program.iterator_inputs import NoIterators
 from replicax._program.jaxpr import shard_map
 from replicax._program.program import Program, ProgramState
 
 if TYPE_CHECKING:
-    from replicax._program.identity import StateWatch
+    from replicax._program.agreement import StateCheck
 
 ReplicaFn = Callable[[SyncGroup, Sequence[Any]], Any]
 
@@ -57,7 +57,7 @@ def build(
     compiler_options: dict[str, Any] | None = None,
     sums: bool = False,
     agree: Callable[[Captured], int] | None = None,
-    watch: StateWatch | None = None,
+    state_check: StateCheck | None = None,
 ) -> ReplicaProgram:
     """Trace and compile a replica function. A plan leaves its variables where they are.
 
@@ -94,7 +94,12 @@ def build(
     )
     identity = agree(captured) if agree else 0
     program = Program(
-        state, made, topology.devices, is_common=bool(agree), identity=identity, watch=watch
+        state,
+        made,
+        topology.devices,
+        is_common=bool(agree),
+        identity=identity,
+        state_check=state_check,
     )
     return ReplicaProgram(captured, varies, along, program)
 
@@ -126,7 +131,7 @@ def _build_spmd(
             lambda leaves: fn(group, leaves),
             locals_,
             axis_env=env,
-            reader=Refusal(),
+            reader=NoIterators(),
             as_replica=True,
             given=arrays,
         )

@@ -140,7 +140,7 @@ class DeviceStore:
         self.is_resident = home is None or home.device_set == set(topology.devices)
         self.home = None if self.is_resident else home
         #: Whether a step may reuse the memory of what it gets: not of what devices here share.
-        self.lends_copies = self.devices[0].platform != topology.devices[0].platform
+        self.fetches_copies = self.devices[0].platform != topology.devices[0].platform
 
     def __deepcopy__(self, memo: Any) -> DeviceStore:
         return self  # where a variable lives, which its copy shares
@@ -164,8 +164,8 @@ class DeviceStore:
     def device_names(self) -> tuple[str, ...]:
         return tuple(map(device_name, self.devices))
 
-    def lend(self, values: Any) -> Any:
+    def fetch(self, values: Any) -> Any:
         return values if self.home is None else move_all(values, self._topology.replicated)
 
-    def keep(self, values: Any) -> Any:
+    def put_back(self, values: Any) -> Any:
         return values if self.home is None else move_all(values, self.home)

@@ -12,7 +12,6 @@ same results of collectives.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
 from collections.abc import Callable, Generator, Hashable, Sequence
@@ -33,7 +32,7 @@ from replicax._core.values import PerReplica
 from replicax._keras import _compat
 from replicax._program.aggregation import WriteRule, analyze_writes, run_and_aggregate
 from replicax._program.capture import Captured, Static, abstract, capture
-from replicax._program.feeding import Refusal
+from replicax._program.iterator_inputs import NoIterators
 from replicax._program.jaxpr import Environment, bind, flatten, inner_jaxpr
 from replicax._program.replication import has_collective, is_collective, uses_replica_id
 
@@ -110,7 +109,7 @@ def _trace_each(
 ) -> tuple[list[SyncGroup], list[Captured]]:
     """Trace every replica; again while the sizes that its gathers meet are still unknown."""
     replicas = len(inputs)
-    one = functools.partial(capture, axis_env=[(AXIS, replicas)], reader=Refusal(), as_replica=True)
+    how: Any = {"axis_env": [(AXIS, replicas)], "reader": NoIterators(), "as_replica": True}
     known: tuple[tuple[int, ...], ...] = ()
     variables: Sequence[Any] = ()
     for _ in range(MAX_GATHER_ROUNDS):
@@ -127,7 +126,7 @@ def _trace_each(
                 log.seen.clear()  # only the last of capture's traces counts
                 return fn(group, leaves)
 
-            captures.append(one(traced, leaves, known=variables))
+            captures.append(capture(traced, leaves, known=variables, **how))
             variables = captures[-1].variables
             groups.append(group)
             logs.append(tuple(log.seen))

@@ -94,7 +94,7 @@ def bytes_of_step(strategy):
     model.fit(X[:8], Y[:8], batch_size=8, verbose=0)
     program = next(iter(model.train_function._programs.values()))
     batch = next(placed([(X[:8], Y[:8])], strategy.extended.distribution, ahead=0))
-    memory = program.compiled.lower(*program.state.bound(), [batch]).compile().memory_analysis()
+    memory = program.compiled.lower(*program.state.committed(), [batch]).compile().memory_analysis()
     return memory.argument_size_in_bytes, memory.output_size_in_bytes
 
 

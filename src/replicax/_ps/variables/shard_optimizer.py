@@ -23,7 +23,7 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.distribution import installed
-from replicax._program.compiling import compiled, steady
+from replicax._program.compiling import compiled, compiled_call
 
 # Settings by which a row's update depends on other rows or steps, or does more.
 _NOT_ROWWISE = (
@@ -143,7 +143,7 @@ class ShardOptimizer:
                 if key not in self._updates:
                     update = compiled(self._traced(key))
                     found = update(*given)
-                    self._updates[key] = steady(update)
+                    self._updates[key] = compiled_call(update)
                     return found
         return self._updates[key](*given)
 
