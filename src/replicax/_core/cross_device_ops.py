@@ -53,7 +53,7 @@ class CrossDeviceOps:
         Returns:
             The combined arrays, the same on every replica.
         """
-        totals = group.sum_together(leaves)
+        totals = group.all_reduce_bucketed(leaves)
         return totals if op is ReduceOp.SUM else [total / group.size for total in totals]
 
     def reduce(

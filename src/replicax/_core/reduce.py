@@ -142,7 +142,7 @@ class SyncGroup:
             return sum_in_packs(leaves, bytes_per_pack)
         return list(lax.psum(leaves, AXIS))
 
-    def sum_together(self, leaves: list[Any]) -> list[Any]:
+    def all_reduce_bucketed(self, leaves: list[Any]) -> list[Any]:
         """`sum`, in a buffer for each type where that is cheaper: of all leaves, or small ones."""
         if self._packs_up_to is None or self._gathers is not None:
             return self.sum(leaves)

@@ -154,7 +154,7 @@ class Topology:
         return NamedSharding(self.mesh, PartitionSpec(AXIS))
 
     @property
-    def pays_per_array(self) -> bool:
+    def pays_per_operation(self) -> bool:
         """Whether each array of an all-reduce is an operation of the network, merged or not."""
         return self.platform == "cpu" and self.num_processes > 1
 

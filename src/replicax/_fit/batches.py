@@ -63,7 +63,7 @@ def placed_batches(original: Callable[..., Any]) -> Callable[..., Any]:
         if several and _compat.reads_arrays(adapter):
             return _of_arrays(adapter, distribution)
         if several:
-            _meet(adapter)
+            _agree_on_pass(adapter)
         if adapter.num_batches is not None and adapter.num_batches < 1:
             raise no_batches()
         return placed(adapter.get_jax_iterator(), distribution, ahead=ahead, owned=owned)
@@ -76,11 +76,11 @@ def _of_arrays(adapter: Any, distribution: StoreDistribution) -> Iterator[Any]:
 
     At the end of the last epoch, Keras makes a pass that it never reads.
     """
-    _meet(adapter)
+    _agree_on_pass(adapter)
     yield from placed(adapter.get_jax_iterator(), distribution, ahead=1)
 
 
-def _meet(adapter: Any) -> None:
+def _agree_on_pass(adapter: Any) -> None:
     """Begin a pass on all workers."""
     agree("data", {"number of batches": str(adapter.num_batches)})
     if not isinstance(adapter, HostAdapter):
@@ -100,7 +100,7 @@ def placed_batch(original: Callable[..., Any]) -> Callable[..., Any]:
     return one
 
 
-def state_elsewhere(original: Callable[..., Any]) -> Callable[..., Any]:
+def no_loop_state(original: Callable[..., Any]) -> Callable[..., Any]:
     """The values of all variables for a loop: none, as its steps read and write variables."""
 
     @functools.wraps(original)
@@ -212,16 +212,16 @@ def agreed(batches: Iterable[Placed], *, ahead: int) -> Iterator[Any]:
         for batch in batches:
             waiting.append(batch)
             if len(waiting) > ahead:
-                yield _required(*waiting.popleft())
+                yield _checked(*waiting.popleft())
         while waiting:
-            yield _required(*waiting.popleft())
+            yield _checked(*waiting.popleft())
     finally:
         for _, agreement in waiting:
             if agreement is not None:
                 agreement.withdraw()
 
 
-def _required(batch: Any, agreement: Agreement | None) -> Any:
+def _checked(batch: Any, agreement: Agreement | None) -> Any:
     if agreement is not None:
         agreement.require()
     return batch

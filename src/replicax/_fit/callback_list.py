@@ -26,10 +26,10 @@ import keras
 
 from replicax._fit.destinations import files_noted, refuse_unwritable
 from replicax._fit.figures import Figures
-from replicax._fit.replica_steps import own_steps_of
+from replicax._fit.replica_steps import step_functions_of
 from replicax._fit.steps import Throughput, throughput_of
 from replicax._keras import _compat, workers
-from replicax._keras.distribution import installed
+from replicax._keras.distribution import with_distribution
 
 if TYPE_CHECKING:
     from replicax._core.channel import Channel
@@ -39,10 +39,10 @@ _draw_next: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 
 
 def install() -> None:
-    _compat.wrap(keras.callbacks.Callback, "set_model", _adopted)
+    _compat.wrap(keras.callbacks.Callback, "set_model", _with_model_methods)
 
 
-def _adopted(original: Callable[..., Any]) -> Callable[..., Any]:
+def _with_model_methods(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def set_model(self: Any, model: Any) -> None:
         _adopt(self, model)
@@ -54,10 +54,10 @@ def _adopted(original: Callable[..., Any]) -> Callable[..., Any]:
 def _adopt(callback: Any, model: Any) -> None:
     """Give a callback, and those in a list, the methods that it needs for this model."""
     if isinstance(callback, _compat.CallbackList) or workers.channel_of(model).size > 1:
-        callback.__class__ = _with_ours(type(callback))
+        callback.__class__ = _strategy_class(type(callback))
     if isinstance(callback, StrategyCallbackList):
         callback.throughput = None if _compat.strategy_of(model) is None else throughput_of(model)
-        _compat.tell_in_order(callback)
+        _compat.use_one_thread(callback)
         # First what wants to see the state before other callbacks change it.
         callback.callbacks.sort(key=lambda one: not getattr(one, "comes_first", False))
         for one in callback.callbacks:
@@ -71,7 +71,7 @@ class StrategyCallbackList(_compat.CallbackList):
     throughput: Throughput | None = None
     _is_in_epoch = False
     #: For each batch hook that this loop calls: the callbacks that define it, and the bars of them.
-    _hearers: Mapping[tuple[str, int], tuple[list[Any], list[Any]]] = types.MappingProxyType({})
+    _listeners: Mapping[tuple[str, int], tuple[list[Any], list[Any]]] = types.MappingProxyType({})
 
     @property
     def _channel(self) -> Channel:
@@ -93,7 +93,7 @@ class StrategyCallbackList(_compat.CallbackList):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Begin to time an epoch."""
         super().on_epoch_begin(epoch, logs)
-        self._hearers = {}
+        self._listeners = {}
         throughput = self.throughput
         if throughput is not None:
             self._is_in_epoch = True
@@ -101,12 +101,12 @@ class StrategyCallbackList(_compat.CallbackList):
             for callback in self.callbacks:
                 if isinstance(callback, keras.callbacks.ProgbarLogger) and callback.progbar:
                     _compat.add_to_bar(
-                        callback.progbar, functools.partial(_said, throughput), _FIGURES
+                        callback.progbar, functools.partial(_figures_text, throughput), _FIGURES
                     )
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Leave validation out of the time of an epoch."""
-        self._hearers = {}
+        self._listeners = {}
         throughput = self.throughput
         # An `evaluate` that a callback calls has a list of its own.
         if throughput is not None and self._is_in_epoch:
@@ -114,7 +114,7 @@ class StrategyCallbackList(_compat.CallbackList):
         super().on_test_begin(logs)
 
     def on_predict_begin(self, logs: Any = None) -> None:
-        self._hearers = {}
+        self._listeners = {}
         super().on_predict_begin(logs)
 
     def on_test_end(self, logs: Any = None) -> None:
@@ -134,35 +134,35 @@ class StrategyCallbackList(_compat.CallbackList):
             super().on_epoch_end(epoch, logs)
 
     def _end_epoch(self) -> None:
-        for steps in own_steps_of(_compat.model_of(self)):
+        for steps in step_functions_of(_compat.model_of(self)):
             steps.end_epoch()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._tell("on_train_batch_end", batch, logs, "on_batch_end")
+        self._call_batch_hook("on_train_batch_end", batch, logs, "on_batch_end")
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._tell("on_test_batch_end", batch, logs)
+        self._call_batch_hook("on_test_batch_end", batch, logs)
 
     def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._tell("on_predict_batch_end", batch, logs)
+        self._call_batch_hook("on_predict_batch_end", batch, logs)
 
-    def _tell(self, hook: str, batch: int, logs: Any, *older: str) -> None:
+    def _call_batch_hook(self, hook: str, batch: int, logs: Any, *older: str) -> None:
         """Call a hook of the callbacks that define it; of bars, only those that draw now."""
         throughput, plain = self.throughput, getattr(super(), hook)
         if throughput is None:
             return plain(batch, logs)
         chosen = hook, len(self.callbacks)  # a callback may be added in the middle of a loop
-        if chosen not in self._hearers:
+        if chosen not in self._listeners:
             found = [one for one in self.callbacks if not _compat.has_defaults(one, (hook, *older))]
             bars = [one for one in found if isinstance(one, keras.callbacks.ProgbarLogger)]
-            self._hearers = {**self._hearers, chosen: (found, bars)}
-        hearers, bars = self._hearers[chosen]
+            self._listeners = {**self._listeners, chosen: (found, bars)}
+        listeners, bars = self._listeners[chosen]
         drawing = [one for one in bars if _draws(one, throughput)]
-        if len(bars) == len(hearers):
+        if len(bars) == len(listeners):
             return plain(batch, logs) if drawing else None
         told = BatchLogs(logs)
-        with files_noted(hearers):
-            for callback in hearers:
+        with files_noted(listeners):
+            for callback in listeners:
                 if callback not in bars or callback in drawing:
                     getattr(callback, hook)(batch, logs=told)
         return None
@@ -181,7 +181,7 @@ def _draws(logger: Any, throughput: Throughput) -> bool:
     return True
 
 
-def _said(throughput: Throughput) -> str:
+def _figures_text(throughput: Throughput) -> str:
     figures = str(throughput.figures())
     return f" · {figures}" if figures else ""
 
@@ -228,7 +228,7 @@ for _name in (*_READ, *_CHANGE, "copy", "get", "items", "update", "values"):
 # Callbacks of several workers: the chief writes.
 
 
-def _by_the_chief(original: Callable[..., Any]) -> Callable[..., Any]:
+def _chief_only(original: Callable[..., Any]) -> Callable[..., Any]:
     """What only the chief does; others return at once."""
 
     @functools.wraps(original)
@@ -240,13 +240,13 @@ def _by_the_chief(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         # What Keras makes meanwhile, to look at it, is no variable of the workers: when it saves an
         # optimizer it makes another one, and only here.
-        with installed(None):
+        with with_distribution(None):
             return original(self, *args, **kwargs)
 
     return method
 
 
-def _told_to_all(original: Callable[..., Any]) -> Callable[..., Any]:
+def _chief_opens_files(original: Callable[..., Any]) -> Callable[..., Any]:
     """All know the model, but only the chief opens files."""
 
     @functools.wraps(original)
@@ -258,7 +258,7 @@ def _told_to_all(original: Callable[..., Any]) -> Callable[..., Any]:
     return set_model
 
 
-def _when_all_have_ended(original: Callable[..., Any]) -> Callable[..., Any]:
+def _after_barrier(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def on_train_end(self: Any, *args: Any, **kwargs: Any) -> Any:
         channel = workers.channel_of(_compat.model_of(self))
@@ -268,7 +268,7 @@ def _when_all_have_ended(original: Callable[..., Any]) -> Callable[..., Any]:
     return on_train_end
 
 
-def _as_the_chief_sees_it(original: Callable[..., Any]) -> Callable[..., Any]:
+def _from_chiefs_files(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def load(self: Any) -> Any:
         channel = workers.channel_of(_compat.model_of(self))
@@ -301,21 +301,21 @@ def _bytes_of(path: str) -> bytes:
         return b""
 
 
-def _all_by_the_chief(kind: type) -> dict[str, Callable[..., Any]]:
-    return dict.fromkeys((name for name in vars(kind) if name.startswith("on_")), _by_the_chief)
+def _all_chief_only(kind: type) -> dict[str, Callable[..., Any]]:
+    return dict.fromkeys((name for name in vars(kind) if name.startswith("on_")), _chief_only)
 
 
 _CHANGES: dict[Any, dict[str, Callable[..., Any]]] = {
-    keras.callbacks.ModelCheckpoint: {_compat.SAVING: _by_the_chief},
+    keras.callbacks.ModelCheckpoint: {_compat.SAVING: _chief_only},
     keras.callbacks.BackupAndRestore: {
-        _compat.SAVING: _by_the_chief,
-        _compat.LOADING: _as_the_chief_sees_it,
-        "on_train_end": _when_all_have_ended,
+        _compat.SAVING: _chief_only,
+        _compat.LOADING: _from_chiefs_files,
+        "on_train_end": _after_barrier,
     },
-    keras.callbacks.CSVLogger: _all_by_the_chief(keras.callbacks.CSVLogger),
+    keras.callbacks.CSVLogger: _all_chief_only(keras.callbacks.CSVLogger),
     keras.callbacks.TensorBoard: {
-        "set_model": _told_to_all,
-        **_all_by_the_chief(keras.callbacks.TensorBoard),
+        "set_model": _chief_opens_files,
+        **_all_chief_only(keras.callbacks.TensorBoard),
     },
 }
 _OURS: dict[type, type] = {
@@ -332,7 +332,7 @@ _OURS: dict[type, type] = {
 
 
 @functools.cache
-def _with_ours(kind: type) -> type:
+def _strategy_class(kind: type) -> type:
     """A kind of callback with our methods before those of Keras.
 
     They come behind those of a user's class, whose `super()` finds them.

@@ -1,7 +1,7 @@
 """How `fit` gets on: counts of what was done up to a moment, and the figures between two of them.
 
 The step functions of steps.py count, `callback_list.py` shows the figures. What a strategy knows of
-its workers comes from `Members`.
+its workers comes from `WorkerStats`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LARGEST_SHARE = 0.99  # of the time for which workers wait: more would be an er
 
 @final
 @dataclass(frozen=True)
-class Members:
+class WorkerStats:
     """What a strategy knows of its workers and servers so far: numbers that only grow."""
 
     #: For each worker of a synchronous strategy, how many seconds the others have waited for it.
@@ -40,7 +40,7 @@ class Snapshot:
     steps: int = 0
     rows: int = 0
     waited: float = 0.0  # seconds without anything to compute, as a batch had not come
-    members: Members = Members()
+    members: WorkerStats = WorkerStats()
 
 
 @final
@@ -89,18 +89,20 @@ def between(before: Snapshot, after: Snapshot) -> Figures:
     if steps <= 0 or seconds <= 0:
         return Figures()
     then, now = before.members, after.members
-    slowest, factor = _late(then, now, seconds) if now.lateness else _long(then, now)
+    slowest, factor = (
+        _slowest_late(then, now, seconds) if now.lateness else _slowest_long(then, now)
+    )
     return Figures(
         examples_per_second=rows / seconds if rows else None,
         data_wait=min((after.waited - before.waited) / seconds, 1.0),
         slowest_worker=slowest,
         slowest_factor=factor,
         staleness=_mean_staleness(then, now),
-        queue_depth=_depth(then, now),
+        queue_depth=_mean_depth(then, now),
     )
 
 
-def _late(then: Members, now: Members, seconds: float) -> tuple[int, float]:
+def _slowest_late(then: WorkerStats, now: WorkerStats, seconds: float) -> tuple[int, float]:
     """For which worker the others wait longest, and what that costs."""
     before = then.lateness or [0.0] * len(now.lateness)
     late = [b - a for a, b in zip(before, now.lateness, strict=True)]
@@ -108,7 +110,7 @@ def _late(then: Members, now: Members, seconds: float) -> tuple[int, float]:
     return slowest, 1 / (1 - min(late[slowest] / seconds, _LARGEST_SHARE))
 
 
-def _long(then: Members, now: Members) -> tuple[int, float] | tuple[None, None]:
+def _slowest_long(then: WorkerStats, now: WorkerStats) -> tuple[int, float] | tuple[None, None]:
     """Whose closures take longest, and how many times as long as those of the others."""
     means: dict[int, float] = {}
     for worker, (count, seconds) in now.closures.items():
@@ -122,14 +124,14 @@ def _long(then: Members, now: Members) -> tuple[int, float] | tuple[None, None]:
     return slowest, means[slowest] / others
 
 
-def _mean_staleness(then: Members, now: Members) -> float | None:
+def _mean_staleness(then: WorkerStats, now: WorkerStats) -> float | None:
     # A server that came back counts anew.
     new = {late: max(n - then.staleness.get(late, 0), 0) for late, n in now.staleness.items()}
     count = sum(new.values())
     return sum(late * n for late, n in new.items()) / count if count else None
 
 
-def _depth(then: Members, now: Members) -> float | None:
+def _mean_depth(then: WorkerStats, now: WorkerStats) -> float | None:
     (count, others), (before, others_before) = now.depths, then.depths
     return (others - others_before) / (count - before) if count > before else None
 

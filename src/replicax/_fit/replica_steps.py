@@ -25,8 +25,8 @@ from replicax._core.context import current_frame, entered
 from replicax._core.errors import UsageError
 from replicax._core.reduce import ReduceOp, SyncGroup
 from replicax._core.values import PerReplica, is_distributed
-from replicax._fit.step_program import are_alike, joined, own_step
-from replicax._fit.steps import OwnSteps, rows_of
+from replicax._fit.step_program import are_equal_shapes, joined, own_step
+from replicax._fit.steps import StepFunction, rows_of
 from replicax._keras import _compat
 from replicax._program.capture import CaptureScope
 from replicax._program.compiling import compiled
@@ -72,7 +72,7 @@ class LocalSteps:
         """Batches from one synchronization to the next: at most `every`, all of one shape."""
         found: list[Any] = []
         for batch in batches:
-            if len(found) == self.every or (found and not are_alike([found[0], batch])):
+            if len(found) == self.every or (found and not are_equal_shapes([found[0], batch])):
                 yield found
                 found = []
             found.append(batch)
@@ -88,9 +88,9 @@ class LocalSteps:
         def round_(*batches: Any) -> None:
             frame = current_frame()
             assert frame is not None and frame.replica is not None
-            with entered(replace(frame, sum_gradients=_own)):
-                _take(step, batches)
-            _meet(model, frame.replica.group)
+            with entered(replace(frame, sum_gradients=_unscaled)):
+                _scan(step, batches)
+            _average(model, frame.replica.group)
 
         return round_
 
@@ -108,7 +108,7 @@ def local_steps(every: int, options: CommunicationOptions) -> LocalSteps | None:
     return wanted
 
 
-def _own(
+def _unscaled(
     optimizer: Any, variables: Sequence[Any], gradients: Sequence[Any], group: SyncGroup
 ) -> list[Any]:
     """Gradients as a replica applies them alone: they were made to be summed over the group."""
@@ -116,9 +116,9 @@ def _own(
     return [gradient * group.size for gradient in gradients]
 
 
-def _meet(model: Any, group: SyncGroup) -> None:
+def _average(model: Any, group: SyncGroup) -> None:
     """Replace what each replica computed alone by its mean over the replicas."""
-    floats, others = _apart(model)
+    floats, others = _split(model)
     # Statistics of a replica without rows may be NaN, which must not spread.
     shares = [
         value * group.share if group.share else jnp.zeros_like(value)
@@ -133,7 +133,7 @@ def _meet(model: Any, group: SyncGroup) -> None:
     _compat.write_all(others, group.all_reduce(ReduceOp.SUM, firsts))
 
 
-def _apart(model: Any) -> tuple[list[Any], list[Any]]:
+def _split(model: Any) -> tuple[list[Any], list[Any]]:
     """What may differ after steps alone: variables of floating-point numbers, and others.
 
     Metrics are left out: they are sums over all rows and are aggregated as sums.
@@ -145,7 +145,7 @@ def _apart(model: Any) -> tuple[list[Any], list[Any]]:
     return floats, [variable for variable in own if "float" not in variable.dtype]
 
 
-def _take(step: Callable[[Any], Any], batches: Sequence[Any]) -> None:
+def _scan(step: Callable[[Any], Any], batches: Sequence[Any]) -> None:
     """One step for each batch, as a loop of the program."""
     written: dict[int, Any] = {}
 
@@ -177,11 +177,11 @@ def _take(step: Callable[[Any], Any], batches: Sequence[Any]) -> None:
 
 
 @final
-class ReplicaSteps(OwnSteps):
+class ReplicaSteps(StepFunction):
     """The step functions of the replica view."""
 
     def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
-        _refuse_python(model)
+        _refuse_uncompiled(model)
         super().__init__(model, kind, distribution)
         topology = distribution.topology
         step = own_step(model, kind)
@@ -195,7 +195,7 @@ class ReplicaSteps(OwnSteps):
         self._divide = dividing(topology)
         # Compiled: the callbacks of some threads look at the logs at any time.
         self._logs = on_devices(self._results, out_shardings=topology.replicated)
-        self._join = on_devices(rows_together, out_shardings=topology.replicated)
+        self._join = on_devices(concatenated, out_shardings=topology.replicated)
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
         if self._state_check is not None:
@@ -214,7 +214,7 @@ class ReplicaSteps(OwnSteps):
             return whole, state
         logs = self._logs([_compat.read(v) for v in self._model.metrics_variables])
         self._queue.put(next(iter(jax.tree.leaves(logs)), None))
-        self._throughput.did(len(batches), sum(map(rows_of, batches)), logs)
+        self._throughput.record(len(batches), sum(map(rows_of, batches)), logs)
         return logs, state
 
     def _results(self, values: Sequence[Any]) -> Any:
@@ -224,7 +224,7 @@ class ReplicaSteps(OwnSteps):
             return self._model.get_metrics_result()
 
 
-def _refuse_python(model: Any) -> None:
+def _refuse_uncompiled(model: Any) -> None:
     if model.run_eagerly or not model.jit_compile:
         wanted = "run_eagerly=True" if model.run_eagerly else "jit_compile=False"
         raise UsageError(
@@ -254,7 +254,7 @@ def _divided(topology: Topology, batch: Any) -> Any:
     return jax.tree.map(one, batch)
 
 
-def rows_together(outputs: Any) -> Any:
+def concatenated(outputs: Any) -> Any:
     def one(value: Any) -> Any:
         return jnp.concatenate(value.components) if isinstance(value, PerReplica) else value
 
@@ -267,6 +267,6 @@ def steps_of(model: Any) -> list[Any]:
     return [function for function in functions if hasattr(function, "forget")]
 
 
-def own_steps_of(model: Any) -> list[OwnSteps]:
+def step_functions_of(model: Any) -> list[StepFunction]:
     """The step functions that a model has, but those that schedule closures."""
-    return [steps for steps in steps_of(model) if isinstance(steps, OwnSteps)]
+    return [steps for steps in steps_of(model) if isinstance(steps, StepFunction)]

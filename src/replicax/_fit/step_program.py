@@ -23,7 +23,7 @@ from replicax._core.reduce import Combine, ReduceOp, SyncGroup
 from replicax._core.topology import AXIS
 from replicax._cpu.products import with_products_turned
 from replicax._keras import _compat
-from replicax._keras.distribution import marked
+from replicax._keras.distribution import mark_slots
 from replicax._keras.gradients import value_and_grad
 from replicax._program.bucketing import bucket_all_reduces
 from replicax._program.compiling import compiled
@@ -75,7 +75,7 @@ def _held_variables(model: Any, kind: str) -> Sequence[Sequence[Any]]:
     """The groups of variables that Keras' own step takes."""
     groups = [model.trainable_variables, model.non_trainable_variables]
     if kind == "train":
-        groups.append(marked(model.optimizer.variables))
+        groups.append(mark_slots(model.optimizer.variables))
     return groups if kind == "predict" else [*groups, model.metrics_variables]
 
 
@@ -180,19 +180,19 @@ def program_of_steps(
     layouts: Sequence[Sequence[Any]],
     *,
     logs: Any,
-    spread: Callable[[Any], Any],
-    together: Callable[[Step], Step] = lambda step: step,
+    shard_batch: Callable[[Any], Any],
+    apply_passes: Callable[[Step], Step] = lambda step: step,
 ) -> Any:
     """Steps for all devices, as `jax.jit` has them; `logs` is where these end.
 
     They go from `(written values, other values, batches)` to `(logs, new values, token)`.
     """
-    one = together(lambda state, batch: model_step(model, kind, state, batch))
+    one = apply_passes(lambda state, batch: model_step(model, kind, state, batch))
     layouts = tuple(layouts)
     flat = [layout for group in layouts for layout in group]
 
     def step(groups: Any, batch: Any) -> tuple[Any, Any]:
-        return one(gathered(groups, layouts), spread(batch))
+        return one(gather_variables(groups, layouts), shard_batch(batch))
 
     def program(written: Any, others: Any, batches: list[Any]) -> tuple[Any, Any, Any]:
         values = iter(state.in_order(written, others))
@@ -200,7 +200,7 @@ def program_of_steps(
         if len(batches) == 1:
             logs, new = step(groups, batches[0])
         else:
-            logs, new = repeated(step, groups, batches, layouts, join=kind == "predict")
+            logs, new = scan_steps(step, groups, batches, layouts, join=kind == "predict")
         news = [value for group in new for value in group]
         return logs, news[len(news) - len(written) :], jnp.int32(0)
 
@@ -213,7 +213,7 @@ def program_of_steps(
     )
 
 
-def are_alike(batches: Sequence[Any]) -> bool:
+def are_equal_shapes(batches: Sequence[Any]) -> bool:
     """Whether one program can loop over these batches."""
     kinds = {
         (tree, *((leaf.shape, leaf.dtype) for leaf in leaves))
@@ -222,7 +222,7 @@ def are_alike(batches: Sequence[Any]) -> bool:
     return len(kinds) == 1
 
 
-def repeated(
+def scan_steps(
     step: Callable[[Any, Any], tuple[Any, Any]],
     state: Any,
     batches: Sequence[Any],
@@ -262,7 +262,7 @@ def joined(outputs: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *parts: jnp.concatenate(parts), *outputs)
 
 
-def gathered(state: Any, layouts: Any) -> Any:
+def gather_variables(state: Any, layouts: Any) -> Any:
     """Inside a compiled program: a model's variables, whole on each replica.
 
     Where they are divided over the replicas, XLA might divide the layers instead of the batch. What
@@ -280,7 +280,7 @@ def _whole(value: Any, layout: Any) -> Any:
     return lax.with_sharding_constraint(value, NamedSharding(layout.mesh, spec))
 
 
-def spread(topology: Topology, batch: Any) -> Any:
+def shard_batch(topology: Topology, batch: Any) -> Any:
     """Inside a compiled step: divide every leaf of a batch over the replicas.
 
     A batch that the replicas do not divide is split unevenly by XLA, which masks what it
@@ -297,13 +297,13 @@ def spread(topology: Topology, batch: Any) -> Any:
     return jax.tree.map(one, batch) if replicas > 1 else batch
 
 
-def together(
+def apply_passes(
     topology: Topology, combine: Combine, step: Callable[[Any, Any], Any]
 ) -> Callable[[Any, Any], Any]:
     """A step of a compiled program, whose sums over rows travel in the cheapest way."""
     replicas, packs = topology.num_replicas, topology.packs_up_to
     alone = topology.model_parallel == 1 < replicas
-    if topology.pays_per_array or (alone and packs is not None):
+    if topology.pays_per_operation or (alone and packs is not None):
         group = SyncGroup(replicas, combine, packs_up_to=packs)
         all_reduce = functools.partial(group.all_reduce, ReduceOp.SUM)
         step = bucket_all_reduces(step, topology.mesh, all_reduce)

@@ -23,16 +23,16 @@ from replicax._core.channel import current
 from replicax._core.events import Step, Totals, begin_step, settled, tell
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import place, place_all
-from replicax._fit.figures import Figures, Members, Snapshot, between
+from replicax._fit.figures import Figures, Snapshot, WorkerStats, between
 from replicax._fit.step_program import (
-    are_alike,
+    apply_passes,
+    are_equal_shapes,
     joined,
     model_step,
     program_of_steps,
-    spread,
+    shard_batch,
     step_state,
     step_variables,
-    together,
 )
 from replicax._keras import _compat
 from replicax._program.agreement import StateCheck, agree_on_program
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from replicax._keras.distribution import StoreDistribution
 
 
-class OwnSteps:
+class StepFunction:
     """A model's train, test or predict function: `(state, iterator) -> (logs, state)`."""
 
     def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
@@ -78,15 +78,15 @@ class OwnSteps:
 
 
 @final
-class Steps(OwnSteps):
+class Steps(StepFunction):
     """The step functions of the global view."""
 
     def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
         super().__init__(model, kind, distribution)
         topology, combine = distribution.topology, distribution.engine.reducer.combine
         self._how = {
-            "spread": functools.partial(spread, topology),
-            "together": functools.partial(together, topology, combine),
+            "shard_batch": functools.partial(shard_batch, topology),
+            "apply_passes": functools.partial(apply_passes, topology, combine),
         }
         self._programs: dict[Any, Program] = {}
         self._is_agreed = False
@@ -98,14 +98,14 @@ class Steps(OwnSteps):
     def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
         try:
             if state is not self._loop:
-                self._look()
+                self._refresh()
                 self._loop = state
             return self._execute(iterator), state
         except Exception as error:
             end_if_worker_failed(error)
             raise
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         """See which variables there are, when a loop begins: a layer may have been frozen."""
         self._groups = step_variables(self._model, self._kind)
         keys = [list(map(id, group)) for group in self._groups]
@@ -128,7 +128,11 @@ class Steps(OwnSteps):
         """
         wanted = self._model.steps_per_execution
         batches = self._throughput.take(iterator, wanted)
-        if len(batches) == wanted and not self._eager and (wanted == 1 or are_alike(batches)):
+        if (
+            len(batches) == wanted
+            and not self._eager
+            and (wanted == 1 or are_equal_shapes(batches))
+        ):
             return self._step(batches)
         outputs = [self._step([batch]) for batch in batches]
         if self._kind != "predict" or len(outputs) == 1:
@@ -145,7 +149,7 @@ class Steps(OwnSteps):
             tell(lambda: Step(f"before {self._doing}", batches, None, self._pairs()))
         logs = program(self._doing, batches)
         if self._kind == "train":
-            self._throughput.did(len(batches), sum(map(rows_of, batches)), logs)
+            self._throughput.record(len(batches), sum(map(rows_of, batches)), logs)
         if events.watchers:
             tell(lambda: Step(self._doing, batches, logs, self._pairs()))
         return logs
@@ -218,9 +222,9 @@ class Throughput:
     """
 
     def __init__(self) -> None:
-        self.members: Callable[[], Members] = Members
+        self.members: Callable[[], WorkerStats] = WorkerStats
         self.others: Callable[[], float] | None = None  # seconds in which workers were waited for
-        self.heard: Callable[[], None] | None = None  # called behind each step
+        self.on_step: Callable[[], None] | None = None  # called behind each step
         self.totals: Totals | None = None  # of this process, for its metrics
         self.steps = 0  # of all epochs
         self._log: Any = None
@@ -254,7 +258,7 @@ class Throughput:
             return not self._log.is_ready()
         return self.members().unfinished > 0
 
-    def did(self, steps: int, rows: int, logs: Any = None) -> None:
+    def record(self, steps: int, rows: int, logs: Any = None) -> None:
         """Note steps that were handed to the devices, or have ended on a worker.
 
         `rows` is 0 if it is not known how many they have; `logs` are what they return.
@@ -270,8 +274,8 @@ class Throughput:
         else:
             self._steps += steps
             self._rows += rows
-        if self.heard is not None:
-            self.heard()
+        if self.on_step is not None:
+            self.on_step()
 
     def mark(self) -> None:
         """What was done up to here is what is shown next, once the logs of this step are there."""
@@ -325,7 +329,7 @@ def throughput_for(model: Any, kind: str, distribution: Any) -> Throughput:
     if closures is not None:
         throughput.members = closures.members
     elif distribution.topology.num_processes > 1:
-        throughput.members = lambda: Members(lateness=current().lateness())
+        throughput.members = lambda: WorkerStats(lateness=current().lateness())
         throughput.others = lambda: current().waited()
     return throughput
 

@@ -23,7 +23,7 @@ from replicax._core.context import current_frame
 from replicax._core.errors import MixedStrategies
 from replicax._core.seams import put_in_if_keras_is_there
 from replicax._fit import callback_list
-from replicax._fit.batches import placed_batch, placed_batches, state_elsewhere
+from replicax._fit.batches import no_loop_state, placed_batch, placed_batches
 from replicax._fit.data import (
     adapted,
     ended_look,
@@ -31,10 +31,10 @@ from replicax._fit.data import (
     refuse_endless_validation,
     unannounced_end,
 )
-from replicax._fit.replica_steps import ReplicaSteps, own_steps_of, steps_of
+from replicax._fit.replica_steps import ReplicaSteps, step_functions_of, steps_of
 from replicax._fit.steps import Steps
 from replicax._keras import _compat, adam, distribution, operations, replica, workers
-from replicax._keras.distribution import StoreDistribution, adopt, installed, marked
+from replicax._keras.distribution import StoreDistribution, adopt, mark_slots, with_distribution
 from replicax._program.explain import raise_explained
 
 _log = logging.getLogger("replicax")
@@ -66,7 +66,7 @@ def install() -> None:
     # On the base class: Keras takes a `compile` of any subclass for the user's own.
     _compat.wrap(_compat.Trainer, "compile", _checked_compile)
     _compat.wrap(
-        trainer, "fit", lambda fit: _heard_of_at_its_end(_in_own_distribution(_from_meeting(fit)))
+        trainer, "fit", lambda fit: _with_end_hooks(_in_own_distribution(_with_local_steps(fit)))
     )
     for method in METHODS[1:]:
         _compat.wrap(trainer, method, _in_own_distribution)
@@ -74,7 +74,7 @@ def install() -> None:
         _compat.wrap(trainer, f"make_{kind}_function", functools.partial(_own_function, kind=kind))
     _compat.wrap(_compat.JAXEpochIterator, _compat.BATCH_ITERATOR, placed_batches)
     _compat.wrap(_compat.jax_trainer, _compat.BATCH_PLACER, placed_batch)
-    _compat.wrap(trainer, _compat.LOOP_STATE, state_elsewhere)
+    _compat.wrap(trainer, _compat.LOOP_STATE, no_loop_state)
     # Not on `fit`: in `model.fit(Dataset(…))` Python looks `fit` up before there is a data set.
     _compat.wrap(_compat.data_adapters, "get_data_adapter", adapted)
     _compat.wrap(_compat.Trainer, _compat.DATA_LOOK, noted_look)
@@ -108,16 +108,16 @@ def _checked_compile(original: Callable[..., Any]) -> Callable[..., Any]:
             )
         if owner is None:
             return original(self, *args, **kwargs)
-        _let_jax_compile(self)
+        _allow_jit(self)
         if owner.extended.distribution is _compat.distribution():
             return original(self, *args, **kwargs)
-        with installed(owner.extended.distribution):
+        with with_distribution(owner.extended.distribution):
             return original(self, *args, **kwargs)
 
     return compile
 
 
-def _let_jax_compile(model: Any) -> set[str]:
+def _allow_jit(model: Any) -> set[str]:
     """Let Keras compile a model, by its layers; the names of those that it never compiles."""
     uncompiled = {layer for layer in _compat.layers_in(model) if not layer.supports_jit}
     for layer in uncompiled:
@@ -133,7 +133,7 @@ def _in_own_distribution(original: Callable[..., Any]) -> Callable[..., Any]:
             with _explained() if seams.speaks_tensorflow else contextlib.nullcontext():
                 return original(self, *args, **kwargs)
         if owner is None:
-            with installed(None):
+            with with_distribution(None):
                 return original(self, *args, **kwargs)
         with owner.scope():
             if owner.extended.distribution.engine.closures is not None:
@@ -161,7 +161,7 @@ def _explained() -> Generator[None, None, None]:
         raise_explained(error)
 
 
-def _from_meeting(original: Callable[..., Any]) -> Callable[..., Any]:
+def _with_local_steps(original: Callable[..., Any]) -> Callable[..., Any]:
     """Let `fit` go from meeting to meeting, where replicas take steps alone."""
 
     @functools.wraps(original)
@@ -169,18 +169,18 @@ def _from_meeting(original: Callable[..., Any]) -> Callable[..., Any]:
         owner = _compat.strategy_of(self)
         placed = keras.distribution.distribution()  # a program's own `keras.distribution`
         if owner is placed is None and not seams.speaks_tensorflow:
-            _say_that_keras_is_alone(self.name)
+            _warn_outside_scope(self.name)
         local = owner and owner.extended.distribution.engine.local_steps
         with local.several_at_once(self) if local else contextlib.nullcontext():
             history = original(self, *args, **kwargs)
-        for steps in own_steps_of(self):
+        for steps in step_functions_of(self):
             steps.end_fit()
         return history
 
     return fit
 
 
-def _heard_of_at_its_end(original: Callable[..., Any]) -> Callable[..., Any]:
+def _with_end_hooks(original: Callable[..., Any]) -> Callable[..., Any]:
     """`fit`, which calls the hooks of its end even if it fails; callbacks hear of success only."""
 
     @functools.wraps(original)
@@ -193,13 +193,13 @@ def _heard_of_at_its_end(original: Callable[..., Any]) -> Callable[..., Any]:
     return fit
 
 
-_told_of_keras_alone = threading.Event()
+_warned_outside_scope = threading.Event()
 
 
-def _say_that_keras_is_alone(name: str) -> None:
+def _warn_outside_scope(name: str) -> None:
     """One line a process, for programs that forgot a scope."""
-    if not _told_of_keras_alone.is_set():
-        _told_of_keras_alone.set()
+    if not _warned_outside_scope.is_set():
+        _warned_outside_scope.set()
         _log.warning(
             "The model '%s' was made outside every `strategy.scope()`: Keras trains it on one "
             "device, without Replicax. Make and compile it inside one, or ignore this line.",
@@ -207,7 +207,7 @@ def _say_that_keras_is_alone(name: str) -> None:
         )
 
 
-def _say_that_layers_are_not_compiled(names: set[str]) -> None:
+def _warn_not_compiled(names: set[str]) -> None:
     """A line for models that are slow on several devices because of a layer."""
     _log.warning(
         "Keras does not compile this model because of %s, so each device computes the whole batch, "
@@ -230,10 +230,10 @@ def _own_function(original: Callable[..., Any], kind: str) -> Callable[..., Any]
         engine = distribution.engine
         adopt(distribution.store, _variables(self, of_optimizer=engine.closures is None))
         if current is None or force:
-            uncompiled = _let_jax_compile(self)
+            uncompiled = _allow_jit(self)
             is_slow = not (self.jit_compile or self.run_eagerly) and owner.num_replicas_in_sync > 1
             if uncompiled and is_slow and kind == "train":
-                _say_that_layers_are_not_compiled(uncompiled)
+                _warn_not_compiled(uncompiled)
             if engine.closures is not None:
                 current = engine.closures.make_steps(self, kind)
             else:
@@ -251,5 +251,5 @@ def _variables(model: Any, *, of_optimizer: bool) -> list[Any]:
     return [
         *model.variables,
         *model.metrics_variables,
-        *(marked(optimizer.variables) if optimizer else ()),
+        *(mark_slots(optimizer.variables) if optimizer else ()),
     ]

@@ -36,7 +36,7 @@ class Target(Protocol):
         ...
 
     @property
-    def hands_out(self) -> bool:
+    def has_remote_workers(self) -> bool:
         """Whether other processes compute with the batches: this one is a coordinator."""
         ...
 
@@ -73,7 +73,7 @@ def distribute_dataset(dataset: Any, target: Target, options: InputOptions) -> D
     plan = plan_shards(node, AutoShardPolicy(asked), workers=workers, replicas=replicas)
     shares = ShardedSource(node, plan.policy, workers, topology.process_index, replicas)
     put = _placing(target, options)
-    remote = target.hands_out
+    remote = target.has_remote_workers
     return DistributedDataset([source], shares, put, options, plan, *in_step, is_for_workers=remote)
 
 
@@ -95,7 +95,7 @@ def distribute_from_function(
     shares = PerReplicaSource(tuple(source.prepared() for source in sources), own)
     put = _placing(target, options)
     in_step = _offer_and_name(target)
-    remote = target.hands_out
+    remote = target.has_remote_workers
     return DistributedDataset(sources, shares, put, options, None, *in_step, is_for_workers=remote)
 
 

@@ -194,7 +194,7 @@ def adding_slot(optimizer: BaseOptimizer, parameter: Any) -> Iterator[None]:
 
     `parameter` is that variable; `ANY_SLOT` for none.
     """
-    before = served_by(optimizer)
+    before = slot_parameter(optimizer)
     vars(optimizer)["_replicax_serves"] = parameter  # past the tracking of `__setattr__`
     try:
         yield
@@ -202,7 +202,7 @@ def adding_slot(optimizer: BaseOptimizer, parameter: Any) -> Iterator[None]:
         vars(optimizer)["_replicax_serves"] = before
 
 
-def served_by(optimizer: Any) -> Any:
+def slot_parameter(optimizer: Any) -> Any:
     return getattr(optimizer, "_replicax_serves", None)
 
 
@@ -213,7 +213,7 @@ def mark_slot(variable: KerasVariable, parameter: Any) -> None:
 
 def slot(variable: KerasVariable) -> str | None:
     """The path of the variable that an optimizer keeps this one for; None if it is no slot."""
-    served = served_by(optimizer_in_scope())
+    served = slot_parameter(optimizer_in_scope())
     if served is not None:  # the one that is being made
         return getattr(served, "path", "")
     return getattr(variable, "_replicax_slot", None)
@@ -278,12 +278,12 @@ def layout(variable: KerasVariable) -> Any:
     return variable._layout
 
 
-def note_rows_of_replicas(variable: KerasVariable) -> None:
+def mark_per_replica(variable: KerasVariable) -> None:
     """Note that the variable has a row for each replica, which sees and writes its own."""
     variable._replicax_rows = True  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def has_rows_of_replicas(variable: KerasVariable) -> bool:
+def is_per_replica(variable: KerasVariable) -> bool:
     return getattr(variable, "_replicax_rows", False)
 
 
@@ -390,7 +390,7 @@ def model_of(callback: Any) -> Any:
     return getattr(callback, "_model", None)  # a list that was made without one has none
 
 
-def tell_in_order(callbacks: CallbackList) -> None:
+def use_one_thread(callbacks: CallbackList) -> None:
     """Let a list call hooks for batches from one thread: Keras' several may change the order."""
     callbacks._executor = callbacks._executor or ThreadPoolExecutor(1)
 
@@ -447,7 +447,7 @@ def set_backup_paths(callback: Any, paths: list[str]) -> None:
     callback._weights_path, callback._training_metadata_path = paths
 
 
-def counts_draws(variable: KerasVariable) -> bool:
+def is_seed_state(variable: KerasVariable) -> bool:
     """Whether a variable is a `SeedGenerator`'s state: a seed, and how often it was drawn from."""
     return variable.name == "seed_generator_state"
 
@@ -461,10 +461,10 @@ def pending_variables() -> int:
     return len(global_state.get_global_attribute("uninitialized_variables") or [])
 
 
-def go_on_with(variable: KerasVariable, value: Any) -> None:
+def set_value(variable: KerasVariable, value: Any) -> None:
     """Give a variable this value; one that awaits its first value gets it as that."""
     if awaits_value(variable):
-        start_from(variable, value)
+        set_initializer(variable, value)
     else:
         variable.assign(value)
 
@@ -773,7 +773,7 @@ def awaits_value(variable: KerasVariable) -> bool:
     return variable._value is None and variable._initializer is not None
 
 
-def start_from(variable: KerasVariable, value: Any) -> None:
+def set_initializer(variable: KerasVariable, value: Any) -> None:
     """Let a variable that awaits its first value get this one, or what an initializer makes."""
     made = lambda shape, dtype=None: jax.numpy.asarray(value, dtype)  # noqa: E731
     variable._initializer = value if callable(value) else made

@@ -33,19 +33,19 @@ class _Update(NamedTuple):
 
 
 def install() -> None:
-    _compat.wrap(keras.optimizers.Adam, _compat.UPDATES, _together)
+    _compat.wrap(keras.optimizers.Adam, _compat.UPDATES, _fused)
 
 
-def _together(original: Callable[..., Any]) -> Callable[..., Any]:
+def _fused(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def update(self: Any, grads: Sequence[Any], variables: Sequence[Any], rate: Any) -> Any:
-        if not _is_usual(self) or not _is_here(variables):
+        if not _is_plain_adam(self) or not _has_kernel(variables):
             return original(self, grads, variables, rate)
         updates = [
             _Update(variable, *_compat.slots_of_adam(self, variable), grad)
             for grad, variable in zip(grads, variables, strict=True)
         ]
-        if not all(map(_is_plain, updates)):
+        if not all(map(_can_fuse, updates)):
             return original(self, grads, variables, rate)
         corrected = _corrected(self, rate)
         for group in groups(updates, lambda update: _size(update.variable), _TOGETHER):
@@ -55,7 +55,7 @@ def _together(original: Callable[..., Any]) -> Callable[..., Any]:
     return update
 
 
-def _is_usual(optimizer: Any) -> bool:
+def _is_plain_adam(optimizer: Any) -> bool:
     """Whether an optimizer is Adam as it comes, and nobody needs a variable's old value.
 
     If it accumulates gradients, it chooses between the old values and the new. Weights that decay
@@ -71,7 +71,7 @@ def _is_usual(optimizer: Any) -> bool:
     )
 
 
-def _is_plain(update: _Update) -> bool:
+def _can_fuse(update: _Update) -> bool:
     """Whether all arrays have one shape and are `float32`, and each device has the whole of them.
 
     Keras reports shapes that differ. XLA updates only its part of a divided variable.
@@ -87,7 +87,7 @@ def _is_whole(variable: Any) -> bool:
     return layout is None or getattr(layout, "is_fully_replicated", False)
 
 
-def _is_here(variables: Sequence[Any]) -> bool:
+def _has_kernel(variables: Sequence[Any]) -> bool:
     """Whether variables are on CPUs, and there is a kernel for them, if there is enough to do."""
     enough = sum(map(_size, variables)) >= _LEAST
     return enough and is_on("optimizers") and _platform(variables) == "cpu" and kernels.are_there()

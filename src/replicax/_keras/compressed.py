@@ -28,7 +28,7 @@ class CompressedSum:
     """How the gradients of the replicas become those that an optimizer applies.
 
     What is left over of a step differs per replica. It is kept in a variable beside the
-    optimizer, with a row for each: see `LeftOver`.
+    optimizer, with a row for each: see `Residuals`.
     """
 
     def __init__(self, compression: Compression, store: Any, topology: Topology) -> None:
@@ -52,14 +52,14 @@ class CompressedSum:
         size = self._compression.left_over(vector.size, group.size)
         if not size:
             return self._compression.sum(vector, jnp.zeros(()), group.size)[0]
-        variable = self._left_by(optimizer, variables, size)
+        variable = self._residual_of(optimizer, variables, size)
         left = _compat.read(variable)
         # While it is being made a trace sees the rows of all replicas.
         total, left = self._compression.sum(vector, left if left.ndim == 1 else left[0], group.size)
         _compat.write(variable, left)
         return total
 
-    def _left_by(self, optimizer: Any, variables: Sequence[Any], size: int) -> Any:
+    def _residual_of(self, optimizer: Any, variables: Sequence[Any], size: int) -> Any:
         shape = (self._topology.num_replicas, size)
 
         def make(first: Callable[..., Any]) -> Any:
@@ -67,16 +67,16 @@ class CompressedSum:
                 first, shape, "float32", trainable=False, name="left_over_of_gradients"
             )
             _compat.adopt(left, self._store, self._topology.split)
-            _compat.note_rows_of_replicas(left)
+            _compat.mark_per_replica(left)
             return left
 
         # An optimizer that is not built yet will be built for these.
         known = _compat.trainable_variables(optimizer) if optimizer.built else variables
-        return left_over_by(optimizer).of(variables, known, make)
+        return residuals_of(optimizer).of(variables, known, make)
 
 
 @final
-class LeftOver:
+class Residuals:
     """What is left over of the gradients that one optimizer gets: zeros before its first step.
 
     Each set of variables that the optimizer is applied to has its own. Checkpoints know a set by
@@ -132,7 +132,7 @@ class LeftOver:
         return self._waiting.pop(name, None)
 
 
-left_over_by = PerInstance(LeftOver).of
+residuals_of = PerInstance(Residuals).of
 
 
 def _name(places: Sequence[int], paths: Sequence[str]) -> str:

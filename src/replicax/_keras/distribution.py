@@ -29,12 +29,12 @@ from replicax._keras import _compat
 
 if TYPE_CHECKING:
     from replicax._core.topology import Topology
-    from replicax._fit.figures import Members
+    from replicax._fit.figures import WorkerStats
 
 
 def install() -> None:
-    _compat.wrap(_compat.BaseOptimizer, _compat.SLOT_OF, _served)
-    _compat.wrap(_compat.BaseOptimizer, _compat.ANY_SLOT, _added)
+    _compat.wrap(_compat.BaseOptimizer, _compat.SLOT_OF, _with_slot_parameter)
+    _compat.wrap(_compat.BaseOptimizer, _compat.ANY_SLOT, _mark_added)
 
 
 @final
@@ -45,11 +45,11 @@ class Closures:
     #: From a model, and `train`, `test` or `predict`, to its step function.
     make_steps: Callable[[Any, str], Any]
     #: What is known of the workers.
-    members: Callable[[], Members]
+    members: Callable[[], WorkerStats]
     #: Makes a data set of a function that is called where the data is read.
     made_dataset: Callable[..., Any]
     #: Called when this process computes by itself, and no worker helps.
-    say_who_computes: Callable[[], None]
+    warn_computes_here: Callable[[], None]
     #: Who computes, and where, for the strategy's `repr`.
     described: Callable[[], str]
 
@@ -172,7 +172,7 @@ def check_variable(spec: VariableSpec) -> None:
 
 
 @contextlib.contextmanager
-def installed(distribution: Any) -> Generator[None, None, None]:
+def with_distribution(distribution: Any) -> Generator[None, None, None]:
     before = _compat.distribution()
     _compat.set_distribution(distribution)
     try:
@@ -181,7 +181,7 @@ def installed(distribution: Any) -> Generator[None, None, None]:
         _compat.set_distribution(before)
 
 
-def _served(original: Callable[..., Any]) -> Callable[..., Any]:
+def _with_slot_parameter(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def add(self: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
         with _compat.adding_slot(self, reference_variable):
@@ -190,10 +190,10 @@ def _served(original: Callable[..., Any]) -> Callable[..., Any]:
     return add
 
 
-def _added(original: Callable[..., Any]) -> Callable[..., Any]:
+def _mark_added(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def add(self: Any, *args: Any, **kwargs: Any) -> Any:
-        parameter = _compat.served_by(self)
+        parameter = _compat.slot_parameter(self)
         if parameter is not None and isinstance(_compat.distribution(), StoreDistribution):
             kwargs["layout"] = None  # the store is asked, not the parameter
         with _compat.adding_slot(self, _compat.ANY_SLOT if parameter is None else parameter):
@@ -204,7 +204,7 @@ def _added(original: Callable[..., Any]) -> Callable[..., Any]:
     return add
 
 
-def marked(variables: Iterable[Any]) -> list[Any]:
+def mark_slots(variables: Iterable[Any]) -> list[Any]:
     """The variables of an optimizer; those that were made before the seams are marked as its."""
     found = list(variables)
     for variable in found:

@@ -52,10 +52,10 @@ def value_and_grad(
     def wrapped(*args: Any, **kwargs: Any) -> tuple[Any, list[Any]]:
         call = functools.partial(fn, *args, **kwargs)
         before = _compat.pending_variables()
-        result = _differentiate(call, _wanted(variables), has_aux=has_aux)
-        if _wanted(variables) and not result[1]:
+        result = _differentiate(call, _list_of(variables), has_aux=has_aux)
+        if _list_of(variables) and not result[1]:
             result = _differentiate(
-                call, _wanted(variables), has_aux=has_aux
+                call, _list_of(variables), has_aux=has_aux
             )  # the model is built now
         if not result[1] and _compat.pending_variables() <= before:
             raise UsageError(
@@ -82,7 +82,7 @@ def _differentiate(
             result = call()
         updates = scope.updates()
         written[:] = [variable for variable, _ in updates]
-        value, aux = _parted(result, has_aux=has_aux)
+        value, aux = _value_and_aux(result, has_aux=has_aux)
         return value, (aux, [new for _, new in updates])
 
     values = [_compat.read(variable) for variable in wanted]
@@ -91,7 +91,7 @@ def _differentiate(
     return ((value, aux) if has_aux else value), gradients, updates
 
 
-def _parted(result: Any, *, has_aux: bool) -> tuple[Any, Any]:
+def _value_and_aux(result: Any, *, has_aux: bool) -> tuple[Any, Any]:
     is_pair = isinstance(result, tuple | list) and len(result) == 2
     value, aux = result if has_aux and is_pair else (result, None)
     is_one = jax.tree_util.all_leaves([value])
@@ -105,7 +105,7 @@ def _parted(result: Any, *, has_aux: bool) -> tuple[Any, Any]:
     return value, aux
 
 
-def _wanted(variables: Any) -> Sequence[Any]:
+def _list_of(variables: Any) -> Sequence[Any]:
     if isinstance(variables, _compat.KerasVariable):
         return [variables]
     wanted = getattr(variables, "trainable_variables", variables)

@@ -29,13 +29,13 @@ _TYPES = (jnp.float32, jnp.bfloat16)
 
 
 def install() -> None:
-    _compat.wrap(_compat.jax_nn, "dot_product_attention", _chosen)
-    _compat.wrap(_compat.jax_nn, _compat.ATTENTION_BY_CUDNN, _unless_on_a_cpu)
+    _compat.wrap(_compat.jax_nn, "dot_product_attention", _attention)
+    _compat.wrap(_compat.jax_nn, _compat.ATTENTION_BY_CUDNN, _not_on_cpu)
     if hasattr(_compat.jax_rnn, _compat.LSTM_ON_GPU):  # Keras before 3.15 has no LSTM by cuDNN
-        _compat.wrap(_compat.jax_rnn, _compat.LSTM_ON_GPU, _where_the_strategy_is)
+        _compat.wrap(_compat.jax_rnn, _compat.LSTM_ON_GPU, _gpu_of_strategy)
 
 
-def _chosen(stock: Callable[..., Any]) -> Callable[..., Any]:
+def _attention(stock: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(stock)
     def dot_product_attention(
         query: Any,
@@ -82,7 +82,7 @@ def covers(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None)
     return same and one_type and fit and (mask is None or mask.dtype == bool)
 
 
-def _where_the_strategy_is(original: Callable[[], bool]) -> Callable[[], bool]:
+def _gpu_of_strategy(original: Callable[[], bool]) -> Callable[[], bool]:
     @functools.wraps(original)
     def is_gpu_available() -> bool:
         platform = _platform()
@@ -91,7 +91,7 @@ def _where_the_strategy_is(original: Callable[[], bool]) -> Callable[[], bool]:
     return is_gpu_available
 
 
-def _unless_on_a_cpu(original: Callable[..., bool]) -> Callable[..., bool]:
+def _not_on_cpu(original: Callable[..., bool]) -> Callable[..., bool]:
     @functools.wraps(original)
     def can_use(*arrays: Any, raise_error: bool = False) -> bool:
         if not raise_error and _platform() == "cpu":

@@ -77,7 +77,7 @@ class Engine:
         return bool(self.compression or self.local_steps)
 
     @property
-    def hands_out(self) -> bool:
+    def has_remote_workers(self) -> bool:
         """Whether batches are for workers that are other processes than this one."""
         return self.closures is not None
 
@@ -119,7 +119,7 @@ class Engine:
             agree_on_shared("arguments of `run`", shared)
         stacks = [self._on_mesh(array) for array in signature.arrays]
         if self.closures is not None and not traced:
-            self.closures.say_who_computes()
+            self.closures.warn_computes_here()
 
         def arrays() -> list[Any]:
             pairs = zip(signature.arrays, stacks, strict=True)
@@ -128,7 +128,7 @@ class Engine:
         def make() -> ReplicaProgram:
             options = None if traced else compiler_options
             on_devices = self.store.is_resident or self.store.home is not None
-            donate, sums = on_devices and not traced, traced and self.topology.pays_per_array
+            donate, sums = on_devices and not traced, traced and self.topology.pays_per_operation
             parts = signature.without_arrays()
             with strategy.scope():
                 return self._build(strategy, fn, parts, arrays(), options, donate=donate, sums=sums)

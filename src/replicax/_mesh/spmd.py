@@ -138,7 +138,7 @@ def _build_spmd(
     except NeedsValues as error:
         error.of_replicas = True
         raise
-    rows = [_compat.has_rows_of_replicas(variable) for variable in captured.variables]
+    rows = [_compat.is_per_replica(variable) for variable in captured.variables]
     written = [rows[position] for position in captured.written]
     varies, how = analyze_writes(captured, shares)
     summed, along = bucket_outputs(captured, varies, replicas) if sums else (captured, ())

@@ -64,7 +64,7 @@ def build_uneven(
     order = list(WriteRule)
     how = [max(column, key=order.index) for column in zip(*(h for _, h in analyses), strict=True)]
 
-    rows = [_compat.has_rows_of_replicas(variable) for variable in common.variables]
+    rows = [_compat.is_per_replica(variable) for variable in common.variables]
 
     def body(state: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         pairs = zip(leaves, evens, strict=True)

@@ -71,7 +71,7 @@ def analyze_writes(
     `shares` says which arguments differ per replica. `same` says which outputs and writes all
     replicas computed in the same way; None if they run one program. Raises as `choose_rule` does.
     """
-    rows = [_compat.has_rows_of_replicas(variable) for variable in captured.variables]
+    rows = [_compat.is_per_replica(variable) for variable in captured.variables]
     labels = [frozenset({i, VARYING} if own else {i}) for i, own in enumerate(rows)]
     labels += [frozenset({VARYING}) if share else NO_LABELS for share in shares]
     found = propagate_labels(captured.jaxpr, labels)
@@ -122,7 +122,7 @@ def aggregate(
 ) -> list[Any]:
     """Combine the replicas' new values of some variables, inside the compiled program."""
     parts = [_summand(h, new, old, group) for h, new, old in zip(how, news, olds, strict=True)]
-    sums = iter(group.sum_together([part for part in parts if part is not None]))
+    sums = iter(group.all_reduce_bucketed([part for part in parts if part is not None]))
     results = []
     for h, new, old, part in zip(how, news, olds, parts, strict=True):
         total = new if part is None else next(sums).astype(new.dtype)

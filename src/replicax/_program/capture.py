@@ -78,7 +78,7 @@ def compute_initial_values(
         if any(id(var) in needed for var in equation.outvars):
             kept.append(equation)
             needed.update(map(id, equation.invars))
-    axes = (0 if _compat.has_rows_of_replicas(variable) else None for variable in variables)
+    axes = (0 if _compat.is_per_replica(variable) else None for variable in variables)
     known = [*zip(map(_compat.stored, variables), axes, strict=True), *map(_value_and_axis, given)]
     known += [(None, None)] * (len(whole.invars) - len(known))
     used = [(var, *one) for var, one in zip(whole.invars, known, strict=True) if id(var) in needed]
@@ -101,12 +101,12 @@ def compute_initial_values(
         for initializer, value in zip(initializers, values, strict=False):
             initializer.end(value)
         for seed, value in zip(seeds, values[len(initializers) :], strict=True):
-            _compat.go_on_with(seed, value)
+            _compat.set_value(seed, value)
     return True
 
 
 def _is_seed(variable: Any) -> bool:
-    return _compat.counts_draws(variable) and not _compat.has_rows_of_replicas(variable)
+    return _compat.is_seed_state(variable) and not _compat.is_per_replica(variable)
 
 
 def _value_and_axis(argument: Any) -> tuple[Any, int | None]:
@@ -204,7 +204,7 @@ def initialize_with(variable: Any, value: Any) -> None:
         variable.assign(value)
         return
     initializer = DeferredInitializer(value) if isinstance(value, Tracer) else value
-    _compat.start_from(variable, initializer)
+    _compat.set_initializer(variable, initializer)
     if initializer is not value and isinstance(scope, CaptureScope) and scope.is_of_capture:
         scope.initializers.append(initializer)
 
@@ -264,7 +264,7 @@ class Captured:
     def common(self, values: Iterable[Any]) -> list[tuple[str, Any]]:
         """The paths and values of the variables whose values are equal on all workers."""
         pairs = zip(self.variables, values, strict=True)
-        return [(v.path, value) for v, value in pairs if not _compat.has_rows_of_replicas(v)]
+        return [(v.path, value) for v, value in pairs if not _compat.is_per_replica(v)]
 
 
 class InitialValueFromArguments(UsageError):
@@ -379,7 +379,7 @@ def _shape_of(variable: Any) -> Any:
 
 def of_replica(variable: Any, value: Any) -> Any:
     """The shape and type that a replica sees of a variable."""
-    if not _compat.has_rows_of_replicas(variable):
+    if not _compat.is_per_replica(variable):
         return value
     return jax.ShapeDtypeStruct(value.shape[1:], value.dtype)
 

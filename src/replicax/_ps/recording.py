@@ -253,7 +253,7 @@ def _both(variable: Any) -> UsageError:
 
 def _accumulates(variable: Any) -> bool:
     """Whether workers' writes to a variable add up: metrics, and moving statistics."""
-    if _compat.counts_draws(variable):
+    if _compat.is_seed_state(variable):
         return True  # random states: two closures that draw at once count as two
     number = "float" in variable.dtype or "int" in variable.dtype
     return number and (

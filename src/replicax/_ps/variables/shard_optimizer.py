@@ -22,7 +22,7 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
-from replicax._keras.distribution import installed
+from replicax._keras.distribution import with_distribution
 from replicax._program.compiling import compiled, compiled_call
 
 # Settings by which a row's update depends on other rows or steps, or does more.
@@ -180,7 +180,7 @@ class ShardOptimizer:
 
     def _build(self, part: Part) -> tuple[Any, list[Any], list[np.ndarray]]:
         if part not in self._built:
-            with installed(None):  # the copy belongs to no strategy, even in an open scope
+            with with_distribution(None):  # the copy belongs to no strategy, even in an open scope
                 self._built[part] = _copy(self._recipe, part)
         return self._built[part]
 

@@ -22,7 +22,7 @@ from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.cross_device_ops import CrossDeviceOps
 from replicax._core.errors import UsageError
 from replicax._core.values import PerReplica
-from replicax._fit.step_program import program_of_steps, spread, step_state, step_variables
+from replicax._fit.step_program import program_of_steps, shard_batch, step_state, step_variables
 from replicax._fit.trainer import install_hooks
 from replicax._keras import _compat
 from replicax._keras.distribution import spec_of
@@ -77,11 +77,13 @@ def lower_train_step(model: Any, batch: Any, strategy: Strategy) -> Lowered:
         batch = jax.tree.map(
             lambda leaf: _laid_out(leaf, distribution.get_data_layout(leaf.shape)), batch
         )
-        divide = functools.partial(spread, distribution.topology)
+        divide = functools.partial(shard_batch, distribution.topology)
 
         def traced(*, is_called: bool) -> Any:
             state = step_state(groups, "train", host_callbacks=is_called, store=store)
-            program = program_of_steps(model, "train", state, layouts, spread=divide, logs=None)
+            program = program_of_steps(
+                model, "train", state, layouts, shard_batch=divide, logs=None
+            )
             return program.trace(sum(values, []), [], [batch])
 
         found = traced(is_called=False)
