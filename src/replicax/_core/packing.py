@@ -99,17 +99,12 @@ def sum_in_packs(leaves: list[Any], bytes_per_pack: int = 0, largest: int = 0) -
 
 def summing_in_packs(equation: Any) -> Callable[[list[Any]], list[Any]] | None:
     """What sums other arrays alike, if an operation is the call of `sum_in_packs`; else None."""
-    sizes = _sizes_of(equation)
+    sizes = pack_sizes(equation)
     return _summing(*sizes) if sizes else None
 
 
-def sums_in_one_pack(equation: Any) -> bool:
-    """Whether an operation is the call of `sum_in_packs` for one pack of arrays of any size."""
-    return _sizes_of(equation) == (0, 0)
-
-
-def _sizes_of(equation: Any) -> tuple[int, int] | None:
-    """`bytes_per_pack` and `largest`, if an operation is the call of `sum_in_packs`."""
+def pack_sizes(equation: Any) -> tuple[int, int] | None:
+    """`bytes_per_pack` and `largest` of a call of `sum_in_packs`; None for other equations."""
     name = str(equation.params.get("name", ""))
     if not name.startswith(_SUM):
         return None

@@ -140,15 +140,12 @@ def place_batch(
     """
     if not all(isinstance(leaf, np.ndarray) for leaf in leaves):
         return place_all([leaf if owned else own_copy(leaf) for leaf in leaves], list(layouts))
-    parts = [leaf.__getitem__ if owned else functools.partial(_own_part, leaf) for leaf in leaves]
-    return [
-        jax.make_array_from_callback(leaf.shape, layout, part)
-        for leaf, layout, part in zip(leaves, layouts, parts, strict=True)
-    ]
 
+    def put(leaf: np.ndarray, layout: Sharding) -> jax.Array:
+        part = leaf.__getitem__ if owned else lambda index: own_copy(leaf[index])
+        return jax.make_array_from_callback(leaf.shape, layout, part)
 
-def _own_part(array: np.ndarray, index: Any) -> Any:
-    return own_copy(array[index])
+    return list(map(put, leaves, layouts))
 
 
 def move_all(values: Any, layout: Sharding) -> Any:

@@ -237,16 +237,14 @@ def _reduce_elements(op: ReduceOp, value: Any, replicas: int) -> Any:
         return total / replicas if op is ReduceOp.MEAN else total
     if isinstance(value, Mirrored):
         return value.value if op is ReduceOp.MEAN else value.value * replicas
-    if op is ReduceOp.MEAN or replicas == 1 or _is_zero(value):
+    if op is ReduceOp.MEAN or replicas == 1:
         return value
+    if not isinstance(value, Tracer) and not jnp.any(jnp.asarray(value)):
+        return value  # a sum of zeros
     raise UsageError(
         f"A non-DistributedValues value of type {type(value).__name__} cannot be reduced with the "
         "given reduce op ReduceOp.SUM. Return it from `strategy.run` as an array, or use MEAN."
     )
-
-
-def _is_zero(value: Any) -> bool:
-    return not isinstance(value, Tracer) and not jnp.any(jnp.asarray(value))
 
 
 def _check_axes(axis: int | Sequence[int], ndim: int) -> tuple[int, ...]:

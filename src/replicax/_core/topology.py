@@ -88,9 +88,10 @@ class Topology:
         """
         found = np.array(devices, dtype=object).reshape(-1)
         if model_parallel < 1 or len(found) % model_parallel:
+            divisors = [str(one) for one in range(1, len(found) + 1) if len(found) % one == 0]
             raise UsageError(
                 f"`model_parallel` must divide the number of devices, {len(found)}, got "
-                f"{model_parallel}. Use one of {_divisors(len(found))}, or pass other devices."
+                f"{model_parallel}. Use one of {', '.join(divisors)}, or pass other devices."
             )
         if model_parallel == 1:
             return cls(Mesh(found, (AXIS,)))
@@ -257,12 +258,10 @@ def _unknown(device: object, platform: str) -> UnknownDevice:
 
 def _here() -> str:
     """Name the devices of this process: "JAX sees GPU:0-1, CPU:0."."""
-    counts = Counter(device.platform.upper() for device in _all_devices())
-    return f"JAX sees {', '.join(_range(kind, counts[kind]) for kind in counts)}."
-
-
-def _range(kind: str, count: int) -> str:
-    return f"{kind}:0" if count == 1 else f"{kind}:0-{count - 1}"
+    devices = dict.fromkeys([*default_devices(), *_devices_of("cpu")])
+    counts = Counter(device.platform.upper() for device in devices)
+    names = [f"{kind}:0-{n - 1}" if n > 1 else f"{kind}:0" for kind, n in counts.items()]
+    return f"JAX sees {', '.join(names)}."
 
 
 def _devices_of(platform: str) -> list[jax.Device]:
@@ -272,15 +271,6 @@ def _devices_of(platform: str) -> list[jax.Device]:
         return []
 
 
-def _all_devices() -> list[jax.Device]:
-    found = list(default_devices())
-    return found + [device for device in _devices_of("cpu") if device not in found]
-
-
 def central_device(topology: Topology) -> jax.Device:
     """Where central storage keeps variables by default: the only device, else the first CPU."""
     return topology.devices[0] if topology.num_replicas == 1 else _devices_of("cpu")[0]
-
-
-def _divisors(count: int) -> str:
-    return ", ".join(str(one) for one in range(1, count + 1) if count % one == 0)

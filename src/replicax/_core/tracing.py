@@ -36,10 +36,6 @@ class Reader(Protocol):
         """End the trace, because `what` the function does must run once in plain Python."""
         ...
 
-    def unrolls(self, rounds: int) -> bool:
-        """Whether a loop of this many rounds may be unrolled in the program."""
-        ...
-
 
 @final
 class NeedsValues(LeakedTracer):

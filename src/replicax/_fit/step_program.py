@@ -119,40 +119,29 @@ def takes_batch(model: Any, kind: str) -> bool:
 
 
 def default_step(model: Any, kind: str) -> Callable[[Any], Any]:
-    return {"train": _train_step, "test": _test_step, "predict": _predict_step}[kind](model)
+    """The step that Keras has for a model."""
+    trains = kind == "train"
 
-
-def _train_step(model: Any) -> Callable[[Any], Any]:
     def step(batch: Any) -> Any:
         x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
+
+        def predict() -> Any:
+            return model(x, **_compat.training_argument(model, trains))
 
         def loss_of() -> Any:
-            predicted = model(x, **_compat.training_argument(model, True))
-            loss = _compat.compute_loss(model, x, y, predicted, weights, training=True)
-            return model.optimizer.scale_loss(loss), (loss, predicted)
+            predicted = predict()
+            loss = _compat.compute_loss(model, x, y, predicted, weights, training=trains)
+            return model.optimizer.scale_loss(loss) if trains else loss, (loss, predicted)
 
-        variables = model.trainable_variables
-        (_, (loss, predicted)), grads = value_and_grad(loss_of, variables, has_aux=True)()
-        model.optimizer.apply(grads, variables)
+        if kind == "predict":
+            return predict()
+        if trains:
+            variables = model.trainable_variables
+            (_, (loss, predicted)), grads = value_and_grad(loss_of, variables, has_aux=True)()
+            model.optimizer.apply(grads, variables)
+        else:
+            _, (loss, predicted) = loss_of()
         return _compat.update_metrics(model, loss, x, y, predicted, weights)
-
-    return step
-
-
-def _test_step(model: Any) -> Callable[[Any], Any]:
-    def step(batch: Any) -> Any:
-        x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
-        predicted = model(x, **_compat.training_argument(model, False))
-        loss = _compat.compute_loss(model, x, y, predicted, weights, training=False)
-        return _compat.update_metrics(model, loss, x, y, predicted, weights)
-
-    return step
-
-
-def _predict_step(model: Any) -> Callable[[Any], Any]:
-    def step(batch: Any) -> Any:
-        x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
-        return model(x, **_compat.training_argument(model, False))
 
     return step
 

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -130,8 +130,12 @@ def _in_own_distribution(original: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         owner, current = _compat.strategy_of(self), _compat.distribution()
         if owner is None and not isinstance(current, StoreDistribution):
-            with _explained() if seams.speaks_tensorflow else contextlib.nullcontext():
+            try:
                 return original(self, *args, **kwargs)
+            except Exception as error:
+                if seams.speaks_tensorflow:
+                    raise_explained(error)
+                raise
         if owner is None:
             with with_distribution(None):
                 return original(self, *args, **kwargs)
@@ -151,14 +155,6 @@ def _in_own_distribution(original: Callable[..., Any]) -> Callable[..., Any]:
                     steps.forget()
 
     return method
-
-
-@contextlib.contextmanager
-def _explained() -> Generator[None, None, None]:
-    try:
-        yield
-    except Exception as error:
-        raise_explained(error)
 
 
 def _with_local_steps(original: Callable[..., Any]) -> Callable[..., Any]:

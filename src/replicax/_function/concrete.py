@@ -193,7 +193,8 @@ class ConcreteFunction:
     def _fitted(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Bind the arguments of a call by name, and add the constants that it leaves out."""
         given = {**self._given, **self._signature.bind_partial(*args, **kwargs).arguments}
-        missing = [n for n, value in self._given.items() if given[n] is value and _has_specs(value)]
+        unchanged = [(name, value) for name, value in self._given.items() if given[name] is value]
+        missing = [n for n, v in unchanged if any(isinstance(x, Spec) for x in flatten_specs(v)[0])]
         if missing:
             raise SignatureMismatch(
                 f"The call of {self.name!r} lacks {missing}: only their shapes are known. Pass "
@@ -339,10 +340,6 @@ def _as_specs(value: Any, name: str) -> Any:
             leaf = Spec(None if leaf.shape is None else tuple(leaf.shape), dtype, named)
         found.append(leaf)
     return tree.unflatten(found)
-
-
-def _has_specs(value: Any) -> bool:
-    return any(isinstance(leaf, Spec) for leaf in flatten_specs(value)[0])
 
 
 def _spec_of(aval: Any) -> Spec:

@@ -108,7 +108,7 @@ class Traces:
         strategy = frame.strategy if frame else None
         key = (signature.key, id(strategy))
         iterator_inputs = self.iterator_inputs.get(key) or []
-        take, first = (next_of, first_of) if is_called else (blank_of, _blank_first)
+        take = next_of if is_called else blank_of
         iterators = [feed.source(signature.leaves) for feed in iterator_inputs]
         elements = [(take(iterator), None) for iterator in iterators]
         keep = (signature.kept, strategy)
@@ -126,7 +126,8 @@ class Traces:
                 break
             except NeedsElement as need:
                 iterators.append(need.iterator)
-                elements.append(first(need.iterator))
+                one = need.iterator
+                elements.append(first_of(one) if is_called else (blank_of(one), None))
             except Exception as error:  # nothing was computed: give the elements back
                 if is_called:
                     for iterator, (element, state) in zip(iterators, elements, strict=True):
@@ -142,10 +143,6 @@ class Traces:
     def _note(self, key: Any, iterators: list[Any], leaves: Sequence[Any], keep: Any) -> None:
         inputs = [IteratorInput.of(iterator, leaves) for iterator in iterators]
         self.iterator_inputs.put(key, inputs, keep=keep)
-
-
-def _blank_first(iterator: Any) -> tuple[Any, None]:
-    return blank_of(iterator), None
 
 
 def _with_line(error: NeedsValues) -> str:
@@ -222,7 +219,7 @@ class FunctionProgram:
         self._program = Program(state, made, devices, is_common=self.is_common, identity=identity)
 
     def warm_up(self, leaves: list[Any]) -> None:
-        compile_for(self._program.compiled, *self._state.bound(), leaves)
+        compile_for(self._program.compiled, *self._state.committed(), leaves)
 
     def __call__(self, doing: str, leaves: list[Any]) -> Any:
         return rebuilt(self._captured.tree, self._captured.outputs, self._program(doing, leaves))

@@ -53,10 +53,8 @@ def value_and_grad(
         call = functools.partial(fn, *args, **kwargs)
         before = _compat.pending_variables()
         result = _differentiate(call, _list_of(variables), has_aux=has_aux)
-        if _list_of(variables) and not result[1]:
-            result = _differentiate(
-                call, _list_of(variables), has_aux=has_aux
-            )  # the model is built now
+        if not result[1] and (wanted := _list_of(variables)):  # the model is built now
+            result = _differentiate(call, wanted, has_aux=has_aux)
         if not result[1] and _compat.pending_variables() <= before:
             raise UsageError(
                 "No variables to differentiate by: a model that is not built has none. Pass the "

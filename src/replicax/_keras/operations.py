@@ -106,15 +106,9 @@ def _platform() -> str | None:
 
     What closures of parameter servers compute on is known when they are sent: they go to CPUs, too.
     """
-    distribution = _distribution()
-    if distribution is None:
-        return None
-    return "cpu" if distribution.engine.closures is not None else distribution.topology.platform
-
-
-def _distribution() -> StoreDistribution | None:
-    """The distribution of `fit`, or of the strategy that is current in `run` and in its scope."""
-    found = _compat.distribution()
+    found: Any = _compat.distribution()  # that of `fit`
     if not isinstance(found, StoreDistribution) and (frame := current_frame()) is not None:
         found = getattr(frame.strategy.extended, "distribution", None)
-    return found if isinstance(found, StoreDistribution) else None
+    if not isinstance(found, StoreDistribution):
+        return None
+    return "cpu" if found.engine.closures is not None else found.topology.platform

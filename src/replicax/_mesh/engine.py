@@ -344,7 +344,7 @@ def put_pieces(topology: Topology, pieces: Sequence[Any]) -> Any:
 
 def _put_columns(topology: Topology, columns: Sequence[Sequence[Any]]) -> list[PerReplica]:
     """Place for each column the arrays of all replicas; those of one shape each by one call."""
-    stacked = [_stacked(column) if _is_even(column) else None for column in columns]
+    stacked = [_stacked(one) if len(set(map(np.shape, one))) == 1 else None for one in columns]
     even = [array for array in stacked if array is not None]
     if topology.num_processes > 1:
         placed = iter([place_rows(a, topology.split, topology.num_replicas) for a in even])
@@ -357,10 +357,6 @@ def _put_columns(topology: Topology, columns: Sequence[Sequence[Any]]) -> list[P
         else PerReplica(next(placed))
         for array, column in zip(stacked, columns, strict=True)
     ]
-
-
-def _is_even(column: Sequence[Any]) -> bool:
-    return len({np.shape(leaf) for leaf in column}) == 1
 
 
 def put_uneven(topology: Topology, pieces: Sequence[Any], sizes: Sequence[int]) -> Any:

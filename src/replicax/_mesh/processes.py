@@ -177,16 +177,21 @@ def _join_jax(process: JaxProcess, line: ClusterChannel, port: int, seconds: flo
     if process.process_id:
         patience = min(seconds, _SECONDS_TO_OPEN)
         if not wait_until_open((host, port), patience):
-            error = _closed(address, process.process_id, patience)
+            error = ClusterError(
+                f"Worker {process.process_id} cannot reach JAX's service at {address}, the chief's "
+                f"second port, within {patience:.0f} s. Set the chief's {RX_SECOND_PORT} to a port "
+                "that the firewall lets pass. See docs/clusters.md."
+            )
             line.fail(str(error))
             raise error
         address = Relay((host, port)).address
+    interface = interface_of(host)  # None for all
     try:
         jax.distributed.initialize(
             address,
             process.num_processes,
             process.process_id,
-            coordinator_bind_address=_bind_address(host, port),
+            coordinator_bind_address=_joined(interface, port) if interface else None,
             shutdown_timeout_seconds=_SECONDS_TO_LEAVE,
         )
     except RuntimeError as error:
@@ -199,14 +204,6 @@ def _join_jax(process: JaxProcess, line: ClusterChannel, port: int, seconds: flo
             "top of the program, or start it with `replicax run train.py`, which joins the "
             "cluster before your code runs."
         ) from error
-
-
-def _closed(address: str, index: int, seconds: float) -> ClusterError:
-    return ClusterError(
-        f"Worker {index} cannot reach JAX's service at {address}, the chief's second port, within "
-        f"{seconds:.0f} s. Set the chief's {RX_SECOND_PORT} to a port that the firewall lets pass. "
-        "See docs/clusters.md."
-    )
 
 
 def _joined(host: str, port: int) -> str:
@@ -235,12 +232,6 @@ def secret_of(process: JaxProcess) -> Secret | None:
             HOW_TO,
         )
     return None
-
-
-def _bind_address(host: str, port: int) -> str | None:
-    """Where the chief's service of JAX listens; None for all interfaces, as JAX does."""
-    interface = interface_of(host)
-    return _joined(interface, port) if interface else None
 
 
 def _open_by_devices(process: JaxProcess, port: int, limits: Limits) -> ClusterChannel:

@@ -124,7 +124,10 @@ def _build_spmd(
     mesh = topology.mesh if several else None
     group = SyncGroup(replicas, combine, mesh=mesh, packs_up_to=topology.packs_up_to)
     shares = [isinstance(array, PerReplica) for array in arrays]
-    locals_ = [_local_aval(array) for array in arrays]
+    locals_ = [
+        jax.ShapeDtypeStruct(a.stacked.shape[1:], a.stacked.dtype) if share else a
+        for a, share in zip(arrays, shares, strict=True)
+    ]
     env = [(AXIS, replicas)] if replicas > 1 else None
     try:
         captured = capture(
@@ -176,12 +179,6 @@ def _build_spmd(
         check_vma=False,
     )
     return captured, varies, mapped, along
-
-
-def _local_aval(array: Any) -> Any:
-    if isinstance(array, PerReplica):
-        return jax.ShapeDtypeStruct(array.stacked.shape[1:], array.stacked.dtype)
-    return array
 
 
 def _for_replicas(output: Any, varies: bool, topology: Topology) -> Any:

@@ -22,7 +22,7 @@ from jax import lax
 from jax.extend.core import Literal
 from jax.sharding import Mesh, PartitionSpec
 
-from replicax._core.packing import sum_in_packs, sums_in_one_pack
+from replicax._core.packing import pack_sizes, sum_in_packs
 from replicax._core.topology import AXIS
 from replicax._cpu.products import turned_on
 from replicax._program.batch_axes import Axis, axes_of_results, summed_axes
@@ -152,7 +152,7 @@ def bucket_outputs(
 ) -> tuple[Captured, tuple[int, ...]]:
     """Append sums of scalar outputs to a function's outputs; also returns the scalars' indices."""
     jaxpr = captured.jaxpr.jaxpr
-    sums = (i for i, equation in enumerate(jaxpr.eqns) if sums_in_one_pack(equation))
+    sums = (i for i, equation in enumerate(jaxpr.eqns) if pack_sizes(equation) == (0, 0))
     place = next(sums, None)
     if place is None:
         return captured, ()

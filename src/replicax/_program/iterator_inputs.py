@@ -112,9 +112,6 @@ class TracedIterators:
     def begin(self, what: str) -> None:
         self._end(RunsInPython(what, once=True))
 
-    def unrolls(self, rounds: int) -> bool:
-        return rounds <= MAX_UNROLLED
-
     def _end(self, signal: Retrace) -> NoReturn:
         self._signal = self._signal or signal
         raise signal
@@ -144,9 +141,6 @@ class NoIterators:
         """Let the function around it, if there is one, run as plain Python."""
         if self._around is not None:
             self._around.begin(what)
-
-    def unrolls(self, rounds: int) -> bool:
-        return rounds <= MAX_UNROLLED
 
 
 def is_data(leaf: Any) -> bool:
@@ -226,16 +220,10 @@ def structure_of(fn: Any, kept: list[Any], around: tuple[int, ...] = ()) -> Hash
     if id(fn) in around:
         return ("itself", around.index(id(fn)))
     around = (*around, id(fn))
-    held = [*(cell.cell_contents for cell in fn.__closure__ or () if _is_filled(cell))]
-    held += [*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values()]
+    held = [*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values()]
+    for cell in fn.__closure__ or ():
+        with contextlib.suppress(ValueError):  # an empty cell
+            held.append(cell.cell_contents)
     kept.append(fn.__globals__)
     parts = tuple(structure_of(value, kept, around) for value in held)
     return (fn.__code__, id(fn.__globals__), tuple(fn.__kwdefaults__ or ()), parts)
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True

@@ -150,7 +150,6 @@ def _evaluate(closed: Any, inputs: Sequence[Any]) -> list[Any]:
     return values.read(jaxpr.outvars)
 
 
-_core = jax.extend.core
 _FUNCTIONS = (_core.ClosedJaxpr, _core.Jaxpr)
 _known: weakref.WeakKeyDictionary[Any, tuple[Any, ...]] = weakref.WeakKeyDictionary()
 
