@@ -39,36 +39,32 @@ SAME_BATCHES = (
 )
 
 
-def placed_batches(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def batches(self: Any, distribution: Any) -> Any:
-        if not isinstance(distribution, StoreDistribution):
-            return original(self, distribution)
-        adapter = self.data_adapter
-        if isinstance(adapter, HostAdapter) and adapter.is_endless and not self.steps_per_epoch:
-            _log.warning(
-                "The data set never ends: only a callback stops `fit` or `evaluate`. Pass "
-                "`steps_per_epoch` or `steps`, or remove its `repeat`. See docs/fit.md."
-            )
-        on_cpu = distribution.topology.platform == "cpu"
-        # Batches that need no copy: accelerators have memory of their own, and arrays stay as they
-        # are while `fit` trains. A generator may fill its array again.
-        is_array = not on_cpu and _compat.reads_arrays(adapter)
-        owned = isinstance(adapter, HostAdapter) or is_array
-        if distribution.engine.closures is not None:
-            return adapter.get_numpy_iterator()  # closures take copies
-        # Workers read one batch ahead, to know that they agree before they need it.
-        several = distribution.topology.num_processes > 1
-        ahead = 0 if on_cpu and not several else 1
-        if several and _compat.reads_arrays(adapter):
-            return _of_arrays(adapter, distribution)
-        if several:
-            _agree_on_pass(adapter)
-        if adapter.num_batches is not None and adapter.num_batches < 1:
-            raise no_batches()
-        return placed(adapter.get_jax_iterator(), distribution, ahead=ahead, owned=owned)
-
-    return batches
+def placed_batches(original: Callable[..., Any], self: Any, distribution: Any) -> Any:
+    if not isinstance(distribution, StoreDistribution):
+        return original(self, distribution)
+    adapter = self.data_adapter
+    if isinstance(adapter, HostAdapter) and adapter.is_endless and not self.steps_per_epoch:
+        _log.warning(
+            "The data set never ends: only a callback stops `fit` or `evaluate`. Pass "
+            "`steps_per_epoch` or `steps`, or remove its `repeat`. See docs/fit.md."
+        )
+    on_cpu = distribution.topology.platform == "cpu"
+    # Batches that need no copy: accelerators have memory of their own, and arrays stay as they
+    # are while `fit` trains. A generator may fill its array again.
+    is_array = not on_cpu and _compat.reads_arrays(adapter)
+    owned = isinstance(adapter, HostAdapter) or is_array
+    if distribution.engine.closures is not None:
+        return adapter.get_numpy_iterator()  # closures take copies
+    # Workers read one batch ahead, to know that they agree before they need it.
+    several = distribution.topology.num_processes > 1
+    ahead = 0 if on_cpu and not several else 1
+    if several and _compat.reads_arrays(adapter):
+        return _of_arrays(adapter, distribution)
+    if several:
+        _agree_on_pass(adapter)
+    if adapter.num_batches is not None and adapter.num_batches < 1:
+        raise no_batches()
+    return placed(adapter.get_jax_iterator(), distribution, ahead=ahead, owned=owned)
 
 
 def _of_arrays(adapter: Any, distribution: StoreDistribution) -> Iterator[Any]:
@@ -87,29 +83,20 @@ def _agree_on_pass(adapter: Any) -> None:
         share_random_state()  # from which Keras draws the order of arrays
 
 
-def placed_batch(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def one(data: Any, layouts: Any = None) -> Any:
-        current = _compat.distribution()
-        if not isinstance(current, StoreDistribution):
-            return original(data, layouts)
-        if current.engine.closures is not None:
-            return data
-        return next(placed([data], current, ahead=0))
-
-    return one
+def placed_batch(original: Callable[..., Any], data: Any, layouts: Any = None) -> Any:
+    current = _compat.distribution()
+    if not isinstance(current, StoreDistribution):
+        return original(data, layouts)
+    if current.engine.closures is not None:
+        return data
+    return next(placed([data], current, ahead=0))
 
 
-def no_loop_state(original: Callable[..., Any]) -> Callable[..., Any]:
+def no_loop_state(original: Callable[..., Any], self: Any, **wanted: bool) -> Any:
     """The values of all variables for a loop: none, as its steps read and write variables."""
-
-    @functools.wraps(original)
-    def state(self: Any, **wanted: bool) -> Any:
-        if _compat.strategy_of(self) is None:
-            return original(self, **wanted)
-        return tuple(None for name, wish in wanted.items() if wish and name != _compat.PURGES)
-
-    return state
+    if _compat.strategy_of(self) is None:
+        return original(self, **wanted)
+    return tuple(None for name, wish in wanted.items() if wish and name != _compat.PURGES)
 
 
 def placed(

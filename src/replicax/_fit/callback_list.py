@@ -39,16 +39,12 @@ _draw_next: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 
 
 def install() -> None:
-    _compat.wrap(keras.callbacks.Callback, "set_model", _with_model_methods)
+    _compat.patch(keras.callbacks.Callback, "set_model", _with_model_methods)
 
 
-def _with_model_methods(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def set_model(self: Any, model: Any) -> None:
-        _adopt(self, model)
-        original(self, model)
-
-    return set_model
+def _with_model_methods(original: Callable[..., Any], self: Any, model: Any) -> None:
+    _adopt(self, model)
+    original(self, model)
 
 
 def _adopt(callback: Any, model: Any) -> None:
@@ -228,70 +224,52 @@ for _name in (*_READ, *_CHANGE, "copy", "get", "items", "update", "values"):
 # Callbacks of several workers: the chief writes.
 
 
-def _chief_only(original: Callable[..., Any]) -> Callable[..., Any]:
+def _chief_only(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     """What only the chief does; others return at once."""
-
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        channel = workers.channel_of(_compat.model_of(self))
-        if not channel.is_chief:
-            return None
-        if channel.size == 1:
-            return original(self, *args, **kwargs)
-        # What Keras makes meanwhile, to look at it, is no variable of the workers: when it saves an
-        # optimizer it makes another one, and only here.
-        with with_distribution(None):
-            return original(self, *args, **kwargs)
-
-    return method
+    channel = workers.channel_of(_compat.model_of(self))
+    if not channel.is_chief:
+        return None
+    if channel.size == 1:
+        return original(self, *args, **kwargs)
+    # What Keras makes meanwhile, to look at it, is no variable of the workers: when it saves an
+    # optimizer it makes another one, and only here.
+    with with_distribution(None):
+        return original(self, *args, **kwargs)
 
 
-def _chief_opens_files(original: Callable[..., Any]) -> Callable[..., Any]:
+def _chief_opens_files(original: Callable[..., Any], self: Any, model: Any) -> None:
     """All know the model, but only the chief opens files."""
-
-    @functools.wraps(original)
-    def set_model(self: Any, model: Any) -> None:
-        is_chief = workers.channel_of(model).is_chief
-        method = original if is_chief else keras.callbacks.Callback.set_model
-        method(self, model)
-
-    return set_model
+    is_chief = workers.channel_of(model).is_chief
+    method = original if is_chief else keras.callbacks.Callback.set_model
+    method(self, model)
 
 
-def _after_barrier(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def on_train_end(self: Any, *args: Any, **kwargs: Any) -> Any:
-        channel = workers.channel_of(_compat.model_of(self))
-        channel.barrier("Keras' BackupAndRestore")
-        return original(self, *args, **kwargs) if channel.is_chief else None
-
-    return on_train_end
+def _after_barrier(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    channel = workers.channel_of(_compat.model_of(self))
+    channel.barrier("Keras' BackupAndRestore")
+    return original(self, *args, **kwargs) if channel.is_chief else None
 
 
-def _from_chiefs_files(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def load(self: Any) -> Any:
-        channel = workers.channel_of(_compat.model_of(self))
-        if channel.size == 1:
+def _from_chiefs_files(original: Callable[..., Any], self: Any) -> Any:
+    channel = workers.channel_of(_compat.model_of(self))
+    if channel.size == 1:
+        return original(self)
+    paths = _compat.backup_paths(self)
+    files = [_bytes_of(path) for path in paths]
+    seen = channel.exchange("Keras' BackupAndRestore", [zlib.crc32(file) for file in files])
+    if all(one == seen[0] for one in seen):
+        return original(self)
+    of_chief = [channel.from_chief("Keras' BackupAndRestore", file) for file in files]
+    with tempfile.TemporaryDirectory() as folder:
+        copies = [str(Path(folder, Path(path).name)) for path in paths]
+        for copy, file in zip(copies, of_chief, strict=True):
+            if file:
+                Path(copy).write_bytes(file)
+        _compat.set_backup_paths(self, copies)
+        try:
             return original(self)
-        paths = _compat.backup_paths(self)
-        files = [_bytes_of(path) for path in paths]
-        seen = channel.exchange("Keras' BackupAndRestore", [zlib.crc32(file) for file in files])
-        if all(one == seen[0] for one in seen):
-            return original(self)
-        of_chief = [channel.from_chief("Keras' BackupAndRestore", file) for file in files]
-        with tempfile.TemporaryDirectory() as folder:
-            copies = [str(Path(folder, Path(path).name)) for path in paths]
-            for copy, file in zip(copies, of_chief, strict=True):
-                if file:
-                    Path(copy).write_bytes(file)
-            _compat.set_backup_paths(self, copies)
-            try:
-                return original(self)
-            finally:
-                _compat.set_backup_paths(self, paths)
-
-    return load
+        finally:
+            _compat.set_backup_paths(self, paths)
 
 
 def _bytes_of(path: str) -> bytes:
@@ -324,7 +302,7 @@ _OURS: dict[type, type] = {
         kind: type(
             kind.__name__,
             (kind,),
-            {name: change(getattr(kind, name)) for name, change in changes.items()},
+            {name: _compat.calling(one, getattr(kind, name)) for name, one in changes.items()},
         )
         for kind, changes in _CHANGES.items()
     },

@@ -62,59 +62,49 @@ def install_hooks() -> None:
 
 def install() -> None:
     trainer = _compat.JAXTrainer
-    _compat.wrap(trainer, "__init__", _bound_to_scope)
+    _compat.patch(trainer, "__init__", _bound_to_scope)
     # On the base class: Keras takes a `compile` of any subclass for the user's own.
-    _compat.wrap(_compat.Trainer, "compile", _checked_compile)
-    _compat.wrap(
-        trainer, "fit", lambda fit: _with_end_hooks(_in_own_distribution(_with_local_steps(fit)))
-    )
+    _compat.patch(_compat.Trainer, "compile", _checked_compile)
+    _compat.patch(trainer, "fit", _fit)
     for method in METHODS[1:]:
-        _compat.wrap(trainer, method, _in_own_distribution)
+        _compat.patch(trainer, method, _in_own_distribution)
     for kind in ("train", "test", "predict"):
-        _compat.wrap(trainer, f"make_{kind}_function", functools.partial(_own_function, kind=kind))
-    _compat.wrap(_compat.JAXEpochIterator, _compat.BATCH_ITERATOR, placed_batches)
-    _compat.wrap(_compat.jax_trainer, _compat.BATCH_PLACER, placed_batch)
-    _compat.wrap(trainer, _compat.LOOP_STATE, no_loop_state)
+        _compat.patch(trainer, f"make_{kind}_function", functools.partial(_own_function, kind=kind))
+    _compat.patch(_compat.JAXEpochIterator, _compat.BATCH_ITERATOR, placed_batches)
+    _compat.patch(_compat.jax_trainer, _compat.BATCH_PLACER, placed_batch)
+    _compat.patch(trainer, _compat.LOOP_STATE, no_loop_state)
     # Not on `fit`: in `model.fit(Dataset(…))` Python looks `fit` up before there is a data set.
-    _compat.wrap(_compat.data_adapters, "get_data_adapter", adapted)
-    _compat.wrap(_compat.Trainer, _compat.DATA_LOOK, noted_look)
-    _compat.wrap(_compat.EpochIterator, "reset", ended_look)
-    _compat.wrap(_compat.EpochIterator, "catch_stop_iteration", unannounced_end)
+    _compat.patch(_compat.data_adapters, "get_data_adapter", adapted)
+    _compat.patch(_compat.Trainer, _compat.DATA_LOOK, noted_look)
+    _compat.patch(_compat.EpochIterator, "reset", ended_look)
+    _compat.patch(_compat.EpochIterator, "catch_stop_iteration", unannounced_end)
 
 
-def _bound_to_scope(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        frame = current_frame()
-        if frame is not None and _compat.is_session_cleared(frame.session):  # as KerasTuner does
-            _compat.set_distribution(frame.strategy.extended.distribution)
-        original(self, *args, **kwargs)
-        if frame is not None and isinstance(_compat.distribution(), StoreDistribution):
-            _compat.bind_strategy(self, frame.strategy)
-
-    return init
+def _bound_to_scope(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
+    frame = current_frame()
+    if frame is not None and _compat.is_session_cleared(frame.session):  # as KerasTuner does
+        _compat.set_distribution(frame.strategy.extended.distribution)
+    original(self, *args, **kwargs)
+    if frame is not None and isinstance(_compat.distribution(), StoreDistribution):
+        _compat.bind_strategy(self, frame.strategy)
 
 
-def _checked_compile(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
-        frame, owner = current_frame(), _compat.strategy_of(self)
-        in_scope = isinstance(_compat.distribution(), StoreDistribution)
-        if frame is not None and in_scope and frame.strategy is not owner:
-            whose = "no strategy" if owner is None else repr(owner)
-            raise MixedStrategies(
-                f"Cannot compile a model of {whose} in the scope of {frame.strategy!r}. Make the "
-                "model inside the same `with strategy.scope():` block."
-            )
-        if owner is None:
-            return original(self, *args, **kwargs)
-        _allow_jit(self)
-        if owner.extended.distribution is _compat.distribution():
-            return original(self, *args, **kwargs)
-        with with_distribution(owner.extended.distribution):
-            return original(self, *args, **kwargs)
-
-    return compile
+def _checked_compile(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    frame, owner = current_frame(), _compat.strategy_of(self)
+    in_scope = isinstance(_compat.distribution(), StoreDistribution)
+    if frame is not None and in_scope and frame.strategy is not owner:
+        whose = "no strategy" if owner is None else repr(owner)
+        raise MixedStrategies(
+            f"Cannot compile a model of {whose} in the scope of {frame.strategy!r}. Make the "
+            "model inside the same `with strategy.scope():` block."
+        )
+    if owner is None:
+        return original(self, *args, **kwargs)
+    _allow_jit(self)
+    if owner.extended.distribution is _compat.distribution():
+        return original(self, *args, **kwargs)
+    with with_distribution(owner.extended.distribution):
+        return original(self, *args, **kwargs)
 
 
 def _allow_jit(model: Any) -> set[str]:
@@ -125,68 +115,55 @@ def _allow_jit(model: Any) -> set[str]:
     return {type(layer).__name__ for layer in uncompiled if not layer.supports_jit}
 
 
-def _in_own_distribution(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        owner, current = _compat.strategy_of(self), _compat.distribution()
-        if owner is None and not isinstance(current, StoreDistribution):
-            try:
-                return original(self, *args, **kwargs)
-            except Exception as error:
-                if seams.speaks_tensorflow:
-                    raise_explained(error)
-                raise
-        if owner is None:
-            with with_distribution(None):
-                return original(self, *args, **kwargs)
-        with owner.scope():
-            if owner.extended.distribution.engine.closures is not None:
-                refuse_endless_validation(kwargs)
-            try:
-                return original(self, *args, **kwargs)
-            except BaseException as error:
-                for steps in steps_of(self):
-                    steps.abandon()
-                if isinstance(error, Exception):
-                    raise_explained(error)
-                raise
-            finally:
-                for steps in steps_of(self):
-                    steps.forget()
-
-    return method
-
-
-def _with_local_steps(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Let `fit` go from meeting to meeting, where replicas take steps alone."""
-
-    @functools.wraps(original)
-    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        owner = _compat.strategy_of(self)
-        placed = keras.distribution.distribution()  # a program's own `keras.distribution`
-        if owner is placed is None and not seams.speaks_tensorflow:
-            _warn_outside_scope(self.name)
-        local = owner and owner.extended.distribution.engine.local_steps
-        with local.several_at_once(self) if local else contextlib.nullcontext():
-            history = original(self, *args, **kwargs)
-        for steps in step_functions_of(self):
-            steps.end_fit()
-        return history
-
-    return fit
-
-
-def _with_end_hooks(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`fit`, which calls the hooks of its end even if it fails; callbacks hear of success only."""
-
-    @functools.wraps(original)
-    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+def _in_own_distribution(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    owner, current = _compat.strategy_of(self), _compat.distribution()
+    if owner is None and not isinstance(current, StoreDistribution):
         try:
             return original(self, *args, **kwargs)
+        except Exception as error:
+            if seams.speaks_tensorflow:
+                raise_explained(error)
+            raise
+    if owner is None:
+        with with_distribution(None):
+            return original(self, *args, **kwargs)
+    with owner.scope():
+        if owner.extended.distribution.engine.closures is not None:
+            refuse_endless_validation(kwargs)
+        try:
+            return original(self, *args, **kwargs)
+        except BaseException as error:
+            for steps in steps_of(self):
+                steps.abandon()
+            if isinstance(error, Exception):
+                raise_explained(error)
+            raise
         finally:
-            _compat.end_of_fit(self)
+            for steps in steps_of(self):
+                steps.forget()
 
-    return fit
+
+def _fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """`fit`, which calls the hooks of its end also if it fails; Keras' callbacks are not told."""
+    try:
+        with_local_steps = functools.partial(_with_local_steps, original)
+        return _in_own_distribution(with_local_steps, self, *args, **kwargs)
+    finally:
+        _compat.end_of_fit(self)
+
+
+def _with_local_steps(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Let the loop take all steps up to the next average at once, if replicas train alone."""
+    owner = _compat.strategy_of(self)
+    placed = keras.distribution.distribution()  # a program's own `keras.distribution`
+    if owner is placed is None and not seams.speaks_tensorflow:
+        _warn_outside_scope(self.name)
+    local = owner and owner.extended.distribution.engine.local_steps
+    with local.several_at_once(self) if local else contextlib.nullcontext():
+        history = original(self, *args, **kwargs)
+    for steps in step_functions_of(self):
+        steps.end_fit()
+    return history
 
 
 _warned_outside_scope = threading.Event()
@@ -212,33 +189,30 @@ def _warn_not_compiled(names: set[str]) -> None:
     )
 
 
-def _own_function(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
+def _own_function(
+    original: Callable[..., Any], self: Any, force: bool = False, *, kind: str
+) -> Any:
     attribute = f"{kind}_function"
-
-    @functools.wraps(original)
-    def make(self: Any, force: bool = False) -> Any:
-        owner = _compat.strategy_of(self)
-        if owner is None:
-            return original(self, force)
-        current = getattr(self, attribute)
-        distribution = owner.extended.distribution
-        # Each time: a layer may have got new variables since (`enable_lora`).
-        engine = distribution.engine
-        adopt(distribution.store, _variables(self, of_optimizer=engine.closures is None))
-        if current is None or force:
-            uncompiled = _allow_jit(self)
-            is_slow = not (self.jit_compile or self.run_eagerly) and owner.num_replicas_in_sync > 1
-            if uncompiled and is_slow and kind == "train":
-                _warn_not_compiled(uncompiled)
-            if engine.closures is not None:
-                current = engine.closures.make_steps(self, kind)
-            else:
-                kinds = ReplicaSteps if engine.in_replica_view else Steps
-                current = kinds(self, kind, distribution)
-            setattr(self, attribute, current)
-        return current
-
-    return make
+    owner = _compat.strategy_of(self)
+    if owner is None:
+        return original(self, force)
+    current = getattr(self, attribute)
+    distribution = owner.extended.distribution
+    # Each time: a layer may have got new variables since (`enable_lora`).
+    engine = distribution.engine
+    adopt(distribution.store, _variables(self, of_optimizer=engine.closures is None))
+    if current is None or force:
+        uncompiled = _allow_jit(self)
+        is_slow = not (self.jit_compile or self.run_eagerly) and owner.num_replicas_in_sync > 1
+        if uncompiled and is_slow and kind == "train":
+            _warn_not_compiled(uncompiled)
+        if engine.closures is not None:
+            current = engine.closures.make_steps(self, kind)
+        else:
+            kinds = ReplicaSteps if engine.in_replica_view else Steps
+            current = kinds(self, kind, distribution)
+        setattr(self, attribute, current)
+    return current
 
 
 def _variables(model: Any, *, of_optimizer: bool) -> list[Any]:

@@ -509,6 +509,21 @@ def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
         setattr(owner, name, wrapped)
 
 
+def patch(owner: Any, name: str, method: Callable[..., Any]) -> None:
+    """Replace `owner.name` by calls of `method(original, …)`, once."""
+    wrap(owner, name, functools.partial(calling, method))
+
+
+def calling(method: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """A function with the name and signature of `original` that calls `method(original, …)`."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return method(original, *args, **kwargs)
+
+    return call
+
+
 def training_argument(model: Any, training: bool) -> dict[str, bool]:
     return {"training": training} if model._call_has_training_arg else {}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -33,26 +32,28 @@ class _Update(NamedTuple):
 
 
 def install() -> None:
-    _compat.wrap(keras.optimizers.Adam, _compat.UPDATES, _fused)
+    _compat.patch(keras.optimizers.Adam, _compat.UPDATES, _fused)
 
 
-def _fused(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def update(self: Any, grads: Sequence[Any], variables: Sequence[Any], rate: Any) -> Any:
-        if not _is_plain_adam(self) or not _has_kernel(variables):
-            return original(self, grads, variables, rate)
-        updates = [
-            _Update(variable, *_compat.slots_of_adam(self, variable), grad)
-            for grad, variable in zip(grads, variables, strict=True)
-        ]
-        if not all(map(_can_fuse, updates)):
-            return original(self, grads, variables, rate)
-        corrected = _corrected(self, rate)
-        for group in groups(updates, lambda update: _size(update.variable), _TOGETHER):
-            _update(self, group, corrected)
-        return None
-
-    return update
+def _fused(
+    original: Callable[..., Any],
+    self: Any,
+    grads: Sequence[Any],
+    variables: Sequence[Any],
+    rate: Any,
+) -> Any:
+    if not _is_plain_adam(self) or not _has_kernel(variables):
+        return original(self, grads, variables, rate)
+    updates = [
+        _Update(variable, *_compat.slots_of_adam(self, variable), grad)
+        for grad, variable in zip(grads, variables, strict=True)
+    ]
+    if not all(map(_can_fuse, updates)):
+        return original(self, grads, variables, rate)
+    corrected = _corrected(self, rate)
+    for group in groups(updates, lambda update: _size(update.variable), _TOGETHER):
+        _update(self, group, corrected)
+    return None
 
 
 def _is_plain_adam(optimizer: Any) -> bool:

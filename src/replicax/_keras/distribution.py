@@ -10,7 +10,6 @@ about them, too, and told what they are: what an optimizer keeps may live elsewh
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast, final
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
 
 
 def install() -> None:
-    _compat.wrap(_compat.BaseOptimizer, _compat.SLOT_OF, _with_slot_parameter)
-    _compat.wrap(_compat.BaseOptimizer, _compat.ANY_SLOT, _mark_added)
+    _compat.patch(_compat.BaseOptimizer, _compat.SLOT_OF, _with_slot_parameter)
+    _compat.patch(_compat.BaseOptimizer, _compat.ANY_SLOT, _mark_added)
 
 
 @final
@@ -181,27 +180,21 @@ def with_distribution(distribution: Any) -> Generator[None, None, None]:
         _compat.set_distribution(before)
 
 
-def _with_slot_parameter(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def add(self: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
-        with _compat.adding_slot(self, reference_variable):
-            return original(self, reference_variable, *args, **kwargs)
-
-    return add
+def _with_slot_parameter(
+    original: Callable[..., Any], self: Any, reference_variable: Any, *args: Any, **kwargs: Any
+) -> Any:
+    with _compat.adding_slot(self, reference_variable):
+        return original(self, reference_variable, *args, **kwargs)
 
 
-def _mark_added(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def add(self: Any, *args: Any, **kwargs: Any) -> Any:
-        parameter = _compat.slot_parameter(self)
-        if parameter is not None and isinstance(_compat.distribution(), StoreDistribution):
-            kwargs["layout"] = None  # the store is asked, not the parameter
-        with _compat.adding_slot(self, _compat.ANY_SLOT if parameter is None else parameter):
-            variable = original(self, *args, **kwargs)
-        _compat.mark_slot(variable, parameter)
-        return variable
-
-    return add
+def _mark_added(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    parameter = _compat.slot_parameter(self)
+    if parameter is not None and isinstance(_compat.distribution(), StoreDistribution):
+        kwargs["layout"] = None  # the store is asked, not the parameter
+    with _compat.adding_slot(self, _compat.ANY_SLOT if parameter is None else parameter):
+        variable = original(self, *args, **kwargs)
+    _compat.mark_slot(variable, parameter)
+    return variable
 
 
 def mark_slots(variables: Iterable[Any]) -> list[Any]:

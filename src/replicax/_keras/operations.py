@@ -29,36 +29,33 @@ _TYPES = (jnp.float32, jnp.bfloat16)
 
 
 def install() -> None:
-    _compat.wrap(_compat.jax_nn, "dot_product_attention", _attention)
-    _compat.wrap(_compat.jax_nn, _compat.ATTENTION_BY_CUDNN, _not_on_cpu)
+    _compat.patch(_compat.jax_nn, "dot_product_attention", _attention)
+    _compat.patch(_compat.jax_nn, _compat.ATTENTION_BY_CUDNN, _not_on_cpu)
     if hasattr(_compat.jax_rnn, _compat.LSTM_ON_GPU):  # Keras before 3.15 has no LSTM by cuDNN
-        _compat.wrap(_compat.jax_rnn, _compat.LSTM_ON_GPU, _gpu_of_strategy)
+        _compat.patch(_compat.jax_rnn, _compat.LSTM_ON_GPU, _gpu_of_strategy)
 
 
-def _attention(stock: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(stock)
-    def dot_product_attention(
-        query: Any,
-        key: Any,
-        value: Any,
-        bias: Any = None,
-        mask: Any = None,
-        scale: Any = None,
-        is_causal: bool = False,
-        flash_attention: bool | None = None,
-        attn_logits_soft_cap: float | None = None,
-    ) -> Any:
-        how = {"scale": scale, "is_causal": is_causal}
-        others = {"flash_attention": flash_attention, "attn_logits_soft_cap": attn_logits_soft_cap}
-        own, arrays = functools.partial(stock, **how, **others), (query, key, value, bias, mask)
-        stays = flash_attention or attn_logits_soft_cap is not None or not is_on("attention")
-        if stays or not covers(*arrays):
-            return own(*arrays)
-        plain = bias is None and mask is None and is_for_kernel(scale)
-        ours = functools.partial(in_32_bits(attend_here if plain else attend), **how)
-        return lax.platform_dependent(*arrays, cpu=ours, default=own)
-
-    return dot_product_attention
+def _attention(
+    stock: Callable[..., Any],
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any = None,
+    mask: Any = None,
+    scale: Any = None,
+    is_causal: bool = False,
+    flash_attention: bool | None = None,
+    attn_logits_soft_cap: float | None = None,
+) -> Any:
+    how = {"scale": scale, "is_causal": is_causal}
+    others = {"flash_attention": flash_attention, "attn_logits_soft_cap": attn_logits_soft_cap}
+    own, arrays = functools.partial(stock, **how, **others), (query, key, value, bias, mask)
+    stays = flash_attention or attn_logits_soft_cap is not None or not is_on("attention")
+    if stays or not covers(*arrays):
+        return own(*arrays)
+    plain = bias is None and mask is None and is_for_kernel(scale)
+    ours = functools.partial(in_32_bits(attend_here if plain else attend), **how)
+    return lax.platform_dependent(*arrays, cpu=ours, default=own)
 
 
 def covers(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None) -> bool:
@@ -82,23 +79,15 @@ def covers(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None)
     return same and one_type and fit and (mask is None or mask.dtype == bool)
 
 
-def _gpu_of_strategy(original: Callable[[], bool]) -> Callable[[], bool]:
-    @functools.wraps(original)
-    def is_gpu_available() -> bool:
-        platform = _platform()
-        return original() if platform is None else platform == "gpu"
-
-    return is_gpu_available
+def _gpu_of_strategy(original: Callable[..., Any]) -> bool:
+    platform = _platform()
+    return original() if platform is None else platform == "gpu"
 
 
-def _not_on_cpu(original: Callable[..., bool]) -> Callable[..., bool]:
-    @functools.wraps(original)
-    def can_use(*arrays: Any, raise_error: bool = False) -> bool:
-        if not raise_error and _platform() == "cpu":
-            return False
-        return original(*arrays, raise_error=raise_error)
-
-    return can_use
+def _not_on_cpu(original: Callable[..., Any], *arrays: Any, raise_error: bool = False) -> bool:
+    if not raise_error and _platform() == "cpu":
+        return False
+    return original(*arrays, raise_error=raise_error)
 
 
 def _platform() -> str | None:
