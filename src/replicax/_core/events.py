@@ -97,7 +97,7 @@ def begin_step(doing: str, *, common: bool = False, identity: int = 0) -> None:
         listener(doing)
 
 
-def tell(make: Callable[[], Step]) -> None:
+def notify(make: Callable[[], Step]) -> None:
     """Show a step that has been computed to those who watch; `make` is called if anybody does."""
     if watchers:
         step = make()
@@ -129,7 +129,7 @@ def dispatched(is_done: Callable[[], bool]) -> None:
     _pending[:] = [is_done]
 
 
-def settled() -> None:
+def clear_pending() -> None:
     """Forget what the devices had to compute, and let go of its results."""
     _pending.clear()
 

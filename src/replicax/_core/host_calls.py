@@ -27,7 +27,7 @@ from replicax._core.tracing import is_transformed
 # XLA:CPU copies arrays of less than 100 KB at once, and longer ones on the threads of the devices.
 _AT_ONCE_BYTES = 64 * 1024
 #: The operations that call Python.
-PYTHON_CALLS = ("pure_callback", "io_callback", "debug_callback")
+CALLBACK_PRIMITIVES = ("pure_callback", "io_callback", "debug_callback")
 _ARRAYS = (np.ndarray, jax.Array, Tracer)  # those of the host are known soonest
 
 
@@ -68,7 +68,7 @@ def array_of(value: Any) -> Any:
 
 
 @final
-class PythonCalls:
+class HostCallbacks:
     """The Python that one program calls: what it raises reaches whoever runs the program.
 
     The program itself goes on to its end, so that no device is left with a failed array, or waits
@@ -79,7 +79,7 @@ class PythonCalls:
         self._runs: list[list[BaseException]] = []
         self._lock = threading.Lock()
 
-    def carry_out(self, program: Callable[..., Any], *args: Any) -> Any:
+    def run(self, program: Callable[..., Any], *args: Any) -> Any:
         """Call the compiled program, wait for it, and raise what a call has raised.
 
         If several threads run it at the same time, they all raise that.
@@ -108,18 +108,18 @@ class PythonCalls:
 
 @final
 @dataclass(frozen=True)
-class Guarded:
+class GuardedCallback:
     """A function that compiled code calls: if it raises, the results are zeros."""
 
-    calls: PythonCalls
+    calls: HostCallbacks
     function: Callable[..., Any]
     results: tuple[tuple[tuple[int, ...], Any], ...]  # their shapes and types
 
     @classmethod
-    def of(cls, equation: Any, calls: PythonCalls) -> Guarded:
+    def of(cls, equation: Any, calls: HostCallbacks) -> GuardedCallback:
         kinds = ((one.aval.shape, one.aval.dtype) for one in equation.outvars)
         function = equation.params["callback"]
-        if isinstance(function, Guarded):  # of a program that is part of this one
+        if isinstance(function, GuardedCallback):  # of a program that is part of this one
             function = function.function
         return cls(calls, function, tuple(kinds))
 
@@ -165,7 +165,7 @@ class _Inside(threading.local):
     """Whether this thread makes a call, and of which program."""
 
     a_call = False
-    calls: PythonCalls | None = None
+    calls: HostCallbacks | None = None
 
 
 _inside = _Inside()
@@ -176,7 +176,7 @@ class _CallbackQueue:
     """Calls that wait for a long array, and what comes after them, in order."""
 
     def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[tuple[Callable[..., Any], Any, PythonCalls | None]] = (
+        self._waiting: queue.SimpleQueue[tuple[Callable[..., Any], Any, HostCallbacks | None]] = (
             queue.SimpleQueue()
         )
         self._left, self._idle = 0, threading.Condition()
@@ -192,7 +192,7 @@ class _CallbackQueue:
             raised, self._raised = self._raised, []
         return raised
 
-    def _called(self, fn: Callable[..., Any], arrays: Any, calls: PythonCalls | None) -> None:
+    def _called(self, fn: Callable[..., Any], arrays: Any, calls: HostCallbacks | None) -> None:
         before, _inside.a_call = _inside.a_call, True
         try:
             fn(*map(np.asarray, arrays))

@@ -15,7 +15,7 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import PerReplicaMisuse, UsageError
-from replicax._core.placement import is_here, is_spread, movable
+from replicax._core.placement import is_here, spans_processes, uncommitted
 
 
 class DistributedValues:
@@ -76,8 +76,8 @@ class PerReplica(DistributedValues):
     def values(self) -> tuple[Any, ...]:
         if self.parts is not None:
             here = (part for replica, part in enumerate(self.parts) if is_here(part, replica))
-            return tuple(map(movable, here))
-        return tuple(map(movable, self.by_replica().values()))
+            return tuple(map(uncommitted, here))
+        return tuple(map(uncommitted, self.by_replica().values()))
 
     def by_replica(self) -> dict[int, Any]:
         """The components of the replicas that this process drives, by the replicas' numbers."""
@@ -101,7 +101,9 @@ class PerReplica(DistributedValues):
 
     def __repr__(self) -> str:
         # Of other processes' components nobody knows here, and asking needs all processes.
-        here = self.by_replica() if is_spread(self.stacked) else dict(enumerate(self.components))
+        here = (
+            self.by_replica() if spans_processes(self.stacked) else dict(enumerate(self.components))
+        )
         lines = (f"  {replica}: {value!r}" for replica, value in here.items())
         return "PerReplica:{\n" + ",\n".join(lines) + "\n}"
 
@@ -134,7 +136,7 @@ class Mirrored(DistributedValues):
     @property
     def values(self) -> tuple[Any, ...]:
         here = self.num_replicas
-        if is_spread(self.value):
+        if spans_processes(self.value):
             devices = self.value.sharding.device_set
             here = here * len(self.value.addressable_shards) // len(devices)
         return (self.value,) * here

@@ -20,7 +20,7 @@ import jax
 
 from replicax._core import events
 from replicax._core.channel import current
-from replicax._core.events import Step, Totals, begin_step, settled, tell
+from replicax._core.events import Step, Totals, begin_step, clear_pending, notify
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import place, place_all
 from replicax._fit.figures import Figures, Snapshot, WorkerStats, between
@@ -74,7 +74,7 @@ class StepFunction:
         """After a failure: the variables have the values of the last step."""
 
     def forget(self) -> None:
-        settled()
+        clear_pending()
 
 
 @final
@@ -146,12 +146,12 @@ class Steps(StepFunction):
     def _step(self, batches: list[Any]) -> Any:
         program = self._eagerly if self._eager else self._program(batches)
         if events.watchers:
-            tell(lambda: Step(f"before {self._doing}", batches, None, self._pairs()))
+            notify(lambda: Step(f"before {self._doing}", batches, None, self._pairs()))
         logs = program(self._doing, batches)
         if self._kind == "train":
             self._throughput.record(len(batches), sum(map(rows_of, batches)), logs)
         if events.watchers:
-            tell(lambda: Step(self._doing, batches, logs, self._pairs()))
+            notify(lambda: Step(self._doing, batches, logs, self._pairs()))
         return logs
 
     def _eagerly(self, doing: str, batches: list[Any]) -> Any:

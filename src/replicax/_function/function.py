@@ -22,7 +22,7 @@ import jax
 
 from replicax._core import seams
 from replicax._core.errors import checks_types
-from replicax._core.events import Step, tell
+from replicax._core.events import Step, notify
 from replicax._core.tracing import in_pipeline, running_in_python
 from replicax._function.concrete import ConcreteFunction
 from replicax._function.function_programs import Traces
@@ -296,7 +296,7 @@ class StatefulFunction(Generic[P, R]):
             try:
                 program, arrays, given = traces.program(self._fn, traced, args, kwargs)
                 result = self._run(program, arrays)
-                tell(lambda: Step(f"call of {self.name}", (args, kwargs, given), result))
+                notify(lambda: Step(f"call of {self.name}", (args, kwargs, given), result))
                 return result
             except RunsInPython as signal:
                 if signal.always:

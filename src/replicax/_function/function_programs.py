@@ -15,7 +15,7 @@ from replicax._core import seams
 from replicax._core.context import current_frame
 from replicax._core.errors import UsageError
 from replicax._core.machine.startup import begin
-from replicax._core.placement import is_spread
+from replicax._core.placement import spans_processes
 from replicax._core.topology import AXIS, MODEL
 from replicax._core.tracing import NeedsValues
 from replicax._core.values import PerReplica, is_distributed, is_text
@@ -191,7 +191,7 @@ class FunctionProgram:
         written, others = state.fetch()
         values = state.in_order(written, others)
         outputs = _layouts_of_outputs(captured, [*values, *arrays])
-        self.is_common = any(map(is_spread, [*values, *arrays]))
+        self.is_common = any(map(spans_processes, [*values, *arrays]))
         identity = 0
         if self.is_common:
             what = f"program of {getattr(fn, '__qualname__', 'a function')}"
@@ -230,7 +230,7 @@ def _layouts_of_outputs(captured: Captured, inputs: Sequence[Any]) -> list[Any]:
     meshes = [
         value.sharding.mesh
         for value in inputs
-        if is_spread(value) or MODEL in getattr(getattr(value, "sharding", None), "spec", ())
+        if spans_processes(value) or MODEL in getattr(getattr(value, "sharding", None), "spec", ())
     ]
     if not meshes:
         return [None] * captured.num_outputs

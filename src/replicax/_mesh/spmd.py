@@ -40,8 +40,8 @@ class ReplicaProgram:
     """
 
     captured: Captured
-    varies: tuple[bool, ...]  # for each output array, whether it differs per replica
-    sums: tuple[int, ...]  # the output arrays whose sums over replicas come behind all outputs
+    varies: tuple[bool, ...]  # for each output array, whether it may differ per replica
+    sums: tuple[int, ...]  # indices of outputs whose sums are appended to the outputs
     program: Program
 
 
@@ -105,12 +105,12 @@ def build(
 
 
 def stack_of(array: Any) -> Any:
-    """The array that a program gets for a leaf; for even values of replicas, their stack."""
+    """The array that a program gets for a leaf: the stack of an even `PerReplica`."""
     return array.stacked if isinstance(array, PerReplica) and array.is_even else array
 
 
 def _layouts(layouts: Sequence[Any], captured: Captured, topology: Topology) -> list[Any] | None:
-    """Where new values go; None, for XLA to choose, if every device holds the whole of each."""
+    """The shardings of new values; None, for XLA to choose, if all variables are replicated."""
     divided = any(layout is not None and not layout.is_fully_replicated for layout in layouts)
     if topology.model_parallel == 1 and not divided:
         return None
@@ -158,8 +158,8 @@ def _build_spmd(
             new[None] if rows[i] else new for new, i in zip(news, captured.written, strict=True)
         ]
         stacked = [out[None] if v else out for out, v in zip(outputs, is_split, strict=True)]
-        # Always an output: XLA runs a map without one on one device only, and the prints of the
-        # other replicas would be lost.
+        # Always return something: XLA runs a `shard_map` without outputs on one device only, and
+        # the prints of the other replicas would be lost.
         return (stacked if replicas > 1 else outputs), news, jnp.int32(0)
 
     if replicas == 1:
@@ -169,7 +169,7 @@ def _build_spmd(
     def specs(own: Sequence[bool]) -> list[PartitionSpec]:
         return [split if one else whole for one in own]
 
-    # XLA divides a replica's computation over the axis `model`, if there is one.
+    # XLA partitions each replica's computation over the axis `model`, if there is one.
     mapped = shard_map(
         replica,
         mesh=topology.mesh,
@@ -182,7 +182,7 @@ def _build_spmd(
 
 
 def _for_replicas(output: Any, varies: bool, topology: Topology) -> Any:
-    """An output, laid out so that each device of a replica has the whole of its component."""
+    """Constrain an output so that each device of a replica holds the replica's component."""
     rows = output.is_even if isinstance(output, PerReplica) else varies
     layout = topology.split if rows and topology.num_replicas > 1 else topology.replicated
     return jax.lax.with_sharding_constraint(output, layout)

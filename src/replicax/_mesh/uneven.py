@@ -1,13 +1,13 @@
-"""The program of a batch that the replicas do not divide: each is traced alone, all run in step.
+"""Uneven batches: each replica is traced alone, and the traces run in lockstep.
 
-The last batch of an epoch may be 5 rows on one replica and 4 on the other. A program that all
-devices share cannot hold both shapes, so each replica is traced alone, and the traces are
-interleaved: every replica runs to its next collective, the collective is computed over all of
-them, and they go on. The numbers are those of true replicas; every device computes all of them.
+The last batch of an epoch may have 5 rows on one replica and 4 on the other. One SPMD program
+cannot hold both shapes. So each replica is traced alone, and the traces are interleaved: every
+replica runs to its next collective, which is computed over all of them. Every device computes all
+replicas; the results are those of separate replicas.
 
-A value may differ without depending on any data: `x.shape[0]`, or a mean's divisor. Two replicas'
-outputs are the same if they were made by the same operations from the same inputs and from the
-same results of collectives.
+A value may differ without depending on data, such as `x.shape[0]` or a mean's divisor. Outputs of
+two replicas are equal if the same operations made them from the same inputs and the same results of
+collectives.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def build_uneven(
 ) -> tuple[Captured, tuple[bool, ...], Any]:
     """Trace a replica function for replicas of different shapes.
 
-    Returns the captured function of the first replica, with outputs that hold for all; for each
+    Returns the captured function of the first replica, with outputs that fit all replicas; for each
     output array, whether it varies; and the body, from variables and arrays to output arrays and
     new values.
     """
@@ -60,7 +60,7 @@ def build_uneven(
     evens = [isinstance(array, PerReplica) and array.is_even for array in arrays]
     analyses = [analyze_writes(captured, shares, same) for captured in captures]
     varies = tuple(any(column) for column in zip(*(v for v, _ in analyses), strict=True))
-    # Where replicas disagree the later rule of the table is the more general one.
+    # If replicas disagree, the later rule of `WriteRule` is the more general one.
     order = list(WriteRule)
     how = [max(column, key=order.index) for column in zip(*(h for _, h in analyses), strict=True)]
 
@@ -107,7 +107,7 @@ def _trace_each(
     full: Sequence[bool],
     combine: Combine,
 ) -> tuple[list[SyncGroup], list[Captured]]:
-    """Trace every replica; again while the sizes that its gathers meet are still unknown."""
+    """Trace every replica, again while the sizes of its `all_gather`s are unknown."""
     replicas = len(inputs)
     how: Any = {"axis_env": [(AXIS, replicas)], "reader": NoIterators(), "as_replica": True}
     known: tuple[tuple[int, ...], ...] = ()
@@ -188,7 +188,7 @@ def _rows(inputs: Sequence[Sequence[Any]]) -> list[int]:
 
 
 def _have_rows(arrays: Sequence[Any], replicas: int) -> list[bool]:
-    """Whether each replica's share of the batch holds anything."""
+    """Whether each replica has rows of the batch."""
     shares = [array.components for array in arrays if isinstance(array, PerReplica)]
     return [
         all(0 not in share[replica].shape[:1] for share in shares) for replica in range(replicas)
@@ -261,7 +261,7 @@ def _equation(equation: Any, operands: list[Any], index: int) -> Replica:
 
 
 def _bind_on_replica(equation: Any, operands: list[Any], index: int) -> list[Any]:
-    # A loop that asks for the replica's number: run it for all numbers and keep this one's.
+    # A loop that uses the replica's number: run it for numbers up to this one, keep the last.
     everyone = jax.vmap(
         lambda _: bind(equation, operands), in_axes=0, axis_name=AXIS, axis_size=index + 1
     )(jnp.arange(index + 1))

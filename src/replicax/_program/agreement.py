@@ -31,7 +31,7 @@ from replicax._core.channel import agree, current
 from replicax._core.digests import checksum, uncounted
 from replicax._core.errors import WorkerLost, WorkersDiffer
 from replicax._core.packing import groups
-from replicax._core.placement import is_spread
+from replicax._core.placement import spans_processes
 from replicax._program.jaxpr import shard_map
 
 _SIMPLE = (int, float, complex, str, bytes, bool, type(None), np.dtype, np.generic)
@@ -95,7 +95,7 @@ def agree_on_program(
 
 def agree_on_shared(what: str, leaves: Sequence[Any]) -> None:
     """Compare arrays that every worker passes by itself and that must be equal."""
-    mine = [leaf for leaf in leaves if not isinstance(leaf, Tracer) and not is_spread(leaf)]
+    mine = [leaf for leaf in leaves if not isinstance(leaf, Tracer) and not spans_processes(leaf)]
     if mine and current().size > 1:
         agree(what, {"shared arrays": f"{', '.join(map(_aval, mine))}, {checksum(mine)}"})
 

@@ -23,7 +23,7 @@ from jax.dtypes import canonicalize_dtype
 
 from replicax._core import seams
 from replicax._core.errors import UsageError
-from replicax._core.placement import is_spread
+from replicax._core.placement import spans_processes
 from replicax._core.tracing import Reader, current_trace, is_apart, read_by
 from replicax._core.values import PerReplica, is_text
 from replicax._keras import _compat
@@ -113,7 +113,7 @@ def _value_and_axis(argument: Any) -> tuple[Any, int | None]:
     """The value of an argument, None if it is not concrete, and its axis of replicas."""
     is_divided = isinstance(argument, PerReplica)
     array = argument.stacked if is_divided else argument
-    is_here = not (isinstance(array, Tracer) or is_spread(array))
+    is_here = not (isinstance(array, Tracer) or spans_processes(array))
     return np.asarray(array) if is_here else None, 0 if is_divided else None
 
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr
 
-from replicax._core.host_calls import PYTHON_CALLS, Guarded, PythonCalls
+from replicax._core.host_calls import CALLBACK_PRIMITIVES, GuardedCallback, HostCallbacks
 from replicax._core.machine.memory import keep_memory
 from replicax._core.topology import default_device
 from replicax._core.tracing import is_traced
@@ -31,7 +31,7 @@ def compiled(
     *,
     devices: Collection[Any] | None = None,
     compiler_options: Mapping[str, Any] | None = None,
-    calls: PythonCalls | None = None,
+    calls: HostCallbacks | None = None,
     **how: Any,
 ) -> Any:
     """`jax.jit` of a function for `devices`, None for JAX's default device.
@@ -63,12 +63,14 @@ def _returning_arrays(fn: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _with_guards(calls: PythonCalls, equations: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+def _with_guards(
+    calls: HostCallbacks, equations: Sequence[Any], results: Sequence[Any]
+) -> list[Any]:
     """Wrap host callbacks, so that the program goes on if one raises."""
     del results
     return [
-        one.replace(params={**one.params, "callback": Guarded.of(one, calls)})
-        if one.primitive.name in PYTHON_CALLS
+        one.replace(params={**one.params, "callback": GuardedCallback.of(one, calls)})
+        if one.primitive.name in CALLBACK_PRIMITIVES
         else one
         for one in equations
     ]

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
 
-from replicax._core.host_calls import PYTHON_CALLS
+from replicax._core.host_calls import CALLBACK_PRIMITIVES
 
 # One inner program, called once with the same arguments.
 _CALLS = ("jit", "closed_call", "custom_jvp_call", "custom_vjp_call")
@@ -77,7 +77,7 @@ def equations(jaxpr: Any) -> Iterator[Any]:
 
 def has_host_callbacks(closed: Any) -> bool:
     """Whether a program calls Python, which may raise while it runs."""
-    names = {*PYTHON_CALLS, "debug_print"}
+    names = {*CALLBACK_PRIMITIVES, "debug_print"}
     return any(equation.primitive.name in names for equation in equations(closed.jaxpr))
 
 

@@ -28,10 +28,10 @@ from jax.extend.core import get_opaque_trace_state
 
 from replicax._core import events
 from replicax._core.events import COMPILE, COMPUTE, timed
-from replicax._core.host_calls import PythonCalls
+from replicax._core.host_calls import HostCallbacks
 from replicax._core.interrupts import uninterrupted
 from replicax._core.machine.startup import forked, in_fork
-from replicax._core.placement import copied, move_some
+from replicax._core.placement import copy_array, move_some
 from replicax._core.topology import may_deadlock
 from replicax._core.tracing import around, is_staged, is_transformed, outside_of_all
 from replicax._core.values import Mirrored, PerReplica, is_distributed
@@ -273,7 +273,7 @@ class Program:
         self._queue, self._sharding = in_flight_on(devices), None
         self._is_common, self._identity, self._state_check = is_common, identity, state_check
         # The callers around the executable if it has host callbacks, which may raise.
-        calls = () if state.calls is None else (state.calls.carry_out,)
+        calls = () if state.calls is None else (state.calls.run,)
         self._around = (raise_on_all, *calls) if calls and is_common else calls
         self._call = compiled_call(compiled)
         self._is_new = True
@@ -299,7 +299,7 @@ class Program:
                 written, others = self.state.read_for_donation()
                 has_tracers = is_traced and is_transformed()
                 if has_tracers:  # the new values may be tracers; then the old ones stay
-                    written = list(map(copied, written))
+                    written = list(map(copy_array, written))
                 if events.clock is None and not self._around:
                     outputs, news, token = compiled(written, others, arrays)
                 else:
@@ -365,7 +365,7 @@ class ProgramState:
         stores = [one for one in owners if one is not None and one.home is not None]
         self._store = stores[0] if stores else None
         self._is_fetched = [one is not None and one is self._store for one in owners]
-        self.calls = PythonCalls() if host_callbacks else None
+        self.calls = HostCallbacks() if host_callbacks else None
         free = not host_callbacks and all(one is None or one.is_resident for one in owners)
         if self._store is not None and all(self._is_fetched[: len(self.written)]):
             free = self._store.fetches_copies  # which nobody else holds
@@ -466,7 +466,7 @@ def _copy_unless_ours(variables: Sequence[int], values: list[Any]) -> list[Any]:
         return values
     for i in range(len(values)):
         if not is_own[i] or holders[i] > _SOLE_OWNER:
-            values[i] = copied(values[i])
+            values[i] = copy_array(values[i])
     return values
 
 

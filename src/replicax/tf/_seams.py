@@ -14,7 +14,7 @@ import keras
 from jax.core import Tracer
 
 from replicax._core import seams
-from replicax._core.host_calls import PythonCalls
+from replicax._core.host_calls import HostCallbacks
 from replicax._core.topology import default_device
 from replicax._fit.step_program import model_step, step_variables
 from replicax._keras import _compat
@@ -139,7 +139,7 @@ class DefaultStep:
         step = functools.partial(model_step, model, kind)
         if kind == "train":
             step = with_slices(step, None, platform=default_device().platform)
-        self._calls = PythonCalls()
+        self._calls = HostCallbacks()
         self._keeping = compiled(step, calls=self._calls)
         self._donating = compiled(step, donate_argnums=0)
         self._programs: dict[Any, Any] = {}
@@ -162,6 +162,6 @@ class DefaultStep:
         key = tree, *map(jax.typeof, leaves)
         if key not in self._programs:
             checks = has_host_callbacks(self._donating.trace(state, batch).jaxpr)
-            kept = functools.partial(self._calls.carry_out, self._keeping)
+            kept = functools.partial(self._calls.run, self._keeping)
             self._programs[key] = kept if checks else self._donating
         return self._programs[key]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._core.placement import copied
+from replicax._core.placement import copy_array
 
 CENTRAL = {"apart": (["CPU:1", "CPU:2", "CPU:3"], "CPU:5"), "shared": (["CPU:1", "CPU:2"], "CPU:1")}
 X = np.random.default_rng(0).normal(size=(22, 4)).astype("float32")
@@ -119,7 +119,7 @@ def strategy(request, monkeypatch):
         store = strategy.extended.distribution.store
         fetch = type(store).fetch
         monkeypatch.setattr(store, "fetches_copies", True)
-        monkeypatch.setattr(store, "fetch", lambda values: [*map(copied, fetch(store, values))])
+        monkeypatch.setattr(store, "fetch", lambda values: [*map(copy_array, fetch(store, values))])
     return strategy
 
 
