@@ -30,7 +30,7 @@ Devices = int | str | jax.Device | Sequence[str | jax.Device]
 _VIRTUAL_DEVICES = (
     "For virtual CPU devices call `replicax.testing.virtual_devices(n)` at the top of the program."
 )
-# Bytes: up to here, an array is copied faster than the devices of a CPU meet for it.
+# Bytes; smaller arrays are copied faster than CPU devices synchronize for an all-reduce.
 _SMALL = 1 << 18
 _DEVICE_NAME = re.compile(
     r"^(?:/job:[^/]*)?(?:/replica:\d+)?(?:/task:\d+)?/?(?:device:)?([a-z_]+):?(\d+)?$"
@@ -156,15 +156,15 @@ class Topology:
 
     @property
     def pays_per_operation(self) -> bool:
-        """Whether each array of an all-reduce is an operation of the network, merged or not."""
+        """Whether each array of an all-reduce is one network operation, even if XLA merges them."""
         return self.platform == "cpu" and self.num_processes > 1
 
     @property
     def packs_up_to(self) -> int | None:
-        """The largest array, in bytes, that is added up in a buffer with others; 0 for any.
+        """The largest array, in bytes, to all-reduce in a buffer with others; 0 for any size.
 
-        None for no buffers. Devices of CPUs in one process meet for each array of an all-reduce,
-        merged or not, for 50 to 100 µs: longer than it takes to copy a small one.
+        None for no buffers. CPU devices of one process synchronize for each array of an all-reduce,
+        even a merged one, for 50 to 100 µs: longer than it takes to copy a small array.
         """
         if self.platform != "cpu":
             return None
@@ -172,12 +172,12 @@ class Topology:
 
 
 def may_deadlock(devices: Collection[jax.Device]) -> bool:
-    """Whether steps that run ahead of each other on these devices can dead-lock."""
+    """Whether overlapping steps on these devices can deadlock."""
     return len(devices) > 1 and next(iter(devices)).platform == "cpu"
 
 
 def default_device() -> jax.Device:
-    """The device JAX uses when nothing else is said."""
+    """JAX's default device."""
     chosen = getattr(jax.config, "jax_default_device", None)
     return chosen if isinstance(chosen, jax.Device) else jax.local_devices()[0]
 
@@ -195,7 +195,7 @@ def default_devices() -> list[jax.Device]:
 
 def device_name(device: jax.Device) -> str:
     """The short name of a device, such as `GPU:0`; as this process counts its own."""
-    # Of a device that is only described, no backend knows anything: it goes by its id.
+    # A device that is only described belongs to no backend; its number is its id.
     own = device.client.local_devices()
     number = own.index(device) if device in own else device.id
     return f"{device.platform.upper()}:{number}"

@@ -1,12 +1,11 @@
-"""Keras' list of callbacks, and its callbacks that write files, where a strategy needs more.
+"""Subclasses of Keras' `CallbackList` and of its callbacks that write files.
 
-They get methods of ours when they are told their model; what they do depends on its strategy and
-its workers. Our own callbacks are in `callbacks`.
+Callbacks get these classes in `set_model`; their methods depend on the model's strategy and its
+workers. Our own callbacks are in `callbacks`.
 
-Keras makes numbers of the logs of every step, for which it waits for the step; in a thread of its
-own, if there is only progress to be shown. Here logs become numbers when a callback reads them, and
-the progress bar hears of a batch as often as it draws. The bar also shows how `fit` gets on, behind
-the time per step: in the logs it would change the `History`.
+Keras converts the logs of every step to numbers, which waits for the step. Here logs become numbers
+when a callback reads them, and the progress bar is called only when it draws. The bar also shows
+the throughput, behind the time per step: in the logs it would change the `History`.
 """
 
 from __future__ import annotations
@@ -48,25 +47,25 @@ def _with_model_methods(original: Callable[..., Any], self: Any, model: Any) -> 
 
 
 def _adopt(callback: Any, model: Any) -> None:
-    """Give a callback, and those in a list, the methods that it needs for this model."""
+    """Change the class of a callback, and of callbacks in a list, to ours."""
     if isinstance(callback, _compat.CallbackList) or workers.channel_of(model).size > 1:
         callback.__class__ = _strategy_class(type(callback))
     if isinstance(callback, StrategyCallbackList):
         callback.throughput = None if _compat.strategy_of(model) is None else throughput_of(model)
         _compat.use_one_thread(callback)
-        # First what wants to see the state before other callbacks change it.
+        # First the callbacks that must see the state before others change it.
         callback.callbacks.sort(key=lambda one: not getattr(one, "comes_first", False))
         for one in callback.callbacks:
             _adopt(one, model)
 
 
 class StrategyCallbackList(_compat.CallbackList):
-    """Keras' list of callbacks; for a model without a strategy it only tries the files."""
+    """Keras' `CallbackList`; for a model without a strategy it only checks the files."""
 
     #: The throughput of the model, if it is one of a strategy.
     throughput: Throughput | None = None
     _is_in_epoch = False
-    #: For each batch hook that this loop calls: the callbacks that define it, and the bars of them.
+    #: For each batch hook: the callbacks that define it, and the progress bars among them.
     _listeners: Mapping[tuple[str, int], tuple[list[Any], list[Any]]] = types.MappingProxyType({})
 
     @property
@@ -74,7 +73,7 @@ class StrategyCallbackList(_compat.CallbackList):
         return workers.channel_of(_compat.model_of(self))
 
     def set_params(self, params: Any) -> None:
-        """Take the parameters of a loop; of several workers, one shows progress."""
+        """Take the parameters of a loop; only the chief shows progress."""
         if params and params.get("verbose") == "auto" and not self._channel.is_chief:
             params = {**params, "verbose": 0}
             bar = keras.callbacks.ProgbarLogger
@@ -82,12 +81,12 @@ class StrategyCallbackList(_compat.CallbackList):
         super().set_params(params)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Begin, if all files can be written."""
+        """Refuse to begin if a file cannot be written."""
         refuse_unwritable(self.callbacks, self._channel)
         super().on_train_begin(logs)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Begin to time an epoch."""
+        """Start the timing of an epoch."""
         super().on_epoch_begin(epoch, logs)
         self._listeners = {}
         throughput = self.throughput
@@ -101,10 +100,10 @@ class StrategyCallbackList(_compat.CallbackList):
                     )
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Leave validation out of the time of an epoch."""
+        """Exclude validation from the time of the epoch."""
         self._listeners = {}
         throughput = self.throughput
-        # An `evaluate` that a callback calls has a list of its own.
+        # An `evaluate` called by a callback has its own list.
         if throughput is not None and self._is_in_epoch:
             throughput.end()
         super().on_test_begin(logs)
@@ -124,7 +123,7 @@ class StrategyCallbackList(_compat.CallbackList):
         throughput = self.throughput
         if throughput is not None:
             self._is_in_epoch = False
-            logs = _compat.numbers_of(logs)  # as Keras does next: now all steps have ended
+            logs = _compat.numbers_of(logs)  # waits for all steps; Keras does it next anyway
             throughput.end()
         with files_noted(self.callbacks):
             super().on_epoch_end(epoch, logs)
@@ -143,11 +142,11 @@ class StrategyCallbackList(_compat.CallbackList):
         self._call_batch_hook("on_predict_batch_end", batch, logs)
 
     def _call_batch_hook(self, hook: str, batch: int, logs: Any, *older: str) -> None:
-        """Call a hook of the callbacks that define it; of bars, only those that draw now."""
+        """Call a hook of the callbacks that define it; a progress bar only if it draws now."""
         throughput, plain = self.throughput, getattr(super(), hook)
         if throughput is None:
             return plain(batch, logs)
-        chosen = hook, len(self.callbacks)  # a callback may be added in the middle of a loop
+        chosen = hook, len(self.callbacks)  # a callback may be added during a loop
         if chosen not in self._listeners:
             found = [one for one in self.callbacks if not _compat.has_defaults(one, (hook, *older))]
             bars = [one for one in found if isinstance(one, keras.callbacks.ProgbarLogger)]
@@ -165,9 +164,9 @@ class StrategyCallbackList(_compat.CallbackList):
 
 
 def _draws(logger: Any, throughput: Throughput) -> bool:
-    """Whether a progress bar wants to hear of this batch: Keras' draws 20 times a second."""
+    """Whether a progress bar draws at this batch: Keras' draws 20 times a second."""
     bar = logger.progbar
-    # Without a target it counts batches, to know how many there are.
+    # Without a target it must count all batches.
     if bar is not None and logger.target is not None:
         now = time.monotonic()
         if logger.verbose != 1 or now < _draw_next.get(bar, now):
@@ -184,14 +183,14 @@ def _figures_text(throughput: Throughput) -> str:
 
 @final
 class BatchLogs(dict[str, Any]):
-    """What a step returned, as a dict of numbers, which are made when one is looked at."""
+    """The logs of a step as a dict, whose values become numbers at the first read."""
 
     def __init__(self, logs: Any) -> None:
         super().__init__(_flat(logs or {}))
         self._is_read = False
 
     def read(self) -> None:
-        """Wait for the step, and make numbers of its logs."""
+        """Wait for the step, and convert its logs to numbers."""
         if not self._is_read:
             self._is_read = True
             super().update(_compat.numbers_of(_flat(dict.items(self))))
@@ -225,20 +224,20 @@ for _name in (*_READ, *_CHANGE, "copy", "get", "items", "update", "values"):
 
 
 def _chief_only(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    """What only the chief does; others return at once."""
+    """Call the method on the chief only."""
     channel = workers.channel_of(_compat.model_of(self))
     if not channel.is_chief:
         return None
     if channel.size == 1:
         return original(self, *args, **kwargs)
-    # What Keras makes meanwhile, to look at it, is no variable of the workers: when it saves an
-    # optimizer it makes another one, and only here.
+    # Keras makes another optimizer when it saves one: its variables exist on the chief only, so
+    # they must not belong to the strategy.
     with with_distribution(None):
         return original(self, *args, **kwargs)
 
 
 def _chief_opens_files(original: Callable[..., Any], self: Any, model: Any) -> None:
-    """All know the model, but only the chief opens files."""
+    """Set the model on all workers, but open files on the chief only."""
     is_chief = workers.channel_of(model).is_chief
     method = original if is_chief else keras.callbacks.Callback.set_model
     method(self, model)
@@ -311,9 +310,9 @@ _OURS: dict[type, type] = {
 
 @functools.cache
 def _strategy_class(kind: type) -> type:
-    """A kind of callback with our methods before those of Keras.
+    """The class of a callback with our methods before Keras' in the method resolution order.
 
-    They come behind those of a user's class, whose `super()` finds them.
+    A user's class comes first, and its `super()` finds ours.
     """
     base = next((base for base in _OURS if issubclass(kind, base)), None)
     if base is None or issubclass(kind, _OURS[base]):

@@ -1,7 +1,7 @@
-"""The steps of a Keras model: as functions of a batch, and of all replicas as one program.
+"""The steps of a Keras model: as functions of a batch, and as one program for all replicas.
 
-`fit` runs the program, `replicax plan` only compiles it. It divides each batch over the replicas,
-and loops over several batches.
+`fit` runs the program, `replicax plan` only compiles it. It shards each batch over the replicas,
+and scans over several batches.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Step = Callable[[Any, Any], tuple[Any, Any]]
 
 def model_step(model: Any, kind: str, state: Any, batch: Any) -> tuple[Any, Any]:
     """The logs and the new state of one step of a model's loop, without side effects."""
-    if shares_variables(model, kind):  # Keras' step keeps a value for each way to a variable
+    if shares_variables(model, kind):  # Keras' step would keep a value for each path to a variable
         groups = step_variables(model, kind)
         pairs = zip(itertools.chain(*groups), itertools.chain(*state), strict=True)
         with keras.StatelessScope(list(pairs), collect_losses=True) as scope:
@@ -96,7 +96,7 @@ def step_state(
 
 def own_step(model: Any, kind: str) -> Callable[[Any], Any]:
     """The model's own step, or the one that Keras has for it."""
-    # The steps below do what these two methods do.
+    # `default_step` replaces these two methods.
     methods = (f"{kind}_step", "compute_loss_and_updates")
     if takes_batch(model, kind):
         own = getattr(model, f"{kind}_step")
@@ -172,9 +172,9 @@ def program_of_steps(
     shard_batch: Callable[[Any], Any],
     apply_passes: Callable[[Step], Step] = lambda step: step,
 ) -> Any:
-    """Steps for all devices, as `jax.jit` has them; `logs` is where these end.
+    """The compiled program of one or more steps; `logs` is the sharding of the logs.
 
-    They go from `(written values, other values, batches)` to `(logs, new values, token)`.
+    It maps `(written values, other values, batches)` to `(logs, new values, token)`.
     """
     one = apply_passes(lambda state, batch: model_step(model, kind, state, batch))
     layouts = tuple(layouts)
@@ -203,7 +203,7 @@ def program_of_steps(
 
 
 def are_equal_shapes(batches: Sequence[Any]) -> bool:
-    """Whether one program can loop over these batches."""
+    """Whether batches have one structure, and equal shapes and dtypes."""
     kinds = {
         (tree, *((leaf.shape, leaf.dtype) for leaf in leaves))
         for leaves, tree in map(jax.tree.flatten, batches)
@@ -219,11 +219,10 @@ def scan_steps(
     *,
     join: bool,
 ) -> tuple[Any, Any]:
-    """Inside a compiled program: one step for each batch; the logs and the new state.
+    """Inside a compiled program: scan a step over batches of equal shapes.
 
-    The batches have equal structure and shapes. `layouts` say where each array of the state lives,
-    also between the steps. To `join` logs is to return all, one after the other along the batch
-    axis; else they are those of the last step.
+    `layouts` are the shardings of the state, also between steps. `join`: concatenate the logs of
+    all steps along the batch axis; else return the logs of the last step.
     """
 
     def body(state: Any, batch: Any) -> tuple[Any, Any]:
@@ -239,7 +238,7 @@ def scan_steps(
 
 
 def _like(new: Any, old: Any, layout: Any) -> Any:
-    """A value as the next turn of the loop wants it: of the same type, in the same place."""
+    """Give a scan's carry the type and the sharding of the old value."""
     new = lax.convert_element_type(new, old.dtype)
     several = isinstance(layout, NamedSharding) and len(layout.device_set) > 1
     return lax.with_sharding_constraint(new, layout) if several else new
@@ -247,16 +246,15 @@ def _like(new: Any, old: Any, layout: Any) -> Any:
 
 @jax.jit
 def joined(outputs: Sequence[Any]) -> Any:
-    """The outputs of several batches, one after the other along the batch axis."""
+    """The outputs of several batches, concatenated along the batch axis."""
     return jax.tree.map(lambda *parts: jnp.concatenate(parts), *outputs)
 
 
 def gather_variables(state: Any, layouts: Any) -> Any:
-    """Inside a compiled program: a model's variables, whole on each replica.
+    """Inside a compiled program: all-gather the variables of a model (ZeRO-3).
 
-    Where they are divided over the replicas, XLA might divide the layers instead of the batch. What
-    an optimizer keeps stays divided: the first two groups of the state are the model's trainable
-    and other variables.
+    XLA might otherwise partition the layers instead of the batch. Slot variables stay sharded: the
+    first two groups of the state are the model's trainable and other variables.
     """
     model = [jax.tree.map(_whole, state[i], layouts[i]) for i in (0, 1)]
     return (*model, *state[2:])
@@ -270,11 +268,11 @@ def _whole(value: Any, layout: Any) -> Any:
 
 
 def shard_batch(topology: Topology, batch: Any) -> Any:
-    """Inside a compiled step: divide every leaf of a batch over the replicas.
+    """Inside a compiled step: shard every leaf of a batch over the replicas.
 
-    A batch that the replicas do not divide is split unevenly by XLA, which masks what it
-    pads: results are those of one device, BatchNorm included. With fewer rows than
-    replicas every device computes all of them, which costs less than dividing.
+    XLA pads and masks a batch that the replicas do not divide: results are those of one device,
+    also of BatchNorm. With fewer rows than replicas every device computes all rows, which costs
+    less.
     """
     replicas = topology.num_replicas
 
@@ -289,7 +287,7 @@ def shard_batch(topology: Topology, batch: Any) -> Any:
 def apply_passes(
     topology: Topology, combine: Combine, step: Callable[[Any, Any], Any]
 ) -> Callable[[Any, Any], Any]:
-    """A step of a compiled program, whose sums over rows travel in the cheapest way."""
+    """Apply the passes that reduce communication to a step of the global view."""
     replicas, packs = topology.num_replicas, topology.packs_up_to
     alone = topology.model_parallel == 1 < replicas
     if topology.pays_per_operation or (alone and packs is not None):

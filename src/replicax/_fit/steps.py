@@ -1,9 +1,7 @@
 """A model's train, test and predict functions, as Keras' loops call them, and their throughput.
 
-One program serves every store; batches of any size are split; steps on virtual CPU devices
-cannot dead-lock; and a failed call leaves the model as it was. A step reads the variables and
-writes them, as that of a custom loop does, so Keras' loop carries no values. What is inside a
-program of several steps is in step_program.py.
+A step reads and writes the variables itself, as in a custom loop, so Keras' loop carries no state.
+A failed step changes no variable. The program of a step is made in step_program.py.
 """
 
 from __future__ import annotations
@@ -61,17 +59,17 @@ class StepFunction:
         return _compat.named_values(variable for group in groups for variable in group)
 
     def end_epoch(self) -> None:
-        """Let the state be compared at the next step: callbacks may change it until then."""
+        """Compare the state at the next step: callbacks may change it until then."""
         if self._state_check is not None:
             self._state_check.restart()
 
     def end_fit(self) -> None:
-        """Compare the values that the variables have at the end."""
+        """Compare the state at the end of `fit`."""
         if self._state_check is not None:
             self._state_check.compare(self._state())
 
     def abandon(self) -> None:
-        """After a failure: the variables have the values of the last step."""
+        """After a failure: nothing to do, as steps write the variables themselves."""
 
     def forget(self) -> None:
         clear_pending()
@@ -106,7 +104,7 @@ class Steps(StepFunction):
             raise
 
     def _refresh(self) -> None:
-        """See which variables there are, when a loop begins: a layer may have been frozen."""
+        """Find the variables again when a loop begins: a layer may have been frozen."""
         self._groups = step_variables(self._model, self._kind)
         keys = [list(map(id, group)) for group in self._groups]
         if keys != self._keys:
@@ -122,9 +120,9 @@ class Steps(StepFunction):
         return [variable for group in self._groups for variable in group]
 
     def _execute(self, iterator: Iterator[Any]) -> Any:
-        """As many steps as `compile(steps_per_execution=…)` says, or as there are batches left.
+        """Take `steps_per_execution` steps, fewer at the end of the data.
 
-        A full number of batches of one shape is one program, a loop on the devices.
+        With all batches of one shape they are one program, with a loop on the devices.
         """
         wanted = self._model.steps_per_execution
         batches = self._throughput.take(iterator, wanted)
@@ -137,7 +135,7 @@ class Steps(StepFunction):
         outputs = [self._step([batch]) for batch in batches]
         if self._kind != "predict" or len(outputs) == 1:
             return outputs[-1]
-        # To join what is divided communicates, too: nothing else may run meanwhile.
+        # To concatenate sharded arrays communicates: no other step may be in flight.
         self._queue.wait()
         whole = joined(outputs)
         self._queue.put(jax.tree.leaves(whole)[0])
@@ -155,9 +153,9 @@ class Steps(StepFunction):
         return logs
 
     def _eagerly(self, doing: str, batches: list[Any]) -> Any:
-        """A step of `run_eagerly=True`, in which every device computes the whole batch.
+        """A step of `run_eagerly=True`: every device computes the whole batch.
 
-        The numbers are the same; split arrays would need hundreds of small collectives here.
+        Sharded arrays would need hundreds of small collectives.
         """
         begin_step(doing, common=self._is_common)
         if self._state_check is not None:
@@ -174,16 +172,16 @@ class Steps(StepFunction):
         return [(variable, _compat.stored(variable)) for variable in self._variables]
 
     def _program(self, batches: list[Any]) -> Program:
-        """The program for such batches, compiled: its call is not to be interrupted."""
+        """The compiled program for these batches, from the cache."""
         leaves, tree = jax.tree.flatten(batches)
-        # JAX compiles once more for arrays of NumPy.
+        # JAX compiles once more for NumPy arrays.
         key = tree, *((type(leaf), leaf.shape, leaf.dtype) for leaf in leaves)
         if key not in self._programs:
             self._programs[key] = self._made(batches)
         return self._programs[key]
 
     def _made(self, batches: Any) -> Program:
-        """The program for such batches, compiled; all workers compare theirs before."""
+        """Trace and compile the program; several workers compare it before."""
         distribution, common = self._distribution, self._is_common
         devices = distribution.topology.devices
         state, made, traced = self._traced(batches, is_called=False)
@@ -204,7 +202,7 @@ class Steps(StepFunction):
             state,
             [[next(values).sharding for _ in group] for group in self._groups],
             **self._how,
-            # Each of several processes can read only arrays of which it holds the whole.
+            # Several processes: each can read only arrays that it holds completely.
             logs=self._distribution.topology.replicated if self._is_common else None,
         )
         return state, made, made.trace(written, others, batches)
@@ -216,15 +214,12 @@ class Steps(StepFunction):
 
 @final
 class Throughput:
-    """The counts of one model's training; its step function and its callbacks write them.
-
-    Nobody waits here: a step costs some readings of the clock.
-    """
+    """Counts the steps and rows of one model's training, without waiting for a step."""
 
     def __init__(self) -> None:
         self.members: Callable[[], WorkerStats] = WorkerStats
-        self.others: Callable[[], float] | None = None  # seconds in which workers were waited for
-        self.on_step: Callable[[], None] | None = None  # called behind each step
+        self.others: Callable[[], float] | None = None  # seconds spent waiting for workers
+        self.on_step: Callable[[], None] | None = None  # called after each step
         self.totals: Totals | None = None  # of this process, for its metrics
         self.steps = 0  # of all epochs
         self._log: Any = None
@@ -233,7 +228,7 @@ class Throughput:
 
     def begin(self) -> None:
         if self._ending is not None:
-            self._ending.join()  # it has ended before the last validation did
+            self._ending.join()  # it ended before the last validation
         self._start: Snapshot | None = None
         self._end: Snapshot | None = None
         self._ending = None
@@ -245,7 +240,7 @@ class Throughput:
         """The next `wanted` batches of an iterator, fewer at the end; StopIteration for none."""
         begin, others = clock(), self.others() if self.others else 0.0
         batches = [next(iterator), *itertools.islice(iterator, wanted - 1)]
-        # While there is something else to compute, nothing is lost.
+        # While the devices have something to compute, waiting costs nothing.
         if self._start is not None and not self._is_busy():
             waited = clock() - begin
             if self.others:
@@ -259,9 +254,9 @@ class Throughput:
         return self.members().unfinished > 0
 
     def record(self, steps: int, rows: int, logs: Any = None) -> None:
-        """Note steps that were handed to the devices, or have ended on a worker.
+        """Count steps that were dispatched, or that ended on a worker.
 
-        `rows` is 0 if it is not known how many they have; `logs` are what they return.
+        `rows` is 0 if unknown; `logs` are the outputs of the steps.
         """
         while isinstance(logs, dict):
             logs = next(iter(logs.values()), None)
@@ -269,7 +264,7 @@ class Throughput:
         self.steps += steps
         if self.totals is not None:
             self.totals.add(steps, rows)
-        if self._start is None:  # the first one is compiled: what comes behind it counts
+        if self._start is None:  # the first step is compiled, so it does not count
             self._start = Snapshot(clock(), members=self.members())
         else:
             self._steps += steps
@@ -278,28 +273,28 @@ class Throughput:
             self.on_step()
 
     def mark(self) -> None:
-        """What was done up to here is what is shown next, once the logs of this step are there."""
+        """Mark the counts up to this step, to be shown when its logs are ready."""
         self._marked = self._steps, self._rows, self._waited
 
     def end(self) -> None:
-        """The steps of the epoch are all begun; they may not have ended."""
+        """End the epoch: all its steps are dispatched, but may still run."""
         if self._start is None or self._end is not None or self._ending is not None:
             return
         self.mark()
         if self._log is None or self._log.is_ready():
             self._end = self.snapshot()
             return
-        # Validation goes on behind them on the devices: to wait here would leave those idle.
+        # Validation is dispatched next: waiting here would leave the devices idle.
         ending = threading.Thread(target=self._end_later, args=(self._log,), daemon=True)
         ending.start()
         self._ending = ending  # the bar's thread may join it from now on
 
     def snapshot(self) -> Snapshot:
-        """What was marked, as of now."""
+        """A snapshot of the marked counts, at this moment."""
         return Snapshot(clock(), *self._marked, self.members())
 
     def figures(self) -> Figures:
-        """Those of the epoch, up to the last mark, or to its end."""
+        """The figures of the epoch, up to the last mark or its end."""
         if self._ending is not None:
             self._ending.join()
         return (
@@ -322,7 +317,7 @@ def throughput_of(model: Any) -> Throughput:
 
 
 def throughput_for(model: Any, kind: str, distribution: Any) -> Throughput:
-    """What the step function of a model counts by; only that of training is looked at."""
+    """The throughput that a step function writes; only training's is shown."""
     throughput = throughput_of(model) if kind == "train" else Throughput()
     throughput.totals = events.totals if kind == "train" else None
     closures = distribution.engine.closures
@@ -335,7 +330,7 @@ def throughput_for(model: Any, kind: str, distribution: Any) -> Throughput:
 
 
 def rows_of(batch: Any) -> int:
-    """How many rows a batch has; 0 if it is not known."""
+    """The number of rows of a batch; 0 if unknown."""
     while isinstance(batch, (tuple, list, dict)):
         batch = next(iter(batch.values() if isinstance(batch, dict) else batch), None)
     return batch.shape[0] if getattr(batch, "ndim", 0) else 0

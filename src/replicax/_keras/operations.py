@@ -1,11 +1,10 @@
-"""Operations of Keras' backend, by what suits the devices that compute them.
+"""Patches of operations of Keras' backend for the platform of the strategy.
 
-On CPUs attention has a kernel, or takes operations that cost less: JAX's own computes as many
-weights as there are pairs of positions, and copies and transposes them.
+On CPUs attention uses a kernel, or cheaper operations: JAX's own materializes, copies and
+transposes the weights of all pairs of positions.
 
-On GPUs Keras leaves an LSTM, and attention in 16 bits, to cuDNN. It asks JAX for the platform of
-the process, and a strategy may compute on another one: on the CPU of a machine with GPUs, or on
-workers elsewhere.
+On GPUs Keras uses cuDNN for LSTMs and for 16-bit attention. It asks for JAX's default platform, but
+a strategy may compute on another one: on the CPU of a machine with GPUs, or on other workers.
 """
 
 from __future__ import annotations
@@ -59,9 +58,9 @@ def _attention(
 
 
 def covers(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None) -> bool:
-    """Whether attention like this is computed here: as many heads on both sides, of one type.
+    """Whether our attention supports these arrays: equal numbers of heads, and one dtype.
 
-    Empty arrays, and shapes that do not fit, are left to Keras, which raises its own errors.
+    Other arrays, also empty ones and shapes that do not fit, are left to Keras.
     """
     arrays = (query, key, value)
     given = (*arrays, *(array for array in (bias, mask) if array is not None))
@@ -91,9 +90,9 @@ def _not_on_cpu(original: Callable[..., Any], *arrays: Any, raise_error: bool = 
 
 
 def _platform() -> str | None:
-    """The platform that the current strategy computes on; None without one.
+    """The platform of the current strategy; None without one.
 
-    What closures of parameter servers compute on is known when they are sent: they go to CPUs, too.
+    Closures of parameter servers count as CPU programs, because workers may have only CPUs.
     """
     found: Any = _compat.distribution()  # that of `fit`
     if not isinstance(found, StoreDistribution) and (frame := current_frame()) is not None:

@@ -1,6 +1,6 @@
-"""What changes in Keras inside `strategy.run`: the seams that know a replica context.
+"""Patches of Keras for code inside `strategy.run`.
 
-Each wraps one Keras function, once, and does nothing when no replica context is active.
+Each gets the original function, and only calls it outside a replica context.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _reduced_apply(
 
 
 def _without_variables(grads: Iterable[Any]) -> list[Any]:
-    """The gradients, which an iterator hands out once."""
+    """The gradients as a list; refuses pairs of gradients and variables."""
     grads = list(grads)
     if any(type(grad) is tuple for grad in grads):
         raise UsageError(
@@ -125,12 +125,12 @@ def _scaled_loss(
 
 
 def _zero_if_empty(original: Callable[..., Any], values: Any, *args: Any, **kwargs: Any) -> Any:
-    """The loss of a replica without rows is 0; Keras would return an empty vector."""
+    """Return 0 for the loss of a replica without rows; Keras would return an empty vector."""
     loss = original(values, *args, **kwargs)
     reduction = kwargs.get("reduction", args[-1] if args else "sum_over_batch_size")
     if current_group() is None or reduction in (None, "none") or loss.size:
         return loss
-    return jnp.sum(loss)  # 0, which a tape still follows to the variables
+    return jnp.sum(loss)  # 0 with a gradient
 
 
 def _own_stream(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,4 @@
-"""Variables and random numbers of several workers: the chief's, everywhere.
-
-Each seam does nothing in a process that has no other workers.
-"""
+"""Patches of Keras for several workers: all start from the chief's variables and random state."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ def _from_chief(original: Callable[..., Any], self: Any, *args: Any, **kwargs: A
 
 
 def channel_of(model: Any) -> Channel:
-    """The channel between the workers that train a model; that of a local strategy has none."""
+    """The channel between the workers that train a model; `Alone` for a local strategy."""
     strategy = _compat.strategy_of(model)
     if strategy is None or strategy.extended.distribution.topology.num_processes == 1:
         return Alone()
