@@ -40,8 +40,8 @@ def fn(x, key):
 arguments = jnp.ones((2, 3)), jax.random.key(0)
 forward = jax.make_jaxpr(fn)(*arguments)
 closed = jax.make_jaxpr(jax.grad(lambda *given: fn(*given)[0].sum()))(*arguments)
-words = [*identity._words(closed), *identity._words(forward)]
-print(json.dumps([identity.program_facts(closed, arguments[:1]), words]))
+words = [*agreement._lines(closed), *agreement._lines(forward)]
+print(json.dumps([agreement.program_facts(closed, arguments[:1]), words]))
 """
 
 
