@@ -1,4 +1,4 @@
-"""Placing values on devices of one or several processes; the `Store` protocol of variables.
+"""Places values on devices of one or several processes; the `Store` protocol of variables.
 
 `jax.device_put` onto devices of several processes compares the values by a collective. Here every
 process places the shards of its own devices without waiting; `channel.py` and

@@ -1,7 +1,7 @@
-"""How `fit` gets on: counts of what was done up to a moment, and the figures between two of them.
+"""Throughput figures of `fit`: snapshots of counts, and the rates between two snapshots.
 
-The step functions of steps.py count, `callback_list.py` shows the figures. What a strategy knows of
-its workers comes from `WorkerStats`.
+The step functions of steps.py count, and `callback_list.py` shows the figures. `WorkerStats` has a
+strategy's counts of its workers.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import final
 
-_LARGEST_SHARE = 0.99  # of the time for which workers wait: more would be an error of measurement
+_LARGEST_SHARE = 0.99  # of the time in which workers wait: more is a measurement error
 
 
 @final
 @dataclass(frozen=True)
 class WorkerStats:
-    """What a strategy knows of its workers and servers so far: numbers that only grow."""
+    """Counts of the workers and servers of a strategy, which only grow."""
 
     #: For each worker of a synchronous strategy, how many seconds the others have waited for it.
     lateness: Sequence[float] = ()
@@ -34,19 +34,19 @@ class WorkerStats:
 @final
 @dataclass(frozen=True)
 class Snapshot:
-    """What was done up to a moment."""
+    """The counts at a moment."""
 
     seconds: float  # the moment
     steps: int = 0
     rows: int = 0
-    waited: float = 0.0  # seconds without anything to compute, as a batch had not come
+    waited: float = 0.0  # seconds in which the devices were idle because a batch was late
     members: WorkerStats = WorkerStats()
 
 
 @final
 @dataclass(frozen=True)
 class Figures:
-    """How training gets on; None is what does not exist here, or is not known yet.
+    """Figures of training; None for those that do not apply or are not known yet.
 
     Args:
         examples_per_second: Rows of all replicas and workers.
@@ -67,7 +67,7 @@ class Figures:
     queue_depth: float | None = None
 
     def known(self) -> dict[str, float]:
-        """Those that there are, by name."""
+        """The figures that are not None, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def __str__(self) -> str:
@@ -103,7 +103,7 @@ def between(before: Snapshot, after: Snapshot) -> Figures:
 
 
 def _slowest_late(then: WorkerStats, now: WorkerStats, seconds: float) -> tuple[int, float]:
-    """For which worker the others wait longest, and what that costs."""
+    """The worker that the others wait for longest, and the factor that this costs."""
     before = then.lateness or [0.0] * len(now.lateness)
     late = [b - a for a, b in zip(before, now.lateness, strict=True)]
     slowest = max(range(len(late)), key=late.__getitem__)
@@ -111,7 +111,7 @@ def _slowest_late(then: WorkerStats, now: WorkerStats, seconds: float) -> tuple[
 
 
 def _slowest_long(then: WorkerStats, now: WorkerStats) -> tuple[int, float] | tuple[None, None]:
-    """Whose closures take longest, and how many times as long as those of the others."""
+    """The worker with the slowest closures, and how many times slower than the median."""
     means: dict[int, float] = {}
     for worker, (count, seconds) in now.closures.items():
         before, before_seconds = then.closures.get(worker, (0, 0.0))
@@ -125,7 +125,7 @@ def _slowest_long(then: WorkerStats, now: WorkerStats) -> tuple[int, float] | tu
 
 
 def _mean_staleness(then: WorkerStats, now: WorkerStats) -> float | None:
-    # A server that came back counts anew.
+    # A restarted server counts from 0.
     new = {late: max(n - then.staleness.get(late, 0), 0) for late, n in now.staleness.items()}
     count = sum(new.values())
     return sum(late * n for late, n in new.items()) / count if count else None

@@ -1,12 +1,12 @@
 """`fit`, `evaluate` and `predict` in the replica view: each batch is a `run`, as in a custom loop.
 
-So a step can do what one of the global view cannot: send gradients in fewer bytes, or not at all
-for some steps. What differs is what differs between `fit` and a custom loop: layers such as
-BatchNormalization see the rows of their replica. Steps of the global view are in steps.py.
+A step here can compress gradients, or leave out their all-reduce for some steps, which the global
+view cannot. As in a custom loop, layers such as BatchNormalization see the rows of their replica.
+Steps of the global view are in steps.py.
 
-On a network that is slow beside the devices, replicas may train alone for some steps and then take
-the mean of what they have come to: local SGD (Stich, 2019, arXiv:1805.09767). One program takes the
-steps and ends with the meeting, so variables are always equal everywhere.
+On a slow network, replicas may train alone for some steps and then average their variables: local
+SGD (Stich, 2019, arXiv:1805.09767). One program takes the steps and averages, so variables are
+equal on all replicas between programs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class LocalSteps:
-    """How many steps replicas take alone before they meet, and how they go on from there."""
+    """Local SGD: the number of steps that replicas take alone before they average variables."""
 
     every: int
 
@@ -55,7 +55,7 @@ class LocalSteps:
 
     @contextlib.contextmanager
     def several_at_once(self, model: Any) -> Generator[None, None, None]:
-        """While a model is fitted, its loop hands over all steps up to a meeting at once."""
+        """During `fit`, take all steps up to the next average in one call."""
         before = model.steps_per_execution
         if before > 1 and before % self.every:
             raise UsageError(
@@ -69,7 +69,7 @@ class LocalSteps:
             model.steps_per_execution = before
 
     def rounds(self, batches: Sequence[Any]) -> Iterator[list[Any]]:
-        """Batches from one synchronization to the next: at most `every`, all of one shape."""
+        """Groups of batches between averages: at most `every` batches of equal shapes."""
         found: list[Any] = []
         for batch in batches:
             if len(found) == self.every or (found and not are_equal_shapes([found[0], batch])):
@@ -80,10 +80,7 @@ class LocalSteps:
             yield found
 
     def round_of(self, model: Any, step: Callable[[Any], Any]) -> Callable[..., None]:
-        """A function of a replica's batches: its steps, and the meeting.
-
-        A step reads and writes the model's variables.
-        """
+        """A replica function of several batches: a step for each, then the average."""
 
         def round_(*batches: Any) -> None:
             frame = current_frame()
@@ -96,7 +93,7 @@ class LocalSteps:
 
 
 def local_steps(every: int, options: CommunicationOptions) -> LocalSteps | None:
-    """What a strategy's arguments say; None if every gradient is combined."""
+    """The `LocalSteps` of a strategy's arguments; None if every gradient is combined."""
     wanted = LocalSteps(every)
     if every == 1:
         return None
@@ -111,20 +108,20 @@ def local_steps(every: int, options: CommunicationOptions) -> LocalSteps | None:
 def _unscaled(
     optimizer: Any, variables: Sequence[Any], gradients: Sequence[Any], group: SyncGroup
 ) -> list[Any]:
-    """Gradients as a replica applies them alone: they were made to be summed over the group."""
+    """The gradients of a replica that trains alone: undo the scaling for a sum over the group."""
     del optimizer, variables
     return [gradient * group.size for gradient in gradients]
 
 
 def _average(model: Any, group: SyncGroup) -> None:
-    """Replace what each replica computed alone by its mean over the replicas."""
+    """Average the variables of the model and the optimizer over the replicas."""
     floats, others = _split(model)
-    # Statistics of a replica without rows may be NaN, which must not spread.
+    # Statistics of a replica without rows may be NaN, and must not spread.
     shares = [
         value * group.share if group.share else jnp.zeros_like(value)
         for value in map(_compat.read, floats)
     ]
-    # Step counts and seeds: replica 0's. Counts differ if a replica skipped non-finite gradients.
+    # Step counts and seeds: replica 0's. Counts differ after skipped non-finite gradients.
     firsts = [
         jnp.where(group.replica_id() == 0, value, jnp.zeros_like(value))
         for value in map(_compat.read, others)
@@ -134,7 +131,7 @@ def _average(model: Any, group: SyncGroup) -> None:
 
 
 def _split(model: Any) -> tuple[list[Any], list[Any]]:
-    """What may differ after steps alone: variables of floating-point numbers, and others.
+    """The variables that may differ after local steps: floating-point ones, and others.
 
     Metrics are left out: they are sums over all rows and are aggregated as sums.
     """
@@ -146,7 +143,7 @@ def _split(model: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _scan(step: Callable[[Any], Any], batches: Sequence[Any]) -> None:
-    """One step for each batch, as a loop of the program."""
+    """Take one step for each batch, in a `lax.scan`."""
     written: dict[int, Any] = {}
 
     def updates(values: Sequence[Any], batch: Any) -> list[tuple[Any, Any]]:
@@ -189,11 +186,11 @@ class ReplicaSteps(StepFunction):
         if self._local:
             self._step = self._local.round_of(model, step)
         else:
-            # Inside the step, metrics cover only this replica's rows: results are read after it.
+            # Inside the step, metrics cover only this replica's rows: read the results after it.
             self._step = step if kind == "predict" else lambda batch: (step(batch), None)[1]
         on_devices = functools.partial(compiled, devices=topology.devices)
         self._divide = dividing(topology)
-        # Compiled: the callbacks of some threads look at the logs at any time.
+        # Compiled, because callbacks of other threads may read the logs at any time.
         self._logs = on_devices(self._results, out_shardings=topology.replicated)
         self._join = on_devices(concatenated, out_shardings=topology.replicated)
 
@@ -218,7 +215,7 @@ class ReplicaSteps(StepFunction):
         return logs, state
 
     def _results(self, values: Sequence[Any]) -> Any:
-        """What the metrics say, from the values of their variables."""
+        """The results of the metrics from the values of their variables."""
         pairs = list(zip(self._model.metrics_variables, values, strict=True))
         with keras.StatelessScope(state_mapping=pairs):
             return self._model.get_metrics_result()
@@ -234,7 +231,7 @@ def _refuse_uncompiled(model: Any) -> None:
 
 
 def dividing(topology: Topology) -> Any:
-    """What makes each replica's share of a batch that lies on the devices, compiled."""
+    """A compiled function that splits a batch on the devices into one share per replica."""
     return compiled(functools.partial(_divided, topology), devices=topology.devices)
 
 
@@ -262,11 +259,11 @@ def concatenated(outputs: Any) -> Any:
 
 
 def steps_of(model: Any) -> list[Any]:
-    """The train, test and predict functions of ours that a model has."""
+    """The train, test and predict functions of a model that are ours."""
     functions = (getattr(model, f"{kind}_function", None) for kind in ("train", "test", "predict"))
     return [function for function in functions if hasattr(function, "forget")]
 
 
 def step_functions_of(model: Any) -> list[StepFunction]:
-    """The step functions that a model has, but those that schedule closures."""
+    """The step functions of a model, without those that schedule closures."""
     return [steps for steps in steps_of(model) if isinstance(steps, StepFunction)]

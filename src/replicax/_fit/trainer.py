@@ -1,8 +1,7 @@
-"""`fit`, `evaluate` and `predict` of models made in a scope: the global view.
+"""Patches of Keras' `fit`, `evaluate` and `predict` for models made in a scope.
 
-Keras' own loops stay. What changes: while a method of an owned model runs, its strategy's
-`StoreDistribution` is current; and the model's train, test and predict functions are ours:
-steps.py.
+Keras' own loops run, with the strategy's `StoreDistribution` as the current distribution, and with
+the step functions of steps.py or replica_steps.py.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ from replicax._keras.distribution import StoreDistribution, adopt, mark_slots, w
 from replicax._program.explain import raise_explained
 
 _log = logging.getLogger("replicax")
-# Keras leaves models with these uncompiled because of TensorFlow, whose XLA cannot turn images. JAX
-# compiles them, but not `RandomCrop`, which slices at places that only a run knows.
+# Keras does not compile models with these layers, because TensorFlow's XLA cannot transform images.
+# JAX compiles them, but not `RandomCrop`, which slices at indices that depend on values.
 _COMPILED_BY_JAX = (
     *(keras.layers.RandomPerspective, keras.layers.RandomRotation, keras.layers.RandomShear),
     *(keras.layers.RandomTranslation, keras.layers.RandomZoom),
@@ -48,7 +47,7 @@ METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "pre
 
 
 def install_hooks() -> None:
-    """Put every seam into Keras; a second call changes nothing."""
+    """Install all patches of Keras, once."""
     replica.install()
     install()
     distribution.install()
@@ -108,7 +107,7 @@ def _checked_compile(original: Callable[..., Any], self: Any, *args: Any, **kwar
 
 
 def _allow_jit(model: Any) -> set[str]:
-    """Let Keras compile a model, by its layers; the names of those that it never compiles."""
+    """Allow Keras to compile layers that JAX can compile; returns the names of the others."""
     uncompiled = {layer for layer in _compat.layers_in(model) if not layer.supports_jit}
     for layer in uncompiled:
         layer.supports_jit = type(layer) in _COMPILED_BY_JAX
@@ -170,7 +169,7 @@ _warned_outside_scope = threading.Event()
 
 
 def _warn_outside_scope(name: str) -> None:
-    """One line a process, for programs that forgot a scope."""
+    """Warn, once per process, about a model made outside a scope."""
     if not _warned_outside_scope.is_set():
         _warned_outside_scope.set()
         _log.warning(
@@ -181,7 +180,7 @@ def _warn_outside_scope(name: str) -> None:
 
 
 def _warn_not_compiled(names: set[str]) -> None:
-    """A line for models that are slow on several devices because of a layer."""
+    """Warn about a model that is slow on several devices because of a layer."""
     _log.warning(
         "Keras does not compile this model because of %s, so each device computes the whole batch, "
         "operation by operation. Move that into the data pipeline. See docs/fit.md.",
@@ -216,7 +215,7 @@ def _own_function(
 
 
 def _variables(model: Any, *, of_optimizer: bool) -> list[Any]:
-    """What a store takes over; on servers, what an optimizer keeps moves beside its variable."""
+    """The variables for a store to adopt; servers move slot variables by themselves."""
     optimizer = getattr(model, "optimizer", None) if of_optimizer else None
     return [
         *model.variables,
