@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import replicax.tf as tf
-from replicax._core.tracing import call_inside
+from replicax._core.tracing import call_in_pipeline
 
 from . import composite_cases
 
@@ -20,7 +20,7 @@ def alone(fn):
     return fn()
 
 
-@pytest.mark.parametrize("call", [alone, call_inside], ids=["alone", "in a pipeline"])
+@pytest.mark.parametrize("call", [alone, call_in_pipeline], ids=["alone", "in a pipeline"])
 @pytest.mark.parametrize("name", composite_cases.CASES)
 def test_results(name, call):
     case, recorded = composite_cases.CASES[name], RECORDED[name]

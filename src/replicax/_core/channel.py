@@ -1,11 +1,10 @@
-"""How workers agree: the channel that each has to the others, and comparisons by it.
+"""The channel between workers, and comparisons of facts over it.
 
 JAX assumes that every process runs the same program on arrays of the same shapes, and returns wrong
-numbers otherwise. So facts are compared before they are relied on. The channel of a process without
-a cluster agrees with itself; `_control` puts one in its place that sends values to the others.
+numbers otherwise. So workers compare facts first. The default `Channel` is of a process without a
+cluster, and agrees with itself; `_control` replaces it.
 
-An offer gives a value early: answers have usually arrived when they are needed, so nobody waits for
-the network.
+An `Offer` is an exchange that begins early: the answers have usually arrived when they are needed.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from replicax._core.errors import WorkersDiffer
 
 @final
 class Offer:
-    """An exchange that has begun, and whose answers are needed later."""
+    """An exchange that has begun; its answers are received later."""
 
     def __init__(
         self, answers: Callable[[], list[Any]], withdraw: Callable[[], None] = lambda: None
@@ -46,10 +45,10 @@ class Channel:
 
     index: int = 0  # of this worker, below `size`; the chief is 0
     size: int = 1
-    is_chief: bool = True  # who does work that is done once
+    is_chief: bool = True  # the worker that does what is done once
 
     def waited(self) -> float:
-        """The seconds that this worker has waited for the others, in these methods."""
+        """The seconds that this worker has waited in these methods."""
         return 0.0
 
     def lateness(self) -> list[float]:
@@ -75,11 +74,11 @@ class Channel:
         return Offer(lambda: [value])
 
     def any(self, name: str, holds: bool) -> bool:
-        """Whether something holds on any worker."""
+        """Whether `holds` is true on any worker."""
         return any(self.exchange(name, bool(holds)))
 
     def barrier(self, name: str) -> None:
-        """Wait until all workers are here."""
+        """Wait until all workers call this."""
         self.exchange(name, None)
 
     def bound(self, timeout: float | None) -> None:
@@ -89,10 +88,10 @@ class Channel:
         """
 
     def explain(self, error: BaseException, seconds: float = 5.0) -> None:
-        """Wait whether an error has its cause in another worker; if so, this process ends.
+        """End this process if another worker is lost, which may have caused an error.
 
-        It is what a collective of the devices raised: often no more than a broken connection. If
-        there is no cause within these seconds, this returns.
+        A collective raises only a broken connection, so this waits for the watchdog's verdict, for
+        so many seconds.
         """
 
     def from_chief(self, name: str, payload: bytes) -> bytes:
@@ -130,7 +129,7 @@ def agree(what: str, facts: Mapping[str, str], *, fix: str = "") -> None:
 
 @final
 class Agreement:
-    """A comparison of facts, as by `agree`, that begins at once and is checked later."""
+    """A comparison of facts as by `agree`, which begins at once and is checked later."""
 
     def __init__(self, what: str, facts: Mapping[str, str], *, fix: str = "") -> None:
         self._what, self._fix = what, fix
@@ -144,7 +143,7 @@ class Agreement:
         self._offer.withdraw()
 
 
-_MOST_FACTS = 8  # in a table: if weights differ, all of them may
+_MOST_FACTS = 8  # in a table: all weights may differ
 
 
 def _compare(what: str, found: Sequence[dict[str, str]], fix: str) -> None:
@@ -160,7 +159,7 @@ def _compare(what: str, found: Sequence[dict[str, str]], fix: str) -> None:
 def _table(
     found: Sequence[Mapping[str, str]], hosts: Sequence[str], differing: Sequence[str]
 ) -> str:
-    """A table with a line per worker and fact, after the minority if there is one."""
+    """A table with a line per fact and worker, after the workers in the minority."""
     lines = _outvoted([tuple(one.get(name) for name in differing) for one in found])
     for name in differing[:_MOST_FACTS]:
         lines.append(f"    {name}:")

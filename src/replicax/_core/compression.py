@@ -1,8 +1,8 @@
-"""Gradients made smaller for the way between replicas, and what is left over of them.
+"""Compressed all-reduces: sums of gradients in fewer bytes, and their rounding errors (residuals).
 
-All replicas compute the same total, bit for bit: what each sends is rounded before, and every
-replica adds up the same numbers in the same order. Where the optimizer finds the total, and where
-what is left over is kept, is in `_keras/compressed.py`.
+All replicas compute the same total, bit for bit: each sends rounded numbers, and all add up the
+same numbers in the same order. `_keras/compressed.py` applies it to gradients, and stores the
+residuals.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def compression_of(chosen: Compression | str | None) -> Compression | None:
 
 
 def _chunk(size: int, replicas: int) -> int:
-    """How many numbers of a vector each replica adds up: whole groups of one scale."""
+    """The number of elements that each replica sums: a multiple of the elements per scale."""
     return -(-size // (replicas * _PER_SCALE)) * _PER_SCALE
 
 
@@ -106,10 +106,10 @@ def _in_two_stages(
     small: Callable[[Any], Any],
     large: Callable[[Any], Any],
 ) -> tuple[Any, Any, Any]:
-    """Each replica adds up one part of all vectors, and gives all replicas its total.
+    """A reduce-scatter and an all-gather of compressed parts.
 
-    `left` is what was left over of what it sent, then of the part that it added up; so is the
-    second result. `large` undoes `small`, row by row, as well as it can.
+    `left` has the residuals of what a replica sent, then of the part that it summed. The other two
+    results are the new ones. `small` compresses rows, `large` decompresses them.
     """
     chunk = _chunk(vector.size, replicas)
     left = jnp.broadcast_to(left, chunk * (replicas + 1))
@@ -146,5 +146,5 @@ def _numbers(sent: tuple[Any, Any]) -> Any:
 
 
 def _finite(left: Any) -> Any:
-    """What an overflow leaves over must not stay for ever."""
+    """Drop infinite residuals of an overflow, which would stay forever."""
     return jnp.where(jnp.isfinite(left), left, 0)

@@ -29,14 +29,14 @@ class Frame:
     replica: ReplicaContext | None = None
     #: Inside `merge_call`, the context of the replicas that were merged.
     merging: ReplicaContext | None = None
-    #: Whether an optimizer further out has summed the gradients already.
+    #: Whether an outer optimizer has summed the gradients already.
     gradients_reduced: bool = False
     #: Whether it was set by `experimental_set_strategy` rather than by a scope.
     is_global: bool = False
     #: Keras' session that it was set in; a program may clear it.
     session: object = None
-    #: In `run`, from an optimizer, variables, a replica's gradients for them and its group to the
-    #: gradients that are applied; None for their sums.
+    #: In `run`, maps an optimizer, variables, their gradients and the group to the gradients to
+    #: apply; None to sum them.
     sum_gradients: Callable[[Any, Sequence[Any], Sequence[Any], SyncGroup], list[Any]] | None = None
 
 
@@ -70,7 +70,7 @@ def set_frame(frame: Frame | None) -> None:
 
 @contextlib.contextmanager
 def gradients_reduced() -> Generator[None, None, None]:
-    """Tell optimizers further in that the gradients are summed over replicas already."""
+    """Mark the gradients as summed for inner optimizers."""
     frame = current_frame()
     with entered(replace(frame, gradients_reduced=True) if frame else None):
         yield

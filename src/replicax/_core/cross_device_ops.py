@@ -11,7 +11,7 @@ from jax import lax
 
 from replicax._core.errors import UsageError, checks_types
 from replicax._core.packing import combine_packed
-from replicax._core.placement import is_spread, to_host
+from replicax._core.placement import spans_processes, to_host
 from replicax._core.reduce import ReduceOp, SyncGroup, reduce_value, sum_leaves
 from replicax._core.topology import AXIS, parse_device
 from replicax._core.values import DistributedValues, Mirrored, PerReplica
@@ -53,7 +53,7 @@ class CrossDeviceOps:
         Returns:
             The combined arrays, the same on every replica.
         """
-        totals = group.sum_together(leaves)
+        totals = group.all_reduce_bucketed(leaves)
         return totals if op is ReduceOp.SUM else [total / group.size for total in totals]
 
     def reduce(
@@ -247,7 +247,7 @@ def check_num_packs(num_packs: int) -> int:
 def place(value: Any, destination: Any) -> Any:
     """Put `value` on the device that `destination` names; anything else leaves it in place."""
     if isinstance(destination, str | jax.Device):
-        here = to_host(value) if is_spread(value) else value
+        here = to_host(value) if spans_processes(value) else value
         return jax.device_put(here, parse_device(destination))
     return value
 

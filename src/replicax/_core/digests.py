@@ -1,4 +1,4 @@
-"""Names of variables, and short numbers for arrays, that can be compared between processes."""
+"""Variable paths and checksums of arrays, for comparison between processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def uncounted(path: str) -> str:
 
 
 def checksum(nest: Any) -> str:
-    """A short number for the content of host arrays."""
+    """A checksum of the content of host arrays."""
     total = 0
     for leaf in jax.tree.leaves(nest):
         total = _summed(leaf, total)
@@ -31,9 +31,9 @@ def checksum(nest: Any) -> str:
 
 
 def sample_checksum(nest: Any, rows: int | None = None) -> str:
-    """A short number for the shapes of a batch, and its first and last row: quick for any size.
+    """A checksum of the shapes of a batch and of its first and last row: fast for any size.
 
-    `rows` says how many it has, if only the first and the last one are there.
+    `rows` is the number of rows of the batch if `nest` holds only the first and last one.
     """
     leaves = jax.tree.leaves(nest)
     shapes = [np.shape(leaf) for leaf in leaves]
@@ -51,7 +51,7 @@ def _summed(leaf: Any, total: int) -> int:
         total = zlib.crc32(str(jax.random.key_impl(leaf)).encode(), total)
         return _summed(jax.random.key_data(leaf), total)
     array = np.ascontiguousarray(to_host(leaf))
-    # To spell the name of the type takes longer.
+    # `dtype.str`, because `dtype.name` takes longer.
     total = zlib.crc32(f"{array.shape}{array.dtype.str}".encode(), total)
     if array.dtype.hasobject or array.dtype.kind in "SU":
         return zlib.crc32(repr(array.tolist()).encode(), total)

@@ -1,7 +1,6 @@
-"""What happens in this process: steps that begin, are computed, or take time, and who hears of it.
+"""Events of this process: steps that begin, that were computed, and the time of their parts.
 
-The engine tells; the watchdog reads, tools listen, `_tools.profile` measures. By default nobody
-does.
+The engine reports them. The watchdog, tools and `_tools.profile` subscribe; by default nobody does.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ _Result = TypeVar("_Result")
 INPUT, COPY, COMPUTE, COMPILE, WORKERS = "input", "copy", "compute", "compile", "workers"
 
 
-#: Calls `fn(*args)` for who measures, given the part of a step that it is, `fn` and its arguments;
-#: of a copy, the last argument is copied. Each step asks.
+#: Called as `clock(part, fn, *args)` instead of `fn(*args)`, to measure a part of a step; the last
+#: argument of a copy is the value copied. None if nobody measures. Every step reads this.
 clock: Callable[..., Any] | None = None
 
 
@@ -40,10 +39,9 @@ def measured_by(one: Callable[..., Any]) -> Generator[None, None, None]:
 
 @dataclass(frozen=True)
 class Step:
-    """A step that has been computed, for those who watch.
+    """A computed step: its name as in `begin_step`, its inputs and outputs.
 
-    What it was, as `begin_step` was told; the nests of what it was computed from and of what it
-    gave; and the variables of a step of `fit`, with their values.
+    A step of `fit` also has its variables and their values.
     """
 
     doing: str
@@ -52,16 +50,16 @@ class Step:
     state: Sequence[tuple[Any, Any]] = ()
 
 
-#: Who hears of steps that begin, and of those that have been computed; each step asks.
+#: Called when a step begins, and when it has been computed. Every step reads these.
 listeners: list[Callable[[str], None]] = []
 watchers: list[Callable[[Step], None]] = []
 
 
 @dataclass
 class Totals:
-    """Steps of this process, and the rows of their batches, those of all workers.
+    """Counts of steps, and of the rows of their global batches.
 
-    They are one value, so that another thread never sees a step without its rows.
+    Both are one value, so that another thread never reads a step without its rows.
     """
 
     done: tuple[int, int] = (0, 0)
@@ -74,22 +72,22 @@ class Totals:
             self.done = before[0] + steps, before[1] + examples
 
 
-#: Where steps and examples are counted, see `_control/metrics.py`; each step asks.
+#: The counts of `_control/metrics.py`; every step reads this.
 totals: Totals | None = None
 
 _common = 0
 _doing = "starting"
-# Of the latest common steps: number, and checksum of all names up to it. Workers that do the same
-# have the same; they are never further apart than JAX lets a program run ahead of its devices.
+# For each recent common step: its number, and a checksum of all names so far, equal on all workers.
+# Workers are never further apart than JAX lets a program run ahead of its devices.
 _history: deque[tuple[int, int]] = deque([(0, 0)], maxlen=64)
 _pending: list[Callable[[], bool]] = []
 
 
 def begin_step(doing: str, *, common: bool = False, identity: int = 0) -> None:
-    """Note that the next step begins, such as `train step` or `run`.
+    """Report that a step begins, such as `train step` or `run`.
 
-    A `common` step is computed by all workers of a cluster together; `identity` is a number of its
-    program, the same on all of them.
+    All workers of a cluster compute a `common` step together; `identity` is a checksum of its
+    program, equal on all of them.
     """
     if common:
         begin_common(doing, identity)
@@ -97,8 +95,8 @@ def begin_step(doing: str, *, common: bool = False, identity: int = 0) -> None:
         listener(doing)
 
 
-def tell(make: Callable[[], Step]) -> None:
-    """Show a step that has been computed to those who watch; `make` is called if anybody does."""
+def notify(make: Callable[[], Step]) -> None:
+    """Report a computed step, which `make` returns, to the watchers, if there are any."""
     if watchers:
         step = make()
         for watcher in tuple(watchers):
@@ -106,58 +104,55 @@ def tell(make: Callable[[], Step]) -> None:
 
 
 def watch(watcher: Callable[[Step], None]) -> Callable[[], None]:
-    """Call `watcher(step)` in the thread of each step, when it has been given to the devices.
+    """Call `watcher(step)` in the thread of each step after its dispatch.
 
-    The function that is returned ends it.
+    Returns a function that unsubscribes.
     """
     watchers.append(watcher)
     return lambda: watchers.remove(watcher)
 
 
 def begin_common(doing: str, identity: int = 0) -> None:
-    """Note that something begins that all workers compute together, and that is no step."""
+    """Report a computation that all workers begin together."""
     global _common, _doing
     _common, _doing = _common + 1, doing
     _history.append((_common, zlib.crc32(f"{doing} {identity}".encode(), _history[-1][1])))
 
 
 def dispatched(is_done: Callable[[], bool]) -> None:
-    """Note that the devices have something to compute that all workers compute together.
-
-    `is_done` is asked from another thread, and does not wait.
-    """
+    """Report the dispatch of a common step. Another thread polls `is_done`, which must not wait."""
     _pending[:] = [is_done]
 
 
-def settled() -> None:
-    """Forget what the devices had to compute, and let go of its results."""
+def clear_pending() -> None:
+    """Forget the dispatched step, which frees its results."""
     _pending.clear()
 
 
 def is_on_devices() -> bool:
-    """Whether the devices still compute the latest step: who waits for them stands not still."""
+    """Whether the devices still compute the latest step: then a waiting worker is not stuck."""
     for is_done in tuple(_pending):
         try:
             return not is_done()
-        except RuntimeError:  # its memory was given to another step
+        except RuntimeError:  # another step has donated its memory
             return False
     return False
 
 
 def position() -> tuple[int, str]:
-    """How many things all workers have begun together, and what the last one was."""
+    """The number of common computations so far, and the name of the last one."""
     return _common, _doing
 
 
 def history() -> list[tuple[int, int]]:
-    """Number and checksum of the latest common steps, which are the same on all workers."""
+    """Numbers and checksums of recent common steps, equal on all workers."""
     return list(_history)
 
 
 def listen(listener: Callable[[str], None]) -> Callable[[], None]:
-    """Call `listener(doing)` in the main thread at the beginning of each step.
+    """Call `listener(doing)` in the main thread when a step begins.
 
-    The function that is returned ends it.
+    Returns a function that unsubscribes.
     """
     listeners.append(listener)
     return lambda: listeners.remove(listener)

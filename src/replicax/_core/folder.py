@@ -1,7 +1,7 @@
-"""A folder that is whole or not there: for checkpoints, saved models and data sets.
+"""Atomic folders for checkpoints, saved models and data sets.
 
-It is written beside its place under another name, forced to the disk, and renamed. The folder that
-it replaces is set aside first, so that a kill at any moment leaves the old one or the new one.
+A folder is written under another name beside its target, synced to disk, and renamed. The folder
+that it replaces is renamed first, so that a kill at any moment leaves the old or the new one.
 """
 
 from __future__ import annotations

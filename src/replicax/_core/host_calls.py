@@ -1,8 +1,8 @@
-"""Python that a compiled program calls as it goes: what prints, writes summaries and checks.
+"""Host callbacks of compiled programs: prints, summaries and checks.
 
-Nothing is lost: a program that ends waits for the calls that are under way. Nothing stands still:
-on CPUs the devices of a process share few threads, and a call runs on one of them, so it never
-waits for an array there. A long array is waited for by a thread of its own.
+At exit a process waits for pending callbacks, so none is lost. On CPUs a callback runs on one of
+the few threads of the devices, so it must not wait for an array there: a thread of its own waits
+for large arrays.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from jax.dtypes import canonicalize_dtype
 from replicax._core.errors import UsageError
 from replicax._core.tracing import is_transformed
 
-# XLA:CPU copies arrays of less than 100 KB at once, and longer ones on the threads of the devices.
+# XLA:CPU copies arrays below 100 KB at once, and larger ones on the threads of the devices.
 _AT_ONCE_BYTES = 64 * 1024
-#: The operations that call Python.
-PYTHON_CALLS = ("pure_callback", "io_callback", "debug_callback")
-_ARRAYS = (np.ndarray, jax.Array, Tracer)  # those of the host are known soonest
+#: The primitives of host callbacks.
+CALLBACK_PRIMITIVES = ("pure_callback", "io_callback", "debug_callback")
+_ARRAYS = (np.ndarray, jax.Array, Tracer)  # NumPy first: the fastest check
 
 
 def call_on_host(fn: Callable[..., Any], *values: Any) -> None:
-    """Call `fn` with the values, as NumPy arrays, whenever compiled code gets here.
+    """Call `fn` with the values as NumPy arrays whenever compiled code gets here.
 
-    Under `run` each replica calls it for itself; calls may overlap.
+    In `run` each replica makes a call; calls may overlap.
     """
     _callback_queue().open()
     jax.debug.callback(functools.partial(_callback_queue().call, fn), *values)
 
 
 class Check(NamedTuple):
-    """What is said of a condition that does not hold, around the numbers that it is about."""
+    """Raises if a condition is false, with the values between two texts."""
 
     before: str
     after: str
@@ -56,40 +56,39 @@ def _shown(array: Any) -> str:
 
 
 def is_compiling(*values: Any) -> bool:
-    """Whether this code is traced, to be compiled; no backend is asked."""
+    """Whether this code is traced; starts no backend."""
     return any(isinstance(value, Tracer) for value in values) or is_transformed()
 
 
 def array_of(value: Any) -> Any:
-    """The array that a value is or holds, of JAX or of the host: a variable's, a mirrored one's."""
+    """The array that a value is or holds, such as a variable's or a `Mirrored`'s."""
     if isinstance(value, _ARRAYS):
         return value
     return value.__jax_array__() if hasattr(value, "__jax_array__") else np.asarray(value)
 
 
 @final
-class PythonCalls:
-    """The Python that one program calls: what it raises reaches whoever runs the program.
+class HostCallbacks:
+    """The host callbacks of one program, whose errors are raised by the caller of the program.
 
-    The program itself goes on to its end, so that no device is left with a failed array, or waits
-    for another that has failed.
+    The program itself runs to its end, so that no device has a failed array or waits for one.
     """
 
     def __init__(self) -> None:
         self._runs: list[list[BaseException]] = []
         self._lock = threading.Lock()
 
-    def carry_out(self, program: Callable[..., Any], *args: Any) -> Any:
-        """Call the compiled program, wait for it, and raise what a call has raised.
+    def run(self, program: Callable[..., Any], *args: Any) -> Any:
+        """Call the compiled program, wait for it, and raise the first error of a callback.
 
-        If several threads run it at the same time, they all raise that.
+        If several threads run it at the same time, all of them raise.
         """
         raised: list[BaseException] = []
         with self._lock:
             self._runs.append(raised)
         try:
             results = jax.block_until_ready(program(*args))
-            if not _inside.a_call:  # which the queue may wait for
+            if not _inside.a_call:  # the queue may wait for that call
                 _callback_queue().wait()
         finally:
             with self._lock:
@@ -99,7 +98,7 @@ class PythonCalls:
         return results
 
     def note(self, error: BaseException) -> bool:
-        """Note what a call has raised; whether somebody carries the program out."""
+        """Record the error of a callback; returns whether the program is running."""
         with self._lock:
             for run in self._runs:
                 run.append(error)
@@ -108,18 +107,18 @@ class PythonCalls:
 
 @final
 @dataclass(frozen=True)
-class Guarded:
-    """A function that compiled code calls: if it raises, the results are zeros."""
+class GuardedCallback:
+    """A host callback that returns zeros if it raises."""
 
-    calls: PythonCalls
+    calls: HostCallbacks
     function: Callable[..., Any]
     results: tuple[tuple[tuple[int, ...], Any], ...]  # their shapes and types
 
     @classmethod
-    def of(cls, equation: Any, calls: PythonCalls) -> Guarded:
+    def of(cls, equation: Any, calls: HostCallbacks) -> GuardedCallback:
         kinds = ((one.aval.shape, one.aval.dtype) for one in equation.outvars)
         function = equation.params["callback"]
-        if isinstance(function, Guarded):  # of a program that is part of this one
+        if isinstance(function, GuardedCallback):  # of a program inlined into this one
             function = function.function
         return cls(calls, function, tuple(kinds))
 
@@ -129,7 +128,7 @@ class Guarded:
         try:
             return self._checked(self.function(*arrays))
         except BaseException as error:
-            if not self.calls.note(error):  # part of a program of somebody else
+            if not self.calls.note(error):  # inlined into a program that is not ours
                 raise
             return [np.zeros(*kind) for kind in self.results]
         finally:
@@ -150,9 +149,8 @@ def _kinds(found: Iterable[tuple[Any, Any]]) -> str:
 
 
 def flush() -> None:
-    """Wait until all calls of the programs under way were made."""
-    # JAX says here, in each call, what has failed in this thread since it began; the program that
-    # failed has said it.
+    """Wait until all host callbacks of dispatched programs were called."""
+    # JAX raises here, in each call, an error that the failed program has raised already.
     with contextlib.suppress(Exception):
         jax.effects_barrier()
     _callback_queue().wait()
@@ -162,10 +160,10 @@ def flush() -> None:
 
 
 class _Inside(threading.local):
-    """Whether this thread makes a call, and of which program."""
+    """Whether this thread runs a host callback, and of which program."""
 
     a_call = False
-    calls: PythonCalls | None = None
+    calls: HostCallbacks | None = None
 
 
 _inside = _Inside()
@@ -173,10 +171,10 @@ _inside = _Inside()
 
 @final
 class _CallbackQueue:
-    """Calls that wait for a long array, and what comes after them, in order."""
+    """Callbacks with large arrays, and all callbacks after them, in order."""
 
     def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[tuple[Callable[..., Any], Any, PythonCalls | None]] = (
+        self._waiting: queue.SimpleQueue[tuple[Callable[..., Any], Any, HostCallbacks | None]] = (
             queue.SimpleQueue()
         )
         self._left, self._idle = 0, threading.Condition()
@@ -192,13 +190,13 @@ class _CallbackQueue:
             raised, self._raised = self._raised, []
         return raised
 
-    def _called(self, fn: Callable[..., Any], arrays: Any, calls: PythonCalls | None) -> None:
+    def _called(self, fn: Callable[..., Any], arrays: Any, calls: HostCallbacks | None) -> None:
         before, _inside.a_call = _inside.a_call, True
         try:
             fn(*map(np.asarray, arrays))
         except Exception as error:
             if threading.current_thread() is not self._thread:
-                raise  # into the program, which fails unless it is guarded
+                raise  # the program fails unless the callback is guarded
             if calls is None or not calls.note(error):
                 self.note(error)
         finally:
@@ -211,7 +209,7 @@ class _CallbackQueue:
                     target=self._work, daemon=True, name="replicax-calls"
                 )
                 self._thread.start()
-                # After JAX's own hooks, so before them at the end: the devices are still there.
+                # Registered after JAX's own hooks, so called before them: the devices still exist.
                 atexit.register(flush)
 
     def call(self, fn: Callable[..., Any], *arrays: Any) -> None:

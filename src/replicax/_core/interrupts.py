@@ -1,7 +1,7 @@
-"""Sections that no signal interrupts: from where a step uses values up to where it has new ones.
+"""Sections that no signal handler interrupts: from the donation of values to the write of new ones.
 
-Python calls the handler of a signal between any two operations of the main thread. An exception
-from there would lose what a step has just computed, while the memory of the old values is reused.
+Python calls signal handlers between any two operations of the main thread. An exception of a
+handler would lose the new values of a step, whose old values are donated.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, final
 if TYPE_CHECKING:
     from types import FrameType
 
-# What `signal` is made of: its enumerations take ten times as long.
+# `signal` wraps this in enumerations, which take ten times as long.
 _signal: Any = importlib.import_module("_signal")
-# Those whose handlers may raise: Ctrl-C, an order to end, a time limit, and what users take.
+# Signals whose handlers may raise: Ctrl-C, termination, timers, and user signals.
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
 _NUMBERS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
 
 
 @final
 class Uninterrupted:
-    """A context at whose end the signals come that arrived in it; in the main thread.
+    """A context that delays signals to its end, in the main thread.
 
-    Only the main thread is ever interrupted. Entering and leaving take a microsecond or two.
+    Python interrupts only the main thread. Entering and leaving take 1 to 2 µs.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Uninterrupted:
                 if usual is not handler and callable(usual):
                     self._usual[number] = usual
                     _signal.signal(number, handler)
-        except BaseException:  # a signal came before its handler was put aside
+        except BaseException:  # a signal arrived before its handler was replaced
             self._end()
             raise
 
@@ -78,7 +78,7 @@ class Uninterrupted:
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self._depth:
             self._received[number] = frame
-        else:  # it came while handlers were put back
+        else:  # it arrived while handlers were restored
             self._usual[number](number, frame)
 
 

@@ -1,4 +1,4 @@
-"""Tensors packed into buffers, so that few large all-reduces stand for many small ones."""
+"""Packs arrays into buffers: a few large all-reduces instead of many small ones."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from jax import lax
 from replicax._core.topology import AXIS
 
 T = TypeVar("T")
-# How a sum in packs is known in a traced program: by the name of the call, which ends with sizes.
+# A sum in packs is a call with this name in a jaxpr; the name ends with its sizes.
 _SUM = "sum_in_packs_of_"
-# Arrays in a buffer whose size nobody has chosen: for devices that meet in memory, and for
-# processes, where a buffer takes longer to travel. XLA:CPU compiles one of n arrays in n² time: a
-# step with 1000 variables in 32 s, in buffers of 100 in 14 s; with 150 in 5 s, of 25 in 1.6 s.
-_FEW, _MOST = 25, 100
+# Arrays per buffer if no size is chosen: for devices of one process, and for several processes.
+# XLA:CPU compiles a buffer of n arrays in n² time. A step with 1000 variables took 32 s, and 14 s
+# in buffers of 100; a step with 150 variables took 5 s, and 1.6 s in buffers of 25.
+_ARRAYS_IN_PROCESS = 25
+_ARRAYS_BETWEEN_PROCESSES = 100
 
 
 def group_by_size(sizes: Sequence[int | None], bytes_per_pack: int) -> list[list[int]]:
@@ -47,7 +48,7 @@ def group_by_size(sizes: Sequence[int | None], bytes_per_pack: int) -> list[list
 
 
 def groups(items: Sequence[T], size: Callable[[T], int], most: int) -> Iterator[Sequence[T]]:
-    """The items in order, in groups that are no larger than `most`, but for single items."""
+    """Group items in order; the size of a group of several items is at most `most`."""
     begin, total = 0, 0
     for end, item in enumerate(items):
         if end > begin and total + size(item) > most:
@@ -89,27 +90,22 @@ def combine_packed(
 
 
 def sum_in_packs(leaves: list[Any], bytes_per_pack: int = 0, largest: int = 0) -> list[Any]:
-    """Inside a map over the replicas: the sums of arrays, which travel in buffers.
+    """Inside `shard_map`: all-reduce arrays over the replicas in buffers.
 
-    In a traced program this is one call, so that others can see what it adds up. A buffer is full
-    from `bytes_per_pack` bytes on, and its largest array has `largest` bytes; 0 for any number.
+    In a jaxpr this is one call, which passes recognize. A buffer is full from `bytes_per_pack`
+    bytes on, and its largest array has `largest` bytes; 0 for any number.
     """
     return _summing(bytes_per_pack, largest)(leaves)
 
 
 def summing_in_packs(equation: Any) -> Callable[[list[Any]], list[Any]] | None:
-    """What sums other arrays alike, if an operation is the call of `sum_in_packs`; else None."""
-    sizes = _sizes_of(equation)
+    """The function that a call of `sum_in_packs` calls; None for other equations."""
+    sizes = pack_sizes(equation)
     return _summing(*sizes) if sizes else None
 
 
-def sums_in_one_pack(equation: Any) -> bool:
-    """Whether an operation is the call of `sum_in_packs` for one pack of arrays of any size."""
-    return _sizes_of(equation) == (0, 0)
-
-
-def _sizes_of(equation: Any) -> tuple[int, int] | None:
-    """`bytes_per_pack` and `largest`, if an operation is the call of `sum_in_packs`."""
+def pack_sizes(equation: Any) -> tuple[int, int] | None:
+    """`bytes_per_pack` and `largest` of a call of `sum_in_packs`; None for other equations."""
     name = str(equation.params.get("name", ""))
     if not name.startswith(_SUM):
         return None
@@ -119,7 +115,7 @@ def _sizes_of(equation: Any) -> tuple[int, int] | None:
 
 @functools.lru_cache(maxsize=64)
 def _summing(bytes_per_pack: int, largest: int) -> Callable[[list[Any]], list[Any]]:
-    def add_up(packs: list[Any]) -> list[Any]:
+    def all_reduce(packs: list[Any]) -> list[Any]:
         return list(lax.psum(packs, AXIS))
 
     def summed(leaves: list[Any]) -> list[Any]:
@@ -128,9 +124,9 @@ def _summing(bytes_per_pack: int, largest: int) -> Callable[[list[Any]], list[An
             fits = [False] * len(leaves)
         large = [leaf for leaf, fit in zip(leaves, fits, strict=True) if not fit]
         small = [leaf for leaf, fit in zip(leaves, fits, strict=True) if fit]
-        most = 0 if bytes_per_pack else _FEW if largest else _MOST
-        ours = iter(combine_packed(small, add_up, bytes_per_pack=bytes_per_pack, most=most))
-        others = iter(add_up(large) if large else [])
+        most = 0 if bytes_per_pack else _ARRAYS_IN_PROCESS if largest else _ARRAYS_BETWEEN_PROCESSES
+        ours = iter(combine_packed(small, all_reduce, bytes_per_pack=bytes_per_pack, most=most))
+        others = iter(all_reduce(large) if large else [])
         return [next(ours if fit else others) for fit in fits]
 
     summed.__name__ = f"{_SUM}{bytes_per_pack}_{largest}"
@@ -138,7 +134,7 @@ def _summing(bytes_per_pack: int, largest: int) -> Callable[[list[Any]], list[An
 
 
 def packed(leaves: Sequence[Any]) -> Any:
-    """Inside a compiled program: arrays of one type, one after the other in a buffer."""
+    """Inside a compiled program: copy arrays of one dtype into a buffer."""
     # Writing into a zero buffer: `concatenate` inside a step is 10–30 × slower on XLA:CPU.
     buffer = jnp.zeros(sum(leaf.size for leaf in leaves), leaves[0].dtype)
     offset = 0
@@ -149,7 +145,7 @@ def packed(leaves: Sequence[Any]) -> Any:
 
 
 def unpacked(buffer: Any, shapes: Sequence[Sequence[int]]) -> list[Any]:
-    """Inside a compiled program: the arrays of these shapes that a buffer was packed from."""
+    """Inside a compiled program: the arrays of these shapes in a buffer."""
     ends = list(itertools.accumulate(map(math.prod, shapes), initial=0))
     return [
         buffer[begin:end].reshape(shape)

@@ -182,15 +182,11 @@ def ends(array: Any, count: int) -> Any:
     return array
 
 
-def array_text(array: np.ndarray, shape: Sequence[int], count: int) -> str:
+def array_text(array: Any, shape: Sequence[int], count: int, depth: int = 1) -> str:
     """The text of an array of this shape, of which `ends` left `count` entries at each end."""
-    return _rows(array, tuple(shape), count, 1)
-
-
-def _rows(array: Any, shape: tuple[int, ...], count: int, depth: int) -> str:
     if not shape:
         return _entry(array[()] if isinstance(array, np.ndarray) else array)
-    inner = [_rows(row, shape[1:], count, depth + 1) for row in array]
+    inner = [array_text(row, shape[1:], count, depth + 1) for row in array]
     if 0 <= 2 * count < shape[0]:
         inner.insert(count, "...")
     between = " " if len(shape) == 1 else "\n" * (len(shape) - 1) + " " * depth

@@ -44,17 +44,17 @@ class ReduceOp(enum.Enum):
 
 
 class Combine(Protocol):
-    """The in-trace all-reduce of a list of arrays; `CrossDeviceOps.combine` is one."""
+    """An all-reduce of a list of traced arrays, such as `CrossDeviceOps.combine`."""
 
     def __call__(self, op: ReduceOp, leaves: list[Any], group: SyncGroup) -> list[Any]: ...
 
 
 @dataclass
 class GatherLog:
-    """The sizes that `all_gather` meets on each replica, when replicas hold uneven shapes.
+    """The sizes of `all_gather`s on each replica, for replicas of uneven shapes.
 
     Every replica is traced alone and cannot see the others' shapes, so calls are numbered:
-    `known[k][r]` is the size that call k meets on replica r, as found by the trace before.
+    `known[k][r]` is the size of call k on replica r, found by the previous trace.
     """
 
     known: Sequence[tuple[int, ...]]
@@ -70,7 +70,7 @@ class GatherLog:
 
 @final
 class SyncGroup:
-    """The replicas that work in step, and their collectives inside a compiled program.
+    """The replicas of a program, and their collectives inside it.
 
     `combine` carries out an all-reduce. `share` is this replica's weight in a mean of variables: 0
     for a replica without rows. `gathers` has the sizes that gathers meet, for uneven shapes. There
@@ -103,7 +103,7 @@ class SyncGroup:
             return jnp.int32(0)
         if self._mesh is None:
             return lax.axis_index(AXIS)
-        # JAX asks for the mesh when it compiles; a function that is captured has none around it.
+        # JAX needs the mesh when it compiles; a captured function has none around it.
         with use_abstract_mesh(self.mesh):
             return lax.axis_index(AXIS)
 
@@ -130,10 +130,10 @@ class SyncGroup:
         return tree.unflatten(combine_packed(arrays, one_by_one, bytes_per_pack=size))
 
     def sum(self, leaves: list[Any], bytes_per_pack: int = 0) -> list[Any]:
-        """Σ over the group of every leaf, in an all-reduce of XLA's choosing or in packs of a size.
+        """All-reduce every leaf, in one `psum` or in packs of a size.
 
-        Where replicas are traced apart, nothing travels, and a constant may be `x.shape[0]`, which
-        differs: it is summed like any value. `lax.psum` would multiply it while tracing.
+        In a trace per replica (uneven shapes), a constant such as `x.shape[0]` differs per replica,
+        but `lax.psum` of a constant would multiply it while tracing. So constants become traced.
         """
         if self._gathers is not None:
             zero = 0 * self.replica_id()
@@ -142,8 +142,8 @@ class SyncGroup:
             return sum_in_packs(leaves, bytes_per_pack)
         return list(lax.psum(leaves, AXIS))
 
-    def sum_together(self, leaves: list[Any]) -> list[Any]:
-        """`sum`, in a buffer for each type where that is cheaper: of all leaves, or small ones."""
+    def all_reduce_bucketed(self, leaves: list[Any]) -> list[Any]:
+        """`sum`, with all or only small leaves in one buffer per dtype where that is faster."""
         if self._packs_up_to is None or self._gathers is not None:
             return self.sum(leaves)
         return sum_in_packs(leaves, largest=self._packs_up_to)
@@ -237,16 +237,14 @@ def _reduce_elements(op: ReduceOp, value: Any, replicas: int) -> Any:
         return total / replicas if op is ReduceOp.MEAN else total
     if isinstance(value, Mirrored):
         return value.value if op is ReduceOp.MEAN else value.value * replicas
-    if op is ReduceOp.MEAN or replicas == 1 or _is_zero(value):
+    if op is ReduceOp.MEAN or replicas == 1:
         return value
+    if not isinstance(value, Tracer) and not jnp.any(jnp.asarray(value)):
+        return value  # a sum of zeros
     raise UsageError(
         f"A non-DistributedValues value of type {type(value).__name__} cannot be reduced with the "
         "given reduce op ReduceOp.SUM. Return it from `strategy.run` as an array, or use MEAN."
     )
-
-
-def _is_zero(value: Any) -> bool:
-    return not isinstance(value, Tracer) and not jnp.any(jnp.asarray(value))
 
 
 def _check_axes(axis: int | Sequence[int], ndim: int) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
-"""When the seams in Keras are put in, and what becomes of functions that are traced.
+"""Late installation of the patches of Keras, and hooks that `replicax.tf` sets.
 
-Seams are put in once, as soon as Keras and something of ours meet. The package that holds them
-imports Keras. What is below it, or works without Keras, calls `put_in_if_keras_is_there`, which was
-handed the way to them.
+Patches are installed once, when Keras has been imported and a strategy is made. The package with
+the patches imports Keras. Rooms below it call `put_in_if_keras_is_there`, which runs the installers
+that the package has provided.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ speaks_tensorflow = False
 
 
 def spelled(tensorflow: str, otherwise: str) -> str:
-    """What a message names, by the names that the program uses."""
+    """The name for a message: TensorFlow's, if the program uses `replicax.tf`."""
     return tensorflow if speaks_tensorflow else otherwise
 
 
 def provide(install: Callable[[], None]) -> None:
-    """Say how seams are put in: behind those that were provided before."""
+    """Register an installer of patches, to run after those registered before."""
     _pending.append(install)
 
 
 def put_in_if_keras_is_there() -> None:
-    """Put those seams in that are not, if Keras was imported."""
+    """Run the registered installers if Keras was imported."""
     while _pending and "keras" in sys.modules and hasattr(sys.modules["keras"], "Model"):
         _pending.pop(0)()
 
 
-# Calls a function that is traced, in a program that speaks TensorFlow.
+# Calls a traced function with its control flow converted; set by `replicax.tf`.
 call_converted: Callable[..., Any] | None = None
-# Why the code of a function of the user's was not converted.
+# The reasons why the code of user functions was not converted.
 unconverted: dict[Any, str] = {}
 
 
@@ -46,9 +46,9 @@ def call_traced(
     kwargs: Mapping[str, Any],
     autograph: bool | None = None,
 ) -> Any:
-    """Call a function that is traced: with its control flow converted, if we speak TensorFlow.
+    """Call a traced function; programs that use `replicax.tf` get its control flow converted.
 
-    `autograph=None` does as the function around it says.
+    `autograph=None` follows the function around it.
     """
     if call_converted is None or not speaks_tensorflow:
         return fn(*args, **kwargs)

@@ -30,7 +30,7 @@ Devices = int | str | jax.Device | Sequence[str | jax.Device]
 _VIRTUAL_DEVICES = (
     "For virtual CPU devices call `replicax.testing.virtual_devices(n)` at the top of the program."
 )
-# Bytes: up to here, an array is copied faster than the devices of a CPU meet for it.
+# Bytes; smaller arrays are copied faster than CPU devices synchronize for an all-reduce.
 _SMALL = 1 << 18
 _DEVICE_NAME = re.compile(
     r"^(?:/job:[^/]*)?(?:/replica:\d+)?(?:/task:\d+)?/?(?:device:)?([a-z_]+):?(\d+)?$"
@@ -88,9 +88,10 @@ class Topology:
         """
         found = np.array(devices, dtype=object).reshape(-1)
         if model_parallel < 1 or len(found) % model_parallel:
+            divisors = [str(one) for one in range(1, len(found) + 1) if len(found) % one == 0]
             raise UsageError(
                 f"`model_parallel` must divide the number of devices, {len(found)}, got "
-                f"{model_parallel}. Use one of {_divisors(len(found))}, or pass other devices."
+                f"{model_parallel}. Use one of {', '.join(divisors)}, or pass other devices."
             )
         if model_parallel == 1:
             return cls(Mesh(found, (AXIS,)))
@@ -154,16 +155,16 @@ class Topology:
         return NamedSharding(self.mesh, PartitionSpec(AXIS))
 
     @property
-    def pays_per_array(self) -> bool:
-        """Whether each array of an all-reduce is an operation of the network, merged or not."""
+    def pays_per_operation(self) -> bool:
+        """Whether each array of an all-reduce is one network operation, even if XLA merges them."""
         return self.platform == "cpu" and self.num_processes > 1
 
     @property
     def packs_up_to(self) -> int | None:
-        """The largest array, in bytes, that is added up in a buffer with others; 0 for any.
+        """The largest array, in bytes, to all-reduce in a buffer with others; 0 for any size.
 
-        None for no buffers. Devices of CPUs in one process meet for each array of an all-reduce,
-        merged or not, for 50 to 100 µs: longer than it takes to copy a small one.
+        None for no buffers. CPU devices of one process synchronize for each array of an all-reduce,
+        even a merged one, for 50 to 100 µs: longer than it takes to copy a small array.
         """
         if self.platform != "cpu":
             return None
@@ -171,12 +172,12 @@ class Topology:
 
 
 def may_deadlock(devices: Collection[jax.Device]) -> bool:
-    """Whether steps that run ahead of each other on these devices can dead-lock."""
+    """Whether overlapping steps on these devices can deadlock."""
     return len(devices) > 1 and next(iter(devices)).platform == "cpu"
 
 
 def default_device() -> jax.Device:
-    """The device JAX uses when nothing else is said."""
+    """JAX's default device."""
     chosen = getattr(jax.config, "jax_default_device", None)
     return chosen if isinstance(chosen, jax.Device) else jax.local_devices()[0]
 
@@ -194,7 +195,7 @@ def default_devices() -> list[jax.Device]:
 
 def device_name(device: jax.Device) -> str:
     """The short name of a device, such as `GPU:0`; as this process counts its own."""
-    # Of a device that is only described, no backend knows anything: it goes by its id.
+    # A device that is only described belongs to no backend; its number is its id.
     own = device.client.local_devices()
     number = own.index(device) if device in own else device.id
     return f"{device.platform.upper()}:{number}"
@@ -257,12 +258,10 @@ def _unknown(device: object, platform: str) -> UnknownDevice:
 
 def _here() -> str:
     """Name the devices of this process: "JAX sees GPU:0-1, CPU:0."."""
-    counts = Counter(device.platform.upper() for device in _all_devices())
-    return f"JAX sees {', '.join(_range(kind, counts[kind]) for kind in counts)}."
-
-
-def _range(kind: str, count: int) -> str:
-    return f"{kind}:0" if count == 1 else f"{kind}:0-{count - 1}"
+    devices = dict.fromkeys([*default_devices(), *_devices_of("cpu")])
+    counts = Counter(device.platform.upper() for device in devices)
+    names = [f"{kind}:0-{n - 1}" if n > 1 else f"{kind}:0" for kind, n in counts.items()]
+    return f"JAX sees {', '.join(names)}."
 
 
 def _devices_of(platform: str) -> list[jax.Device]:
@@ -272,15 +271,6 @@ def _devices_of(platform: str) -> list[jax.Device]:
         return []
 
 
-def _all_devices() -> list[jax.Device]:
-    found = list(default_devices())
-    return found + [device for device in _devices_of("cpu") if device not in found]
-
-
 def central_device(topology: Topology) -> jax.Device:
     """Where central storage keeps variables by default: the only device, else the first CPU."""
     return topology.devices[0] if topology.num_replicas == 1 else _devices_of("cpu")[0]
-
-
-def _divisors(count: int) -> str:
-    return ", ".join(str(one) for one in range(1, count + 1) if count % one == 0)

@@ -1,8 +1,8 @@
-"""What is traced now, and who answers when data is asked for meanwhile: see _program/feeding.py.
+"""The current trace, and the reader that answers data sets while a function is traced.
 
-Data sets know neither Keras nor compiled functions. While a function is traced they must not give
-away an element: it would become a constant of the program. What a function of a pipeline makes of
-numbers alone stays on the host.
+Data sets know neither Keras nor compiled functions. While a function is traced they must not yield
+an element: it would become a constant of the program. So they ask the current `Reader`, which
+`_program/iterator_inputs.py` implements. Functions of a pipeline compute on the host.
 """
 
 from __future__ import annotations
@@ -22,52 +22,48 @@ from replicax._core.errors import LeakedTracer, UsageError
 
 
 class Reader(Protocol):
-    """What data sets and their iterators ask while a function is traced."""
+    """Answers data sets and iterators while a function is traced."""
 
     def take(self, iterator: Any) -> Any:
         """The next element of an iterator, as the program gets it."""
         ...
 
     def loop(self, what: str) -> NoReturn:
-        """End the trace, because of something that only Python can go through."""
+        """End the trace, because `what` the function does needs plain Python."""
         ...
 
     def begin(self, what: str) -> None:
-        """End the trace, because of something that Python has to do once, if it can."""
-        ...
-
-    def unrolls(self, rounds: int) -> bool:
-        """Whether a loop of this many rounds may be written out in the program."""
+        """End the trace, because `what` the function does must run once in plain Python."""
         ...
 
 
 @final
 class NeedsValues(LeakedTracer):
-    """A result whose shape depends on values was asked for in compiled code, which has none."""
+    """Compiled code asked for a result whose shape depends on values."""
 
-    of_replicas = False  # whether replicas asked, whose code is compiled in any case
+    of_replicas = False  # replica functions are always compiled
 
 
 class _Around(NamedTuple):
-    """What holds for the running code."""
+    """The dynamic context of the running code."""
 
-    reader: Reader | None = None  # answers requests; None if no function is traced
-    is_host_loop: bool = False  # a compiled function runs as plain Python, which reads by itself
+    reader: Reader | None = None  # answers data sets; None if no function is traced
+    runs_in_python: bool = False  # a function that could not be compiled
     is_pipeline: bool = False  # a function of a pipeline runs
-    is_known: bool = False  # to read an element to learn what elements are like is an error
-    kernels: frozenset[str] = frozenset()  # of processes that a program is exported for
-    hearers: tuple[Callable[..., Any], ...] = ()  # who hears of each read of a variable
-    worker: int | None = None  # of parameter servers, for which data is made
+    is_known: bool = False  # whether reading an element to learn its spec is an error
+    kernels: frozenset[str] = frozenset()  # of the processes that a program is exported for
+    read_observers: tuple[Callable[..., Any], ...] = ()  # called at each read of a variable
+    worker: int | None = None  # the parameter-server worker for which data is made
 
 
 _around: ContextVar[_Around] = ContextVar("replicax_around", default=_Around())  # noqa: B039
-#: What holds for the running code; each step asks.
+#: The dynamic context of the running code; every step calls this.
 around: Callable[[], _Around] = _around.get
 
 
 @contextlib.contextmanager
 def with_around(**changes: Any) -> Generator[None, None, None]:
-    """Let other values hold in a `with` block; blocks of other values may end before or after."""
+    """Set values in a `with` block; blocks that set other values may overlap it."""
     now = _around.get()
     before = {name: getattr(now, name) for name in changes}
     _around.set(now._replace(**changes))
@@ -78,27 +74,27 @@ def with_around(**changes: Any) -> Generator[None, None, None]:
 
 
 def current_reader() -> Reader | None:
-    """Who answers now; None if no function is traced."""
+    """The current reader; None if no function is traced."""
     return _around.get().reader
 
 
 def read_by(reader: Reader | None) -> contextlib.AbstractContextManager[None]:
-    return with_around(reader=reader, is_host_loop=False)
+    return with_around(reader=reader, runs_in_python=False)
 
 
-def host_loop() -> contextlib.AbstractContextManager[None]:
-    return with_around(reader=None, is_host_loop=True)
+def running_in_python() -> contextlib.AbstractContextManager[None]:
+    return with_around(reader=None, runs_in_python=True)
 
 
-def is_inside() -> bool:
-    """Whether a function of a pipeline runs now."""
+def in_pipeline() -> bool:
+    """Whether a function of a data pipeline is running."""
     return _around.get().is_pipeline
 
 
-def call_inside(fn: Callable[..., Any], *args: Any) -> Any:
-    """Call a function of a pipeline."""
+def call_in_pipeline(fn: Callable[..., Any], *args: Any) -> Any:
+    """Call a function of a data pipeline."""
     now = _around.get()
-    # Each element takes this way: neither a generator nor `_replace`, which take a microsecond.
+    # Called for each element: a generator or `_replace` would take 1 µs more.
     token = _around.set(_Around(now[0], now[1], True, now[3], now[4], now[5], now[6]))
     try:
         return fn(*args)
@@ -118,7 +114,7 @@ def current_trace() -> Any:
 
 
 def trace_around_tapes() -> Any:
-    """The same, or, of tapes that record now, the trace that their operations go on to."""
+    """The current trace below the tapes that record: the trace they pass operations to."""
     trace = current_trace()
     while hasattr(trace, "is_eager"):  # a tape's, which wraps no values
         trace = trace.parent
@@ -126,19 +122,19 @@ def trace_around_tapes() -> Any:
 
 
 def is_traced() -> bool:
-    """Whether operations become part of a program, a gradient or the like, now."""
+    """Whether operations are traced, transformed or recorded now, not evaluated at once."""
     return current_trace() is not evaluation()
 
 
 def is_transformed() -> bool:
-    """`is_traced`, but for tapes, in which all values are numbers."""
+    """`is_traced` without tapes, whose values are concrete."""
     return trace_around_tapes() is not evaluation()
 
 
 def refuse_inside_a_trace(home: Any = None) -> None:
-    """Refuse to give away an element of an iterator to what JAX traces on its own, as a loop.
+    """Refuse to yield an element inside a function that JAX traces apart, such as a loop's body.
 
-    `home` is the trace that the elements belong to; None for outside of all.
+    `home` is the trace that the elements belong to; None for eager evaluation.
     """
     if is_apart(home or evaluation()):
         loops = seams.spelled(
@@ -153,9 +149,9 @@ def refuse_inside_a_trace(home: Any = None) -> None:
 
 
 def is_apart(home: Any) -> bool:
-    """Whether operations become part of another program than those of the trace `home`.
+    """Whether the current trace makes another jaxpr than the trace `home`.
 
-    Tapes, `grad` and `vmap` hand values on to the trace around; the body of a loop keeps them.
+    Tapes, `grad` and `vmap` pass values on to the outer trace; the body of a loop does not.
     """
     trace = current_trace()
     while trace is not home:
@@ -167,7 +163,7 @@ def is_apart(home: Any) -> bool:
 
 
 def is_staged() -> bool:
-    """Whether operations become part of a program now, also inside of tapes, `grad` and `vmap`."""
+    """Whether operations are traced to a jaxpr now, also inside tapes, `grad` and `vmap`."""
     trace = current_trace()
     while trace is not None and type(trace) is not _staging():
         trace = _outside(trace)
@@ -175,27 +171,27 @@ def is_staged() -> bool:
 
 
 def _outside(trace: Any) -> Any:
-    """The trace around one of a tape, of `grad` or of `vmap`; None around others."""
+    """The trace around a tape's, `grad`'s or `vmap`'s trace; None for other traces."""
     return getattr(trace, "parent", None) or getattr(trace, "parent_trace", None)
 
 
 @functools.cache
 def evaluation() -> Any:
-    """The trace that carries out operations at once."""
+    """The trace that evaluates operations eagerly."""
     with jax.core.eval_context():
         return current_trace()
 
 
 @functools.cache
 def outside_of_all() -> Any:
-    """What `get_opaque_trace_state` says where operations are carried out at once."""
+    """The result of `get_opaque_trace_state` in eager evaluation."""
     with jax.core.eval_context():
         return get_opaque_trace_state()
 
 
 @functools.cache
 def _staging() -> type:
-    """The kind of the traces that make programs."""
+    """The class of the traces that make jaxprs."""
     found: list[type] = []
     jax.make_jaxpr(lambda: found.append(type(current_trace())))()
     return found[0]

@@ -1,7 +1,7 @@
-"""Values that belong to replicas: `PerReplica` and `Mirrored`, pytrees without arithmetic.
+"""Distributed values: `PerReplica` and `Mirrored`, pytrees without arithmetic.
 
-How they are combined is elsewhere: `reduce.py`. They never impersonate arrays: a wrong use
-raises the sentence TensorFlow users know, with the fix.
+`reduce.py` combines them. A `PerReplica` never acts as an array: a wrong use raises an error with
+the fix.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import PerReplicaMisuse, UsageError
-from replicax._core.placement import is_here, is_spread, movable
+from replicax._core.placement import is_here, spans_processes, uncommitted
 
 
 class DistributedValues:
@@ -52,7 +52,7 @@ class PerReplica(DistributedValues):
 
     stacked: Any = None
     parts: tuple[Any, ...] | None = field(default=None, kw_only=True)
-    #: The sum over the replicas, if it is known; of this very value, not of what is made of it.
+    #: The sum over the replicas if it is known, such as from a bucketed all-reduce.
     total: Any = field(default=None, init=False)
 
     @property
@@ -76,14 +76,14 @@ class PerReplica(DistributedValues):
     def values(self) -> tuple[Any, ...]:
         if self.parts is not None:
             here = (part for replica, part in enumerate(self.parts) if is_here(part, replica))
-            return tuple(map(movable, here))
-        return tuple(map(movable, self.by_replica().values()))
+            return tuple(map(uncommitted, here))
+        return tuple(map(uncommitted, self.by_replica().values()))
 
     def by_replica(self) -> dict[int, Any]:
         """The components of the replicas that this process drives, by the replicas' numbers."""
         if self.parts is not None or isinstance(self.stacked, Tracer | np.ndarray):
             return dict(enumerate(self.components))
-        # By row, since an array that is not split has every row on every device.
+        # By row, because a replicated array has every row on every device.
         rows: dict[int, Any] = {}
         for shard in self.stacked.addressable_shards:
             start = shard.index[0].start or 0
@@ -100,8 +100,10 @@ class PerReplica(DistributedValues):
         return cls(children[0]) if even else cls(parts=tuple(children))
 
     def __repr__(self) -> str:
-        # Of other processes' components nobody knows here, and asking needs all processes.
-        here = self.by_replica() if is_spread(self.stacked) else dict(enumerate(self.components))
+        # Components of other processes are not here, and fetching them needs all processes.
+        here = (
+            self.by_replica() if spans_processes(self.stacked) else dict(enumerate(self.components))
+        )
         lines = (f"  {replica}: {value!r}" for replica, value in here.items())
         return "PerReplica:{\n" + ",\n".join(lines) + "\n}"
 
@@ -134,7 +136,7 @@ class Mirrored(DistributedValues):
     @property
     def values(self) -> tuple[Any, ...]:
         here = self.num_replicas
-        if is_spread(self.value):
+        if spans_processes(self.value):
             devices = self.value.sharding.device_set
             here = here * len(self.value.addressable_shards) // len(devices)
         return (self.value,) * here
@@ -191,10 +193,10 @@ class WorkerRows:
 
 
 class ReplicaNests:
-    """A nest of arrays for each replica. `run` hands them out; nothing combines them."""
+    """A nest of arrays per replica, which `run` distributes and nothing combines."""
 
 
-#: Whether a value has one component per replica; the `is_leaf` of every tree walk here, in C.
+#: Whether a value has one component per replica; a C function, as `is_leaf` of all tree walks.
 is_distributed: Callable[[Any], bool] = DistributedValues.__instancecheck__
 
 

@@ -1,6 +1,6 @@
-"""The batches of Keras' loops: each on the devices, and the same on all workers that copy it.
+"""Places the batches of Keras' loops on the devices, and compares them between workers.
 
-Workers compare a batch while the one before is computed.
+Workers compare a batch while the previous one is computed.
 """
 
 from __future__ import annotations
@@ -39,83 +39,70 @@ SAME_BATCHES = (
 )
 
 
-def placed_batches(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def batches(self: Any, distribution: Any) -> Any:
-        if not isinstance(distribution, StoreDistribution):
-            return original(self, distribution)
-        adapter = self.data_adapter
-        if isinstance(adapter, HostAdapter) and adapter.is_endless and not self.steps_per_epoch:
-            _log.warning(
-                "The data set never ends: only a callback stops `fit` or `evaluate`. Pass "
-                "`steps_per_epoch` or `steps`, or remove its `repeat`. See docs/fit.md."
-            )
-        on_cpu = distribution.topology.platform == "cpu"
-        # Batches that need no copy: accelerators have memory of their own, and arrays stay as they
-        # are while `fit` trains. A generator may fill its array again.
-        is_array = not on_cpu and _compat.reads_arrays(adapter)
-        owned = isinstance(adapter, HostAdapter) or is_array
-        if distribution.engine.closures is not None:
-            return adapter.get_numpy_iterator()  # closures take copies
-        # Workers read one batch ahead, to know that they agree before they need it.
-        several = distribution.topology.num_processes > 1
-        ahead = 0 if on_cpu and not several else 1
-        if several and _compat.reads_arrays(adapter):
-            return _of_arrays(adapter, distribution)
-        if several:
-            _meet(adapter)
-        if adapter.num_batches is not None and adapter.num_batches < 1:
-            raise no_batches()
-        return placed(adapter.get_jax_iterator(), distribution, ahead=ahead, owned=owned)
-
-    return batches
+def placed_batches(original: Callable[..., Any], self: Any, distribution: Any) -> Any:
+    if not isinstance(distribution, StoreDistribution):
+        return original(self, distribution)
+    adapter = self.data_adapter
+    if isinstance(adapter, HostAdapter) and adapter.is_endless and not self.steps_per_epoch:
+        _log.warning(
+            "The data set never ends: only a callback stops `fit` or `evaluate`. Pass "
+            "`steps_per_epoch` or `steps`, or remove its `repeat`. See docs/fit.md."
+        )
+    on_cpu = distribution.topology.platform == "cpu"
+    # Batches that need no copy: accelerators have their own memory, and users do not change arrays
+    # during `fit`. A generator may reuse its array.
+    is_array = not on_cpu and _compat.reads_arrays(adapter)
+    owned = isinstance(adapter, HostAdapter) or is_array
+    if distribution.engine.closures is not None:
+        return adapter.get_numpy_iterator()  # closures take copies
+    # Workers read one batch ahead, so that the comparison has ended when a step needs the batch.
+    several = distribution.topology.num_processes > 1
+    ahead = 0 if on_cpu and not several else 1
+    if several and _compat.reads_arrays(adapter):
+        return _of_arrays(adapter, distribution)
+    if several:
+        _agree_on_pass(adapter)
+    if adapter.num_batches is not None and adapter.num_batches < 1:
+        raise no_batches()
+    return placed(adapter.get_jax_iterator(), distribution, ahead=ahead, owned=owned)
 
 
 def _of_arrays(adapter: Any, distribution: StoreDistribution) -> Iterator[Any]:
-    """A pass over arrays of several workers; its order is drawn when its first batch is read.
+    """A pass over arrays of several workers, whose order is drawn when its first batch is read.
 
-    At the end of the last epoch, Keras makes a pass that it never reads.
+    Keras makes one more pass at the end of the last epoch, which it never reads.
     """
-    _meet(adapter)
+    _agree_on_pass(adapter)
     yield from placed(adapter.get_jax_iterator(), distribution, ahead=1)
 
 
-def _meet(adapter: Any) -> None:
-    """Begin a pass on all workers."""
+def _agree_on_pass(adapter: Any) -> None:
+    """Compare the data at the start of a pass, and share the random state."""
     agree("data", {"number of batches": str(adapter.num_batches)})
     if not isinstance(adapter, HostAdapter):
         share_random_state()  # from which Keras draws the order of arrays
 
 
-def placed_batch(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def one(data: Any, layouts: Any = None) -> Any:
-        current = _compat.distribution()
-        if not isinstance(current, StoreDistribution):
-            return original(data, layouts)
-        if current.engine.closures is not None:
-            return data
-        return next(placed([data], current, ahead=0))
-
-    return one
+def placed_batch(original: Callable[..., Any], data: Any, layouts: Any = None) -> Any:
+    current = _compat.distribution()
+    if not isinstance(current, StoreDistribution):
+        return original(data, layouts)
+    if current.engine.closures is not None:
+        return data
+    return next(placed([data], current, ahead=0))
 
 
-def state_elsewhere(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The values of all variables for a loop: none, as its steps read and write variables."""
-
-    @functools.wraps(original)
-    def state(self: Any, **wanted: bool) -> Any:
-        if _compat.strategy_of(self) is None:
-            return original(self, **wanted)
-        return tuple(None for name, wish in wanted.items() if wish and name != _compat.PURGES)
-
-    return state
+def no_loop_state(original: Callable[..., Any], self: Any, **wanted: bool) -> Any:
+    """No state for Keras' loop: steps read and write the variables themselves."""
+    if _compat.strategy_of(self) is None:
+        return original(self, **wanted)
+    return tuple(None for name, wish in wanted.items() if wish and name != _compat.PURGES)
 
 
 def placed(
     batches: Iterable[Any], distribution: StoreDistribution, *, ahead: int, owned: bool = False
 ) -> Iterator[Any]:
-    """Put host batches on the devices, `ahead` of them before they are needed."""
+    """Place host batches on the devices, `ahead` batches in advance."""
     if ahead == 0 and distribution.topology.num_processes == 1:
         return (batch for batch, _ in _each(batches, distribution, owned=owned))
     return agreed(_each(batches, distribution, owned=owned), ahead=ahead)
@@ -124,12 +111,12 @@ def placed(
 def _each(
     batches: Iterable[Any], distribution: StoreDistribution, *, owned: bool
 ) -> Iterator[Placed]:
-    """Each batch on the devices; with a comparison that was begun, if workers must agree."""
+    """Place each batch; with several workers, also begin to compare it."""
     several, split = distribution.topology.num_processes > 1, distribution.topology.split
     layout_of = functools.cache(distribution.get_data_layout)
 
     devices = distribution.topology.devices
-    # Where the program itself says nowhere, it must not run elsewhere.
+    # An uncommitted array runs on the default device.
     on_one_cpu = tuple(devices) == (default_device(),) and devices[0].platform == "cpu"
 
     def put(batch: Any) -> Any:
@@ -137,7 +124,7 @@ def _each(
         if on_one_cpu and all(map(_is_small, leaves)):
             return tree.unflatten(leaves if owned else map(np.array, leaves))
         layouts = [layout_of(np.shape(leaf)) for leaf in leaves]
-        # Of several processes, each copies the rows of its own devices.
+        # With several processes, each copies the rows of its own devices.
         own = leaves if owned or several else list(map(own_copy, leaves))
         return tree.unflatten(place_batch(own, layouts, owned=owned or not several))
 
@@ -168,22 +155,22 @@ _SMALL = 1 << 18  # bytes
 
 
 def _is_small(leaf: Any) -> bool:
-    """Whether the call of a program takes an array over sooner than it is placed.
+    """Whether it is faster to pass a NumPy array to the program than to place it.
 
-    The call copies it, in 1 µs and what the bytes need; to place it takes 25 µs.
+    The call of a program copies it in 1 µs plus the time for its bytes; `device_put` takes 25 µs.
     """
     return type(leaf) is np.ndarray and leaf.nbytes <= _SMALL and _is_taken(leaf.dtype)
 
 
 @functools.cache
 def _is_taken(dtype: np.dtype[Any]) -> bool:
-    """Whether the devices have a type as it is; the others are converted, or refused in words."""
+    """Whether devices support a dtype without conversion."""
     is_number = any(jnp.issubdtype(dtype, kind) for kind in (np.number, np.bool_))
     return is_number and dtype.isnative and jax.dtypes.canonicalize_dtype(dtype) == dtype
 
 
 def _put_rows(batch: WorkerRows, distribution: StoreDistribution) -> Any:
-    """The global batch of which each worker holds some rows; all workers call it together."""
+    """Place a global batch of which each worker holds some rows; all workers call it together."""
     topology, total, counts = distribution.topology, sum(batch.counts), batch.counts
     even = len(set(counts)) == 1 and total % topology.num_replicas == 0
 
@@ -206,22 +193,22 @@ def agreement_on(batch: Any, number: int, *, whole: bool) -> Agreement:
 
 
 def agreed(batches: Iterable[Placed], *, ahead: int) -> Iterator[Any]:
-    """Batches, each once it is known that all workers have the same."""
+    """Yield each batch when all workers have confirmed it."""
     waiting: deque[Placed] = deque()
     try:
         for batch in batches:
             waiting.append(batch)
             if len(waiting) > ahead:
-                yield _required(*waiting.popleft())
+                yield _checked(*waiting.popleft())
         while waiting:
-            yield _required(*waiting.popleft())
+            yield _checked(*waiting.popleft())
     finally:
         for _, agreement in waiting:
             if agreement is not None:
                 agreement.withdraw()
 
 
-def _required(batch: Any, agreement: Agreement | None) -> Any:
+def _checked(batch: Any, agreement: Agreement | None) -> Any:
     if agreement is not None:
         agreement.require()
     return batch

@@ -1,12 +1,11 @@
-"""Keras' list of callbacks, and its callbacks that write files, where a strategy needs more.
+"""Subclasses of Keras' `CallbackList` and of its callbacks that write files.
 
-They get methods of ours when they are told their model; what they do depends on its strategy and
-its workers. Our own callbacks are in `callbacks`.
+Callbacks get these classes in `set_model`; their methods depend on the model's strategy and its
+workers. Our own callbacks are in `callbacks`.
 
-Keras makes numbers of the logs of every step, for which it waits for the step; in a thread of its
-own, if there is only progress to be shown. Here logs become numbers when a callback reads them, and
-the progress bar hears of a batch as often as it draws. The bar also shows how `fit` gets on, behind
-the time per step: in the logs it would change the `History`.
+Keras converts the logs of every step to numbers, which waits for the step. Here logs become numbers
+when a callback reads them, and the progress bar is called only when it draws. The bar also shows
+the throughput, behind the time per step: in the logs it would change the `History`.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ import keras
 
 from replicax._fit.destinations import files_noted, refuse_unwritable
 from replicax._fit.figures import Figures
-from replicax._fit.replica_steps import own_steps_of
+from replicax._fit.replica_steps import step_functions_of
 from replicax._fit.steps import Throughput, throughput_of
 from replicax._keras import _compat, workers
-from replicax._keras.distribution import installed
+from replicax._keras.distribution import with_distribution
 
 if TYPE_CHECKING:
     from replicax._core.channel import Channel
@@ -39,46 +38,42 @@ _draw_next: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 
 
 def install() -> None:
-    _compat.wrap(keras.callbacks.Callback, "set_model", _adopted)
+    _compat.patch(keras.callbacks.Callback, "set_model", _with_model_methods)
 
 
-def _adopted(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def set_model(self: Any, model: Any) -> None:
-        _adopt(self, model)
-        original(self, model)
-
-    return set_model
+def _with_model_methods(original: Callable[..., Any], self: Any, model: Any) -> None:
+    _adopt(self, model)
+    original(self, model)
 
 
 def _adopt(callback: Any, model: Any) -> None:
-    """Give a callback, and those in a list, the methods that it needs for this model."""
+    """Change the class of a callback, and of callbacks in a list, to ours."""
     if isinstance(callback, _compat.CallbackList) or workers.channel_of(model).size > 1:
-        callback.__class__ = _with_ours(type(callback))
+        callback.__class__ = _strategy_class(type(callback))
     if isinstance(callback, StrategyCallbackList):
         callback.throughput = None if _compat.strategy_of(model) is None else throughput_of(model)
-        _compat.tell_in_order(callback)
-        # First what wants to see the state before other callbacks change it.
+        _compat.use_one_thread(callback)
+        # First the callbacks that must see the state before others change it.
         callback.callbacks.sort(key=lambda one: not getattr(one, "comes_first", False))
         for one in callback.callbacks:
             _adopt(one, model)
 
 
 class StrategyCallbackList(_compat.CallbackList):
-    """Keras' list of callbacks; for a model without a strategy it only tries the files."""
+    """Keras' `CallbackList`; for a model without a strategy it only checks the files."""
 
     #: The throughput of the model, if it is one of a strategy.
     throughput: Throughput | None = None
     _is_in_epoch = False
-    #: For each batch hook that this loop calls: the callbacks that define it, and the bars of them.
-    _hearers: Mapping[tuple[str, int], tuple[list[Any], list[Any]]] = types.MappingProxyType({})
+    #: For each batch hook: the callbacks that define it, and the progress bars among them.
+    _listeners: Mapping[tuple[str, int], tuple[list[Any], list[Any]]] = types.MappingProxyType({})
 
     @property
     def _channel(self) -> Channel:
         return workers.channel_of(_compat.model_of(self))
 
     def set_params(self, params: Any) -> None:
-        """Take the parameters of a loop; of several workers, one shows progress."""
+        """Take the parameters of a loop; only the chief shows progress."""
         if params and params.get("verbose") == "auto" and not self._channel.is_chief:
             params = {**params, "verbose": 0}
             bar = keras.callbacks.ProgbarLogger
@@ -86,14 +81,14 @@ class StrategyCallbackList(_compat.CallbackList):
         super().set_params(params)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Begin, if all files can be written."""
+        """Refuse to begin if a file cannot be written."""
         refuse_unwritable(self.callbacks, self._channel)
         super().on_train_begin(logs)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Begin to time an epoch."""
+        """Start the timing of an epoch."""
         super().on_epoch_begin(epoch, logs)
-        self._hearers = {}
+        self._listeners = {}
         throughput = self.throughput
         if throughput is not None:
             self._is_in_epoch = True
@@ -101,20 +96,20 @@ class StrategyCallbackList(_compat.CallbackList):
             for callback in self.callbacks:
                 if isinstance(callback, keras.callbacks.ProgbarLogger) and callback.progbar:
                     _compat.add_to_bar(
-                        callback.progbar, functools.partial(_said, throughput), _FIGURES
+                        callback.progbar, functools.partial(_figures_text, throughput), _FIGURES
                     )
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Leave validation out of the time of an epoch."""
-        self._hearers = {}
+        """Exclude validation from the time of the epoch."""
+        self._listeners = {}
         throughput = self.throughput
-        # An `evaluate` that a callback calls has a list of its own.
+        # An `evaluate` called by a callback has its own list.
         if throughput is not None and self._is_in_epoch:
             throughput.end()
         super().on_test_begin(logs)
 
     def on_predict_begin(self, logs: Any = None) -> None:
-        self._hearers = {}
+        self._listeners = {}
         super().on_predict_begin(logs)
 
     def on_test_end(self, logs: Any = None) -> None:
@@ -128,50 +123,50 @@ class StrategyCallbackList(_compat.CallbackList):
         throughput = self.throughput
         if throughput is not None:
             self._is_in_epoch = False
-            logs = _compat.numbers_of(logs)  # as Keras does next: now all steps have ended
+            logs = _compat.numbers_of(logs)  # waits for all steps; Keras does it next anyway
             throughput.end()
         with files_noted(self.callbacks):
             super().on_epoch_end(epoch, logs)
 
     def _end_epoch(self) -> None:
-        for steps in own_steps_of(_compat.model_of(self)):
+        for steps in step_functions_of(_compat.model_of(self)):
             steps.end_epoch()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._tell("on_train_batch_end", batch, logs, "on_batch_end")
+        self._call_batch_hook("on_train_batch_end", batch, logs, "on_batch_end")
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._tell("on_test_batch_end", batch, logs)
+        self._call_batch_hook("on_test_batch_end", batch, logs)
 
     def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._tell("on_predict_batch_end", batch, logs)
+        self._call_batch_hook("on_predict_batch_end", batch, logs)
 
-    def _tell(self, hook: str, batch: int, logs: Any, *older: str) -> None:
-        """Call a hook of the callbacks that define it; of bars, only those that draw now."""
+    def _call_batch_hook(self, hook: str, batch: int, logs: Any, *older: str) -> None:
+        """Call a hook of the callbacks that define it; a progress bar only if it draws now."""
         throughput, plain = self.throughput, getattr(super(), hook)
         if throughput is None:
             return plain(batch, logs)
-        chosen = hook, len(self.callbacks)  # a callback may be added in the middle of a loop
-        if chosen not in self._hearers:
+        chosen = hook, len(self.callbacks)  # a callback may be added during a loop
+        if chosen not in self._listeners:
             found = [one for one in self.callbacks if not _compat.has_defaults(one, (hook, *older))]
             bars = [one for one in found if isinstance(one, keras.callbacks.ProgbarLogger)]
-            self._hearers = {**self._hearers, chosen: (found, bars)}
-        hearers, bars = self._hearers[chosen]
+            self._listeners = {**self._listeners, chosen: (found, bars)}
+        listeners, bars = self._listeners[chosen]
         drawing = [one for one in bars if _draws(one, throughput)]
-        if len(bars) == len(hearers):
+        if len(bars) == len(listeners):
             return plain(batch, logs) if drawing else None
         told = BatchLogs(logs)
-        with files_noted(hearers):
-            for callback in hearers:
+        with files_noted(listeners):
+            for callback in listeners:
                 if callback not in bars or callback in drawing:
                     getattr(callback, hook)(batch, logs=told)
         return None
 
 
 def _draws(logger: Any, throughput: Throughput) -> bool:
-    """Whether a progress bar wants to hear of this batch: Keras' draws 20 times a second."""
+    """Whether a progress bar draws at this batch: Keras' draws 20 times a second."""
     bar = logger.progbar
-    # Without a target it counts batches, to know how many there are.
+    # Without a target it must count all batches.
     if bar is not None and logger.target is not None:
         now = time.monotonic()
         if logger.verbose != 1 or now < _draw_next.get(bar, now):
@@ -181,21 +176,21 @@ def _draws(logger: Any, throughput: Throughput) -> bool:
     return True
 
 
-def _said(throughput: Throughput) -> str:
+def _figures_text(throughput: Throughput) -> str:
     figures = str(throughput.figures())
     return f" · {figures}" if figures else ""
 
 
 @final
 class BatchLogs(dict[str, Any]):
-    """What a step returned, as a dict of numbers, which are made when one is looked at."""
+    """The logs of a step as a dict, whose values become numbers at the first read."""
 
     def __init__(self, logs: Any) -> None:
         super().__init__(_flat(logs or {}))
         self._is_read = False
 
     def read(self) -> None:
-        """Wait for the step, and make numbers of its logs."""
+        """Wait for the step, and convert its logs to numbers."""
         if not self._is_read:
             self._is_read = True
             super().update(_compat.numbers_of(_flat(dict.items(self))))
@@ -228,70 +223,52 @@ for _name in (*_READ, *_CHANGE, "copy", "get", "items", "update", "values"):
 # Callbacks of several workers: the chief writes.
 
 
-def _by_the_chief(original: Callable[..., Any]) -> Callable[..., Any]:
-    """What only the chief does; others return at once."""
-
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        channel = workers.channel_of(_compat.model_of(self))
-        if not channel.is_chief:
-            return None
-        if channel.size == 1:
-            return original(self, *args, **kwargs)
-        # What Keras makes meanwhile, to look at it, is no variable of the workers: when it saves an
-        # optimizer it makes another one, and only here.
-        with installed(None):
-            return original(self, *args, **kwargs)
-
-    return method
+def _chief_only(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call the method on the chief only."""
+    channel = workers.channel_of(_compat.model_of(self))
+    if not channel.is_chief:
+        return None
+    if channel.size == 1:
+        return original(self, *args, **kwargs)
+    # Keras makes another optimizer when it saves one: its variables exist on the chief only, so
+    # they must not belong to the strategy.
+    with with_distribution(None):
+        return original(self, *args, **kwargs)
 
 
-def _told_to_all(original: Callable[..., Any]) -> Callable[..., Any]:
-    """All know the model, but only the chief opens files."""
-
-    @functools.wraps(original)
-    def set_model(self: Any, model: Any) -> None:
-        is_chief = workers.channel_of(model).is_chief
-        method = original if is_chief else keras.callbacks.Callback.set_model
-        method(self, model)
-
-    return set_model
+def _chief_opens_files(original: Callable[..., Any], self: Any, model: Any) -> None:
+    """Set the model on all workers, but open files on the chief only."""
+    is_chief = workers.channel_of(model).is_chief
+    method = original if is_chief else keras.callbacks.Callback.set_model
+    method(self, model)
 
 
-def _when_all_have_ended(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def on_train_end(self: Any, *args: Any, **kwargs: Any) -> Any:
-        channel = workers.channel_of(_compat.model_of(self))
-        channel.barrier("Keras' BackupAndRestore")
-        return original(self, *args, **kwargs) if channel.is_chief else None
-
-    return on_train_end
+def _after_barrier(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    channel = workers.channel_of(_compat.model_of(self))
+    channel.barrier("Keras' BackupAndRestore")
+    return original(self, *args, **kwargs) if channel.is_chief else None
 
 
-def _as_the_chief_sees_it(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def load(self: Any) -> Any:
-        channel = workers.channel_of(_compat.model_of(self))
-        if channel.size == 1:
+def _from_chiefs_files(original: Callable[..., Any], self: Any) -> Any:
+    channel = workers.channel_of(_compat.model_of(self))
+    if channel.size == 1:
+        return original(self)
+    paths = _compat.backup_paths(self)
+    files = [_bytes_of(path) for path in paths]
+    seen = channel.exchange("Keras' BackupAndRestore", [zlib.crc32(file) for file in files])
+    if all(one == seen[0] for one in seen):
+        return original(self)
+    of_chief = [channel.from_chief("Keras' BackupAndRestore", file) for file in files]
+    with tempfile.TemporaryDirectory() as folder:
+        copies = [str(Path(folder, Path(path).name)) for path in paths]
+        for copy, file in zip(copies, of_chief, strict=True):
+            if file:
+                Path(copy).write_bytes(file)
+        _compat.set_backup_paths(self, copies)
+        try:
             return original(self)
-        paths = _compat.backup_paths(self)
-        files = [_bytes_of(path) for path in paths]
-        seen = channel.exchange("Keras' BackupAndRestore", [zlib.crc32(file) for file in files])
-        if all(one == seen[0] for one in seen):
-            return original(self)
-        of_chief = [channel.from_chief("Keras' BackupAndRestore", file) for file in files]
-        with tempfile.TemporaryDirectory() as folder:
-            copies = [str(Path(folder, Path(path).name)) for path in paths]
-            for copy, file in zip(copies, of_chief, strict=True):
-                if file:
-                    Path(copy).write_bytes(file)
-            _compat.set_backup_paths(self, copies)
-            try:
-                return original(self)
-            finally:
-                _compat.set_backup_paths(self, paths)
-
-    return load
+        finally:
+            _compat.set_backup_paths(self, paths)
 
 
 def _bytes_of(path: str) -> bytes:
@@ -301,21 +278,21 @@ def _bytes_of(path: str) -> bytes:
         return b""
 
 
-def _all_by_the_chief(kind: type) -> dict[str, Callable[..., Any]]:
-    return dict.fromkeys((name for name in vars(kind) if name.startswith("on_")), _by_the_chief)
+def _all_chief_only(kind: type) -> dict[str, Callable[..., Any]]:
+    return dict.fromkeys((name for name in vars(kind) if name.startswith("on_")), _chief_only)
 
 
 _CHANGES: dict[Any, dict[str, Callable[..., Any]]] = {
-    keras.callbacks.ModelCheckpoint: {_compat.SAVING: _by_the_chief},
+    keras.callbacks.ModelCheckpoint: {_compat.SAVING: _chief_only},
     keras.callbacks.BackupAndRestore: {
-        _compat.SAVING: _by_the_chief,
-        _compat.LOADING: _as_the_chief_sees_it,
-        "on_train_end": _when_all_have_ended,
+        _compat.SAVING: _chief_only,
+        _compat.LOADING: _from_chiefs_files,
+        "on_train_end": _after_barrier,
     },
-    keras.callbacks.CSVLogger: _all_by_the_chief(keras.callbacks.CSVLogger),
+    keras.callbacks.CSVLogger: _all_chief_only(keras.callbacks.CSVLogger),
     keras.callbacks.TensorBoard: {
-        "set_model": _told_to_all,
-        **_all_by_the_chief(keras.callbacks.TensorBoard),
+        "set_model": _chief_opens_files,
+        **_all_chief_only(keras.callbacks.TensorBoard),
     },
 }
 _OURS: dict[type, type] = {
@@ -324,7 +301,7 @@ _OURS: dict[type, type] = {
         kind: type(
             kind.__name__,
             (kind,),
-            {name: change(getattr(kind, name)) for name, change in changes.items()},
+            {name: _compat.calling(one, getattr(kind, name)) for name, one in changes.items()},
         )
         for kind, changes in _CHANGES.items()
     },
@@ -332,10 +309,10 @@ _OURS: dict[type, type] = {
 
 
 @functools.cache
-def _with_ours(kind: type) -> type:
-    """A kind of callback with our methods before those of Keras.
+def _strategy_class(kind: type) -> type:
+    """The class of a callback with our methods before Keras' in the method resolution order.
 
-    They come behind those of a user's class, whose `super()` finds them.
+    A user's class comes first, and its `super()` finds ours.
     """
     base = next((base for base in _OURS if issubclass(kind, base)), None)
     if base is None or issubclass(kind, _OURS[base]):

@@ -20,8 +20,8 @@ from replicax._core.errors import UsageError
 from replicax._core.values import WorkerRows
 from replicax._keras import _compat
 from replicax._keras.distribution import StoreDistribution
-from replicax._program.explain import before_the_build
-from replicax._program.feeding import is_data
+from replicax._program.explain import error_before_build
+from replicax._program.iterator_inputs import is_data
 
 # Batches that a look at the first one takes, where one is placed on the devices ahead.
 _LOOKED_AT = 2
@@ -154,54 +154,43 @@ def _pass_over(dataset: Any) -> Any:
     return getattr(dataset, "begin", dataset.__iter__)()
 
 
-def noted_look(original: Callable[..., Any]) -> Callable[..., Any]:
+def noted_look(
+    original: Callable[..., Any], self: Any, iterator: Any = None, data_batch: Any = None
+) -> Any:
     """Keras' look at the first batch, with its iterator noted and its errors explained."""
-
-    @functools.wraps(original)
-    def look(self: Any, iterator: Any = None, data_batch: Any = None) -> Any:
-        if iterator is not None:
-            _compat.note_epochs(self, iterator)
-        try:
-            return original(self, iterator, data_batch)
-        except RuntimeError as caught:
-            error = before_the_build(caught)
-        raise error  # not where it was caught: that would cut the chain of errors before it
-
-    return look
+    if iterator is not None:
+        _compat.note_epochs(self, iterator)
+    try:
+        return original(self, iterator, data_batch)
+    except RuntimeError as caught:
+        error = error_before_build(caught)
+    raise error  # not where it was caught: that would cut the chain of errors before it
 
 
-def ended_look(original: Callable[..., Any]) -> Callable[..., Any]:
+def ended_look(original: Callable[..., Any], self: Any) -> None:
     """The reset that Keras calls between its look at the first batch and the first epoch."""
-
-    @functools.wraps(original)
-    def reset(self: Any) -> None:
-        original(self)
-        if isinstance(self.data_adapter, HostAdapter):
-            self.data_adapter.end_look()
-
-    return reset
+    original(self)
+    if isinstance(self.data_adapter, HostAdapter):
+        self.data_adapter.end_look()
 
 
-def unannounced_end(original: Callable[..., Any]) -> Callable[..., Any]:
+@contextlib.contextmanager
+def unannounced_end(original: Callable[..., Any], self: Any) -> Generator[None, None, None]:
     """The end of a pass over data of unknown length, without Keras' warning that data ran out.
 
     Keras would also take the first epoch's length for every epoch.
     """
 
-    @contextlib.contextmanager
-    def catch_stop_iteration(self: Any) -> Generator[None, None, None]:
-        adapter = self.data_adapter
-        unknown = isinstance(adapter, HostAdapter) and adapter.num_batches is None
-        if not unknown or self.steps_per_epoch:
-            with original(self):
-                yield
-            return
-        with contextlib.suppress(StopIteration):
+    adapter = self.data_adapter
+    unknown = isinstance(adapter, HostAdapter) and adapter.num_batches is None
+    if not unknown or self.steps_per_epoch:
+        with original(self):
             yield
-            return
-        _compat.end_epoch(self)
-
-    return catch_stop_iteration
+        return
+    with contextlib.suppress(StopIteration):
+        yield
+        return
+    _compat.end_epoch(self)
 
 
 def _weighted(batch: Any, class_weight: Mapping[int, float]) -> Any:
@@ -217,35 +206,30 @@ def _weighted(batch: Any, class_weight: Mapping[int, float]) -> Any:
     return x, y, _compat.weights_of_classes(jax.tree.leaves(y)[0], class_weight)
 
 
-def adapted(original: Callable[..., Any]) -> Callable[..., Any]:
+def adapted(original: Callable[..., Any], x: Any, *args: Any, **kwargs: Any) -> Any:
     """Keras' choice of a data adapter, for our data sets too."""
-
-    @functools.wraps(original)
-    def get_data_adapter(x: Any, *args: Any, **kwargs: Any) -> Any:
-        if not (is_data(x) or is_creator(x) or is_per_worker(x)):
-            return original(x, *args, **kwargs)
-        current = _compat.distribution()
-        ours = current if isinstance(current, StoreDistribution) else None
-        given = inspect.signature(original).bind(x, *args, **kwargs).arguments
-        # Keras and TensorFlow ignore a `batch_size` here.
-        for name in ("y", "sample_weight"):
-            if given.get(name) is not None:
-                raise UsageError(
-                    f"Cannot pass `{name}` beside a {type(x).__name__}, which has targets, "
-                    "weights and batches of its own. Make it yield `(inputs, targets, weights)` "
-                    f"in batches, and leave `{name}` out."
-                )
-        closures = ours.engine.closures if ours else None
-        if is_creator(x):
-            by_strategy = ours and _strategy().distribute_datasets_from_function
-            x = x.created_by(closures.made_dataset if closures else by_strategy)
-        elif ours is not None and ours.topology.num_processes > 1:
-            x = _shared(x)
-        if is_per_worker(x):
-            return _of_workers(x, ours, given)
-        return HostAdapter(x, given.get("class_weight"))
-
-    return get_data_adapter
+    if not (is_data(x) or is_creator(x) or is_per_worker(x)):
+        return original(x, *args, **kwargs)
+    current = _compat.distribution()
+    ours = current if isinstance(current, StoreDistribution) else None
+    given = inspect.signature(original).bind(x, *args, **kwargs).arguments
+    # Keras and TensorFlow ignore a `batch_size` here.
+    for name in ("y", "sample_weight"):
+        if given.get(name) is not None:
+            raise UsageError(
+                f"Cannot pass `{name}` beside a {type(x).__name__}, which has targets, "
+                "weights and batches of its own. Make it yield `(inputs, targets, weights)` "
+                f"in batches, and leave `{name}` out."
+            )
+    closures = ours.engine.closures if ours else None
+    if is_creator(x):
+        by_strategy = ours and _strategy().distribute_datasets_from_function
+        x = x.created_by(closures.made_dataset if closures else by_strategy)
+    elif ours is not None and ours.topology.num_processes > 1:
+        x = _shared(x)
+    if is_per_worker(x):
+        return _of_workers(x, ours, given)
+    return HostAdapter(x, given.get("class_weight"))
 
 
 def _shared(dataset: Any) -> Any:

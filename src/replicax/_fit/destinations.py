@@ -1,6 +1,6 @@
-"""Files that the callbacks of `fit` will write, tried before the first step.
+"""Checks, before the first step, that callbacks of `fit` can write their files.
 
-Keras opens them after an epoch or later: a path that cannot be written would cost that training.
+Keras opens the files after an epoch or later: the training until then would be lost.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def _is_there(path: str) -> bool:
 
 
 def refuse_unwritable(callbacks: Sequence[Any], channel: Channel) -> None:
-    """Try the files of callbacks: those of the chief, and of all workers where all write.
+    """Check the files of callbacks: the chief's, and all workers' if all of them write.
 
-    Every worker raises an error if one of them cannot write a file.
+    Every worker raises an error if a worker cannot write a file.
     """
     said = [
         text
@@ -86,7 +86,7 @@ def refuse_unwritable(callbacks: Sequence[Any], channel: Channel) -> None:
 
 @contextlib.contextmanager
 def files_noted(callbacks: Sequence[Any]) -> Generator[None]:
-    """Note the files of callbacks at an error of writing that names none, as of a full disk."""
+    """Add the files of callbacks to an `OSError` that names none, such as of a full disk."""
     try:
         yield
     except OSError as error:

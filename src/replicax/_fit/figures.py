@@ -1,7 +1,7 @@
-"""How `fit` gets on: counts of what was done up to a moment, and the figures between two of them.
+"""Throughput figures of `fit`: snapshots of counts, and the rates between two snapshots.
 
-The step functions of steps.py count, `callback_list.py` shows the figures. What a strategy knows of
-its workers comes from `Members`.
+The step functions of steps.py count, and `callback_list.py` shows the figures. `WorkerStats` has a
+strategy's counts of its workers.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import final
 
-_LARGEST_SHARE = 0.99  # of the time for which workers wait: more would be an error of measurement
+_LARGEST_SHARE = 0.99  # of the time in which workers wait: more is a measurement error
 
 
 @final
 @dataclass(frozen=True)
-class Members:
-    """What a strategy knows of its workers and servers so far: numbers that only grow."""
+class WorkerStats:
+    """Counts of the workers and servers of a strategy, which only grow."""
 
     #: For each worker of a synchronous strategy, how many seconds the others have waited for it.
     lateness: Sequence[float] = ()
@@ -34,19 +34,19 @@ class Members:
 @final
 @dataclass(frozen=True)
 class Snapshot:
-    """What was done up to a moment."""
+    """The counts at a moment."""
 
     seconds: float  # the moment
     steps: int = 0
     rows: int = 0
-    waited: float = 0.0  # seconds without anything to compute, as a batch had not come
-    members: Members = Members()
+    waited: float = 0.0  # seconds in which the devices were idle because a batch was late
+    members: WorkerStats = WorkerStats()
 
 
 @final
 @dataclass(frozen=True)
 class Figures:
-    """How training gets on; None is what does not exist here, or is not known yet.
+    """Figures of training; None for those that do not apply or are not known yet.
 
     Args:
         examples_per_second: Rows of all replicas and workers.
@@ -67,7 +67,7 @@ class Figures:
     queue_depth: float | None = None
 
     def known(self) -> dict[str, float]:
-        """Those that there are, by name."""
+        """The figures that are not None, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def __str__(self) -> str:
@@ -89,27 +89,29 @@ def between(before: Snapshot, after: Snapshot) -> Figures:
     if steps <= 0 or seconds <= 0:
         return Figures()
     then, now = before.members, after.members
-    slowest, factor = _late(then, now, seconds) if now.lateness else _long(then, now)
+    slowest, factor = (
+        _slowest_late(then, now, seconds) if now.lateness else _slowest_long(then, now)
+    )
     return Figures(
         examples_per_second=rows / seconds if rows else None,
         data_wait=min((after.waited - before.waited) / seconds, 1.0),
         slowest_worker=slowest,
         slowest_factor=factor,
         staleness=_mean_staleness(then, now),
-        queue_depth=_depth(then, now),
+        queue_depth=_mean_depth(then, now),
     )
 
 
-def _late(then: Members, now: Members, seconds: float) -> tuple[int, float]:
-    """For which worker the others wait longest, and what that costs."""
+def _slowest_late(then: WorkerStats, now: WorkerStats, seconds: float) -> tuple[int, float]:
+    """The worker that the others wait for longest, and the factor that this costs."""
     before = then.lateness or [0.0] * len(now.lateness)
     late = [b - a for a, b in zip(before, now.lateness, strict=True)]
     slowest = max(range(len(late)), key=late.__getitem__)
     return slowest, 1 / (1 - min(late[slowest] / seconds, _LARGEST_SHARE))
 
 
-def _long(then: Members, now: Members) -> tuple[int, float] | tuple[None, None]:
-    """Whose closures take longest, and how many times as long as those of the others."""
+def _slowest_long(then: WorkerStats, now: WorkerStats) -> tuple[int, float] | tuple[None, None]:
+    """The worker with the slowest closures, and how many times slower than the median."""
     means: dict[int, float] = {}
     for worker, (count, seconds) in now.closures.items():
         before, before_seconds = then.closures.get(worker, (0, 0.0))
@@ -122,14 +124,14 @@ def _long(then: Members, now: Members) -> tuple[int, float] | tuple[None, None]:
     return slowest, means[slowest] / others
 
 
-def _mean_staleness(then: Members, now: Members) -> float | None:
-    # A server that came back counts anew.
+def _mean_staleness(then: WorkerStats, now: WorkerStats) -> float | None:
+    # A restarted server counts from 0.
     new = {late: max(n - then.staleness.get(late, 0), 0) for late, n in now.staleness.items()}
     count = sum(new.values())
     return sum(late * n for late, n in new.items()) / count if count else None
 
 
-def _depth(then: Members, now: Members) -> float | None:
+def _mean_depth(then: WorkerStats, now: WorkerStats) -> float | None:
     (count, others), (before, others_before) = now.depths, then.depths
     return (others - others_before) / (count - before) if count > before else None
 

@@ -1,12 +1,12 @@
 """`fit`, `evaluate` and `predict` in the replica view: each batch is a `run`, as in a custom loop.
 
-So a step can do what one of the global view cannot: send gradients in fewer bytes, or not at all
-for some steps. What differs is what differs between `fit` and a custom loop: layers such as
-BatchNormalization see the rows of their replica. Steps of the global view are in steps.py.
+A step here can compress gradients, or leave out their all-reduce for some steps, which the global
+view cannot. As in a custom loop, layers such as BatchNormalization see the rows of their replica.
+Steps of the global view are in steps.py.
 
-On a network that is slow beside the devices, replicas may train alone for some steps and then take
-the mean of what they have come to: local SGD (Stich, 2019, arXiv:1805.09767). One program takes the
-steps and ends with the meeting, so variables are always equal everywhere.
+On a slow network, replicas may train alone for some steps and then average their variables: local
+SGD (Stich, 2019, arXiv:1805.09767). One program takes the steps and averages, so variables are
+equal on all replicas between programs.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from replicax._core.context import current_frame, entered
 from replicax._core.errors import UsageError
 from replicax._core.reduce import ReduceOp, SyncGroup
 from replicax._core.values import PerReplica, is_distributed
-from replicax._fit.step_program import are_alike, joined, own_step
-from replicax._fit.steps import OwnSteps, rows_of
+from replicax._fit.step_program import are_equal_shapes, joined, own_step
+from replicax._fit.steps import StepFunction, rows_of
 from replicax._keras import _compat
 from replicax._program.capture import CaptureScope
 from replicax._program.compiling import compiled
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class LocalSteps:
-    """How many steps replicas take alone before they meet, and how they go on from there."""
+    """Local SGD: the number of steps that replicas take alone before they average variables."""
 
     every: int
 
@@ -55,7 +55,7 @@ class LocalSteps:
 
     @contextlib.contextmanager
     def several_at_once(self, model: Any) -> Generator[None, None, None]:
-        """While a model is fitted, its loop hands over all steps up to a meeting at once."""
+        """During `fit`, take all steps up to the next average in one call."""
         before = model.steps_per_execution
         if before > 1 and before % self.every:
             raise UsageError(
@@ -69,10 +69,10 @@ class LocalSteps:
             model.steps_per_execution = before
 
     def rounds(self, batches: Sequence[Any]) -> Iterator[list[Any]]:
-        """Batches from one synchronization to the next: at most `every`, all of one shape."""
+        """Groups of batches between averages: at most `every` batches of equal shapes."""
         found: list[Any] = []
         for batch in batches:
-            if len(found) == self.every or (found and not are_alike([found[0], batch])):
+            if len(found) == self.every or (found and not are_equal_shapes([found[0], batch])):
                 yield found
                 found = []
             found.append(batch)
@@ -80,23 +80,20 @@ class LocalSteps:
             yield found
 
     def round_of(self, model: Any, step: Callable[[Any], Any]) -> Callable[..., None]:
-        """A function of a replica's batches: its steps, and the meeting.
-
-        A step reads and writes the model's variables.
-        """
+        """A replica function of several batches: a step for each, then the average."""
 
         def round_(*batches: Any) -> None:
             frame = current_frame()
             assert frame is not None and frame.replica is not None
-            with entered(replace(frame, sum_gradients=_own)):
-                _take(step, batches)
-            _meet(model, frame.replica.group)
+            with entered(replace(frame, sum_gradients=_unscaled)):
+                _scan(step, batches)
+            _average(model, frame.replica.group)
 
         return round_
 
 
 def local_steps(every: int, options: CommunicationOptions) -> LocalSteps | None:
-    """What a strategy's arguments say; None if every gradient is combined."""
+    """The `LocalSteps` of a strategy's arguments; None if every gradient is combined."""
     wanted = LocalSteps(every)
     if every == 1:
         return None
@@ -108,23 +105,23 @@ def local_steps(every: int, options: CommunicationOptions) -> LocalSteps | None:
     return wanted
 
 
-def _own(
+def _unscaled(
     optimizer: Any, variables: Sequence[Any], gradients: Sequence[Any], group: SyncGroup
 ) -> list[Any]:
-    """Gradients as a replica applies them alone: they were made to be summed over the group."""
+    """The gradients of a replica that trains alone: undo the scaling for a sum over the group."""
     del optimizer, variables
     return [gradient * group.size for gradient in gradients]
 
 
-def _meet(model: Any, group: SyncGroup) -> None:
-    """Replace what each replica computed alone by its mean over the replicas."""
-    floats, others = _apart(model)
-    # Statistics of a replica without rows may be NaN, which must not spread.
+def _average(model: Any, group: SyncGroup) -> None:
+    """Average the variables of the model and the optimizer over the replicas."""
+    floats, others = _split(model)
+    # Statistics of a replica without rows may be NaN, and must not spread.
     shares = [
         value * group.share if group.share else jnp.zeros_like(value)
         for value in map(_compat.read, floats)
     ]
-    # Step counts and seeds: replica 0's. Counts differ if a replica skipped non-finite gradients.
+    # Step counts and seeds: replica 0's. Counts differ after skipped non-finite gradients.
     firsts = [
         jnp.where(group.replica_id() == 0, value, jnp.zeros_like(value))
         for value in map(_compat.read, others)
@@ -133,10 +130,10 @@ def _meet(model: Any, group: SyncGroup) -> None:
     _compat.write_all(others, group.all_reduce(ReduceOp.SUM, firsts))
 
 
-def _apart(model: Any) -> tuple[list[Any], list[Any]]:
-    """What may differ after steps alone: variables of floating-point numbers, and others.
+def _split(model: Any) -> tuple[list[Any], list[Any]]:
+    """The variables that may differ after local steps: floating-point ones, and others.
 
-    Not metrics: they are sums over all rows, and settle as such.
+    Metrics are left out: they are sums over all rows and are aggregated as sums.
     """
     metrics = set(map(id, model.metrics_variables))
     both = {id(v): v for v in (*model.variables, *model.optimizer.variables)}
@@ -145,13 +142,13 @@ def _apart(model: Any) -> tuple[list[Any], list[Any]]:
     return floats, [variable for variable in own if "float" not in variable.dtype]
 
 
-def _take(step: Callable[[Any], Any], batches: Sequence[Any]) -> None:
-    """One step for each batch, as a loop of the program."""
+def _scan(step: Callable[[Any], Any], batches: Sequence[Any]) -> None:
+    """Take one step for each batch, in a `lax.scan`."""
     written: dict[int, Any] = {}
 
     def updates(values: Sequence[Any], batch: Any) -> list[tuple[Any, Any]]:
         with CaptureScope() as scope:
-            scope.lend(zip(written.values(), values, strict=True))
+            scope.bind(zip(written.values(), values, strict=True))
             step(batch)
         return scope.updates()
 
@@ -177,11 +174,11 @@ def _take(step: Callable[[Any], Any], batches: Sequence[Any]) -> None:
 
 
 @final
-class ReplicaSteps(OwnSteps):
+class ReplicaSteps(StepFunction):
     """The step functions of the replica view."""
 
     def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
-        _refuse_python(model)
+        _refuse_uncompiled(model)
         super().__init__(model, kind, distribution)
         topology = distribution.topology
         step = own_step(model, kind)
@@ -189,17 +186,17 @@ class ReplicaSteps(OwnSteps):
         if self._local:
             self._step = self._local.round_of(model, step)
         else:
-            # Inside the step, metrics cover only this replica's rows: results are read after it.
+            # Inside the step, metrics cover only this replica's rows: read the results after it.
             self._step = step if kind == "predict" else lambda batch: (step(batch), None)[1]
         on_devices = functools.partial(compiled, devices=topology.devices)
         self._divide = dividing(topology)
-        # Compiled: the callbacks of some threads look at the logs at any time.
+        # Compiled, because callbacks of other threads may read the logs at any time.
         self._logs = on_devices(self._results, out_shardings=topology.replicated)
-        self._join = on_devices(rows_together, out_shardings=topology.replicated)
+        self._join = on_devices(concatenated, out_shardings=topology.replicated)
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
-        if self._watch is not None:
-            self._watch.step(self._state)
+        if self._state_check is not None:
+            self._state_check.step(self._state)
         outputs, strategy = [], _compat.strategy_of(self._model)
         run = self._distribution.engine.run
         batches = self._throughput.take(iterator, self._model.steps_per_execution)
@@ -214,17 +211,17 @@ class ReplicaSteps(OwnSteps):
             return whole, state
         logs = self._logs([_compat.read(v) for v in self._model.metrics_variables])
         self._queue.put(next(iter(jax.tree.leaves(logs)), None))
-        self._throughput.did(len(batches), sum(map(rows_of, batches)), logs)
+        self._throughput.record(len(batches), sum(map(rows_of, batches)), logs)
         return logs, state
 
     def _results(self, values: Sequence[Any]) -> Any:
-        """What the metrics say, from the values of their variables."""
+        """The results of the metrics from the values of their variables."""
         pairs = list(zip(self._model.metrics_variables, values, strict=True))
         with keras.StatelessScope(state_mapping=pairs):
             return self._model.get_metrics_result()
 
 
-def _refuse_python(model: Any) -> None:
+def _refuse_uncompiled(model: Any) -> None:
     if model.run_eagerly or not model.jit_compile:
         wanted = "run_eagerly=True" if model.run_eagerly else "jit_compile=False"
         raise UsageError(
@@ -234,7 +231,7 @@ def _refuse_python(model: Any) -> None:
 
 
 def dividing(topology: Topology) -> Any:
-    """What makes each replica's share of a batch that lies on the devices, compiled."""
+    """A compiled function that splits a batch on the devices into one share per replica."""
     return compiled(functools.partial(_divided, topology), devices=topology.devices)
 
 
@@ -254,7 +251,7 @@ def _divided(topology: Topology, batch: Any) -> Any:
     return jax.tree.map(one, batch)
 
 
-def rows_together(outputs: Any) -> Any:
+def concatenated(outputs: Any) -> Any:
     def one(value: Any) -> Any:
         return jnp.concatenate(value.components) if isinstance(value, PerReplica) else value
 
@@ -262,11 +259,11 @@ def rows_together(outputs: Any) -> Any:
 
 
 def steps_of(model: Any) -> list[Any]:
-    """The train, test and predict functions of ours that a model has."""
+    """The train, test and predict functions of a model that are ours."""
     functions = (getattr(model, f"{kind}_function", None) for kind in ("train", "test", "predict"))
     return [function for function in functions if hasattr(function, "forget")]
 
 
-def own_steps_of(model: Any) -> list[OwnSteps]:
-    """The step functions that a model has, but those that schedule closures."""
-    return [steps for steps in steps_of(model) if isinstance(steps, OwnSteps)]
+def step_functions_of(model: Any) -> list[StepFunction]:
+    """The step functions of a model, without those that schedule closures."""
+    return [steps for steps in steps_of(model) if isinstance(steps, StepFunction)]

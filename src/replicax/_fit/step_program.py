@@ -1,7 +1,7 @@
-"""The steps of a Keras model: as functions of a batch, and of all replicas as one program.
+"""The steps of a Keras model: as functions of a batch, and as one program for all replicas.
 
-`fit` runs the program, `replicax plan` only compiles it. It divides each batch over the replicas,
-and loops over several batches.
+`fit` runs the program, `replicax plan` only compiles it. It shards each batch over the replicas,
+and scans over several batches.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from replicax._core.reduce import Combine, ReduceOp, SyncGroup
 from replicax._core.topology import AXIS
 from replicax._cpu.products import with_products_turned
 from replicax._keras import _compat
-from replicax._keras.distribution import marked
+from replicax._keras.distribution import mark_slots
 from replicax._keras.gradients import value_and_grad
-from replicax._program.bucketing import with_sums_together
+from replicax._program.bucketing import bucket_all_reduces
 from replicax._program.compiling import compiled
 from replicax._program.program import ProgramState
-from replicax._program.table_gradients import with_rows
+from replicax._program.table_gradients import with_slices
 
 if TYPE_CHECKING:
     from replicax._core.topology import Topology
@@ -38,7 +38,7 @@ Step = Callable[[Any, Any], tuple[Any, Any]]
 
 def model_step(model: Any, kind: str, state: Any, batch: Any) -> tuple[Any, Any]:
     """The logs and the new state of one step of a model's loop, without side effects."""
-    if shares_variables(model, kind):  # Keras' step keeps a value for each way to a variable
+    if shares_variables(model, kind):  # Keras' step would keep a value for each path to a variable
         groups = step_variables(model, kind)
         pairs = zip(itertools.chain(*groups), itertools.chain(*state), strict=True)
         with keras.StatelessScope(list(pairs), collect_losses=True) as scope:
@@ -75,24 +75,28 @@ def _held_variables(model: Any, kind: str) -> Sequence[Sequence[Any]]:
     """The groups of variables that Keras' own step takes."""
     groups = [model.trainable_variables, model.non_trainable_variables]
     if kind == "train":
-        groups.append(marked(model.optimizer.variables))
+        groups.append(mark_slots(model.optimizer.variables))
     return groups if kind == "predict" else [*groups, model.metrics_variables]
 
 
 def step_state(
-    groups: Sequence[Sequence[Any]], kind: str, *, calls_python: bool = False, store: Any = None
+    groups: Sequence[Sequence[Any]],
+    kind: str,
+    *,
+    host_callbacks: bool = False,
+    store: Any = None,
 ) -> ProgramState:
     """The variables of a step; for `store` see `ProgramState`."""
     variables = [variable for group in groups for variable in group]
     written = range(len(groups[0]) if kind == "predict" else 0, len(variables))
     # Several threads may call `predict` at once.
-    how = {"donates": kind != "predict", "calls_python": calls_python, "store": store}
+    how = {"donates": kind != "predict", "host_callbacks": host_callbacks, "store": store}
     return ProgramState(variables, written, **how)
 
 
 def own_step(model: Any, kind: str) -> Callable[[Any], Any]:
     """The model's own step, or the one that Keras has for it."""
-    # The steps below do what these two methods do.
+    # `default_step` replaces these two methods.
     methods = (f"{kind}_step", "compute_loss_and_updates")
     if takes_batch(model, kind):
         own = getattr(model, f"{kind}_step")
@@ -115,40 +119,29 @@ def takes_batch(model: Any, kind: str) -> bool:
 
 
 def default_step(model: Any, kind: str) -> Callable[[Any], Any]:
-    return {"train": _train_step, "test": _test_step, "predict": _predict_step}[kind](model)
+    """The step that Keras has for a model."""
+    trains = kind == "train"
 
-
-def _train_step(model: Any) -> Callable[[Any], Any]:
     def step(batch: Any) -> Any:
         x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
+
+        def predict() -> Any:
+            return model(x, **_compat.training_argument(model, trains))
 
         def loss_of() -> Any:
-            predicted = model(x, **_compat.training_argument(model, True))
-            loss = _compat.compute_loss(model, x, y, predicted, weights, training=True)
-            return model.optimizer.scale_loss(loss), (loss, predicted)
+            predicted = predict()
+            loss = _compat.compute_loss(model, x, y, predicted, weights, training=trains)
+            return model.optimizer.scale_loss(loss) if trains else loss, (loss, predicted)
 
-        variables = model.trainable_variables
-        (_, (loss, predicted)), grads = value_and_grad(loss_of, variables, has_aux=True)()
-        model.optimizer.apply(grads, variables)
+        if kind == "predict":
+            return predict()
+        if trains:
+            variables = model.trainable_variables
+            (_, (loss, predicted)), grads = value_and_grad(loss_of, variables, has_aux=True)()
+            model.optimizer.apply(grads, variables)
+        else:
+            _, (loss, predicted) = loss_of()
         return _compat.update_metrics(model, loss, x, y, predicted, weights)
-
-    return step
-
-
-def _test_step(model: Any) -> Callable[[Any], Any]:
-    def step(batch: Any) -> Any:
-        x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
-        predicted = model(x, **_compat.training_argument(model, False))
-        loss = _compat.compute_loss(model, x, y, predicted, weights, training=False)
-        return _compat.update_metrics(model, loss, x, y, predicted, weights)
-
-    return step
-
-
-def _predict_step(model: Any) -> Callable[[Any], Any]:
-    def step(batch: Any) -> Any:
-        x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
-        return model(x, **_compat.training_argument(model, False))
 
     return step
 
@@ -176,19 +169,19 @@ def program_of_steps(
     layouts: Sequence[Sequence[Any]],
     *,
     logs: Any,
-    spread: Callable[[Any], Any],
-    together: Callable[[Step], Step] = lambda step: step,
+    shard_batch: Callable[[Any], Any],
+    apply_passes: Callable[[Step], Step] = lambda step: step,
 ) -> Any:
-    """Steps for all devices, as `jax.jit` has them; `logs` is where these end.
+    """The compiled program of one or more steps; `logs` is the sharding of the logs.
 
-    They go from `(written values, other values, batches)` to `(logs, new values, token)`.
+    It maps `(written values, other values, batches)` to `(logs, new values, token)`.
     """
-    one = together(lambda state, batch: model_step(model, kind, state, batch))
+    one = apply_passes(lambda state, batch: model_step(model, kind, state, batch))
     layouts = tuple(layouts)
     flat = [layout for group in layouts for layout in group]
 
     def step(groups: Any, batch: Any) -> tuple[Any, Any]:
-        return one(gathered(groups, layouts), spread(batch))
+        return one(gather_variables(groups, layouts), shard_batch(batch))
 
     def program(written: Any, others: Any, batches: list[Any]) -> tuple[Any, Any, Any]:
         values = iter(state.in_order(written, others))
@@ -196,7 +189,7 @@ def program_of_steps(
         if len(batches) == 1:
             logs, new = step(groups, batches[0])
         else:
-            logs, new = repeated(step, groups, batches, layouts, join=kind == "predict")
+            logs, new = scan_steps(step, groups, batches, layouts, join=kind == "predict")
         news = [value for group in new for value in group]
         return logs, news[len(news) - len(written) :], jnp.int32(0)
 
@@ -209,8 +202,8 @@ def program_of_steps(
     )
 
 
-def are_alike(batches: Sequence[Any]) -> bool:
-    """Whether one program can loop over these batches."""
+def are_equal_shapes(batches: Sequence[Any]) -> bool:
+    """Whether batches have one structure, and equal shapes and dtypes."""
     kinds = {
         (tree, *((leaf.shape, leaf.dtype) for leaf in leaves))
         for leaves, tree in map(jax.tree.flatten, batches)
@@ -218,7 +211,7 @@ def are_alike(batches: Sequence[Any]) -> bool:
     return len(kinds) == 1
 
 
-def repeated(
+def scan_steps(
     step: Callable[[Any, Any], tuple[Any, Any]],
     state: Any,
     batches: Sequence[Any],
@@ -226,11 +219,10 @@ def repeated(
     *,
     join: bool,
 ) -> tuple[Any, Any]:
-    """Inside a compiled program: one step for each batch; the logs and the new state.
+    """Inside a compiled program: scan a step over batches of equal shapes.
 
-    The batches have equal structure and shapes. `layouts` say where each array of the state lives,
-    also between the steps. To `join` logs is to return all, one after the other along the batch
-    axis; else they are those of the last step.
+    `layouts` are the shardings of the state, also between steps. `join`: concatenate the logs of
+    all steps along the batch axis; else return the logs of the last step.
     """
 
     def body(state: Any, batch: Any) -> tuple[Any, Any]:
@@ -246,7 +238,7 @@ def repeated(
 
 
 def _like(new: Any, old: Any, layout: Any) -> Any:
-    """A value as the next turn of the loop wants it: of the same type, in the same place."""
+    """Give a scan's carry the type and the sharding of the old value."""
     new = lax.convert_element_type(new, old.dtype)
     several = isinstance(layout, NamedSharding) and len(layout.device_set) > 1
     return lax.with_sharding_constraint(new, layout) if several else new
@@ -254,16 +246,15 @@ def _like(new: Any, old: Any, layout: Any) -> Any:
 
 @jax.jit
 def joined(outputs: Sequence[Any]) -> Any:
-    """The outputs of several batches, one after the other along the batch axis."""
+    """The outputs of several batches, concatenated along the batch axis."""
     return jax.tree.map(lambda *parts: jnp.concatenate(parts), *outputs)
 
 
-def gathered(state: Any, layouts: Any) -> Any:
-    """Inside a compiled program: a model's variables, whole on each replica.
+def gather_variables(state: Any, layouts: Any) -> Any:
+    """Inside a compiled program: all-gather the variables of a model (ZeRO-3).
 
-    Where they are divided over the replicas, XLA might divide the layers instead of the batch. What
-    an optimizer keeps stays divided: the first two groups of the state are the model's trainable
-    and other variables.
+    XLA might otherwise partition the layers instead of the batch. Slot variables stay sharded: the
+    first two groups of the state are the model's trainable and other variables.
     """
     model = [jax.tree.map(_whole, state[i], layouts[i]) for i in (0, 1)]
     return (*model, *state[2:])
@@ -276,12 +267,12 @@ def _whole(value: Any, layout: Any) -> Any:
     return lax.with_sharding_constraint(value, NamedSharding(layout.mesh, spec))
 
 
-def spread(topology: Topology, batch: Any) -> Any:
-    """Inside a compiled step: divide every leaf of a batch over the replicas.
+def shard_batch(topology: Topology, batch: Any) -> Any:
+    """Inside a compiled step: shard every leaf of a batch over the replicas.
 
-    A batch that the replicas do not divide is split unevenly by XLA, which masks what it
-    pads: results are those of one device, BatchNorm included. With fewer rows than
-    replicas every device computes all of them, which costs less than dividing.
+    XLA pads and masks a batch that the replicas do not divide: results are those of one device,
+    also of BatchNorm. With fewer rows than replicas every device computes all rows, which costs
+    less.
     """
     replicas = topology.num_replicas
 
@@ -293,16 +284,16 @@ def spread(topology: Topology, batch: Any) -> Any:
     return jax.tree.map(one, batch) if replicas > 1 else batch
 
 
-def together(
+def apply_passes(
     topology: Topology, combine: Combine, step: Callable[[Any, Any], Any]
 ) -> Callable[[Any, Any], Any]:
-    """A step of a compiled program, whose sums over rows travel in the cheapest way."""
+    """Apply the passes that reduce communication to a step of the global view."""
     replicas, packs = topology.num_replicas, topology.packs_up_to
     alone = topology.model_parallel == 1 < replicas
-    if topology.pays_per_array or (alone and packs is not None):
+    if topology.pays_per_operation or (alone and packs is not None):
         group = SyncGroup(replicas, combine, packs_up_to=packs)
-        add_up = functools.partial(group.all_reduce, ReduceOp.SUM)
-        step = with_sums_together(step, topology.mesh, add_up)
+        all_reduce = functools.partial(group.all_reduce, ReduceOp.SUM)
+        step = bucket_all_reduces(step, topology.mesh, all_reduce)
     if topology.model_parallel > 1:
         return with_products_turned(step, topology.platform)
-    return with_rows(step, topology.mesh if replicas > 1 else None, platform=topology.platform)
+    return with_slices(step, topology.mesh if replicas > 1 else None, platform=topology.platform)

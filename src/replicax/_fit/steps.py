@@ -1,9 +1,7 @@
 """A model's train, test and predict functions, as Keras' loops call them, and their throughput.
 
-One program serves every store; batches of any size are split; steps on virtual CPU devices
-cannot dead-lock; and a failed call leaves the model as it was. A step reads the variables and
-writes them, as that of a custom loop does, so Keras' loop carries no values. What is inside a
-program of several steps is in step_program.py.
+A step reads and writes the variables itself, as in a custom loop, so Keras' loop carries no state.
+A failed step changes no variable. The program of a step is made in step_program.py.
 """
 
 from __future__ import annotations
@@ -20,32 +18,32 @@ import jax
 
 from replicax._core import events
 from replicax._core.channel import current
-from replicax._core.events import Step, Totals, begin_step, settled, tell
+from replicax._core.events import Step, Totals, begin_step, clear_pending, notify
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import place, place_all
-from replicax._fit.figures import Figures, Members, Snapshot, between
+from replicax._fit.figures import Figures, Snapshot, WorkerStats, between
 from replicax._fit.step_program import (
-    are_alike,
+    apply_passes,
+    are_equal_shapes,
     joined,
     model_step,
     program_of_steps,
-    spread,
+    shard_batch,
     step_state,
     step_variables,
-    together,
 )
 from replicax._keras import _compat
+from replicax._program.agreement import StateCheck, agree_on_program
 from replicax._program.compiling import compile_for
-from replicax._program.explain import blame
-from replicax._program.identity import StateWatch, agree_on_program
-from replicax._program.jaxpr import calls_python
-from replicax._program.program import Program, queue_of
+from replicax._program.explain import end_if_worker_failed
+from replicax._program.jaxpr import has_host_callbacks
+from replicax._program.program import Program, in_flight_on
 
 if TYPE_CHECKING:
     from replicax._keras.distribution import StoreDistribution
 
 
-class OwnSteps:
+class StepFunction:
     """A model's train, test or predict function: `(state, iterator) -> (logs, state)`."""
 
     def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
@@ -53,40 +51,40 @@ class OwnSteps:
         self._throughput = throughput_for(model, kind, distribution)
         self._distribution = distribution
         self._is_common = distribution.topology.num_processes > 1
-        self._watch = StateWatch() if self._is_common else None
-        self._queue = queue_of(distribution.topology.devices)
+        self._state_check = StateCheck() if self._is_common else None
+        self._queue = in_flight_on(distribution.topology.devices)
 
     def _state(self) -> list[tuple[str, Any]]:
         groups = step_variables(self._model, self._kind)
         return _compat.named_values(variable for group in groups for variable in group)
 
     def end_epoch(self) -> None:
-        """Let the state be compared at the next step: callbacks may change it until then."""
-        if self._watch is not None:
-            self._watch.restart()
+        """Compare the state at the next step: callbacks may change it until then."""
+        if self._state_check is not None:
+            self._state_check.restart()
 
     def end_fit(self) -> None:
-        """Compare the values that the variables have at the end."""
-        if self._watch is not None:
-            self._watch.compare(self._state())
+        """Compare the state at the end of `fit`."""
+        if self._state_check is not None:
+            self._state_check.compare(self._state())
 
     def abandon(self) -> None:
-        """After a failure: the variables have the values of the last step."""
+        """After a failure: nothing to do, as steps write the variables themselves."""
 
     def forget(self) -> None:
-        settled()
+        clear_pending()
 
 
 @final
-class Steps(OwnSteps):
+class Steps(StepFunction):
     """The step functions of the global view."""
 
     def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
         super().__init__(model, kind, distribution)
         topology, combine = distribution.topology, distribution.engine.reducer.combine
         self._how = {
-            "spread": functools.partial(spread, topology),
-            "together": functools.partial(together, topology, combine),
+            "shard_batch": functools.partial(shard_batch, topology),
+            "apply_passes": functools.partial(apply_passes, topology, combine),
         }
         self._programs: dict[Any, Program] = {}
         self._is_agreed = False
@@ -98,42 +96,46 @@ class Steps(OwnSteps):
     def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
         try:
             if state is not self._loop:
-                self._look()
+                self._refresh()
                 self._loop = state
             return self._execute(iterator), state
         except Exception as error:
-            blame(error)
+            end_if_worker_failed(error)
             raise
 
-    def _look(self) -> None:
-        """See which variables there are, when a loop begins: a layer may have been frozen."""
+    def _refresh(self) -> None:
+        """Find the variables again when a loop begins: a layer may have been frozen."""
         self._groups = step_variables(self._model, self._kind)
         keys = [list(map(id, group)) for group in self._groups]
         if keys != self._keys:
             self._keys = keys
             self._programs.clear()
         _compat.bind(self._variables)
-        if self._watch is not None and not self._is_agreed:
+        if self._state_check is not None and not self._is_agreed:
             self._is_agreed = True
-            self._watch.compare(self._state())
+            self._state_check.compare(self._state())
 
     @property
     def _variables(self) -> list[Any]:
         return [variable for group in self._groups for variable in group]
 
     def _execute(self, iterator: Iterator[Any]) -> Any:
-        """As many steps as `compile(steps_per_execution=…)` says, or as there are batches left.
+        """Take `steps_per_execution` steps, fewer at the end of the data.
 
-        A full number of batches of one shape is one program, a loop on the devices.
+        With all batches of one shape they are one program, with a loop on the devices.
         """
         wanted = self._model.steps_per_execution
         batches = self._throughput.take(iterator, wanted)
-        if len(batches) == wanted and not self._eager and (wanted == 1 or are_alike(batches)):
+        if (
+            len(batches) == wanted
+            and not self._eager
+            and (wanted == 1 or are_equal_shapes(batches))
+        ):
             return self._step(batches)
         outputs = [self._step([batch]) for batch in batches]
         if self._kind != "predict" or len(outputs) == 1:
             return outputs[-1]
-        # To join what is divided communicates, too: nothing else may run meanwhile.
+        # To concatenate sharded arrays communicates: no other step may be in flight.
         self._queue.wait()
         whole = joined(outputs)
         self._queue.put(jax.tree.leaves(whole)[0])
@@ -142,22 +144,22 @@ class Steps(OwnSteps):
     def _step(self, batches: list[Any]) -> Any:
         program = self._eagerly if self._eager else self._program(batches)
         if events.watchers:
-            tell(lambda: Step(f"before {self._doing}", batches, None, self._pairs()))
+            notify(lambda: Step(f"before {self._doing}", batches, None, self._pairs()))
         logs = program(self._doing, batches)
         if self._kind == "train":
-            self._throughput.did(len(batches), sum(map(rows_of, batches)), logs)
+            self._throughput.record(len(batches), sum(map(rows_of, batches)), logs)
         if events.watchers:
-            tell(lambda: Step(self._doing, batches, logs, self._pairs()))
+            notify(lambda: Step(self._doing, batches, logs, self._pairs()))
         return logs
 
     def _eagerly(self, doing: str, batches: list[Any]) -> Any:
-        """A step of `run_eagerly=True`, in which every device computes the whole batch.
+        """A step of `run_eagerly=True`: every device computes the whole batch.
 
-        The numbers are the same; split arrays would need hundreds of small collectives here.
+        Sharded arrays would need hundreds of small collectives.
         """
         begin_step(doing, common=self._is_common)
-        if self._watch is not None:
-            self._watch.step(self._state)
+        if self._state_check is not None:
+            self._state_check.step(self._state)
         state = tuple([_compat.stored(variable) for variable in group] for group in self._groups)
         whole = place_all((state, batches[0]), self._distribution.topology.replicated)
         logs, new = model_step(self._model, self._kind, *whole)
@@ -170,29 +172,29 @@ class Steps(OwnSteps):
         return [(variable, _compat.stored(variable)) for variable in self._variables]
 
     def _program(self, batches: list[Any]) -> Program:
-        """The program for such batches, compiled: its call is not to be interrupted."""
+        """The compiled program for these batches, from the cache."""
         leaves, tree = jax.tree.flatten(batches)
-        # JAX compiles once more for arrays of NumPy.
+        # JAX compiles once more for NumPy arrays.
         key = tree, *((type(leaf), leaf.shape, leaf.dtype) for leaf in leaves)
         if key not in self._programs:
             self._programs[key] = self._made(batches)
         return self._programs[key]
 
     def _made(self, batches: Any) -> Program:
-        """The program for such batches, compiled; all workers compare theirs before."""
+        """Trace and compile the program; several workers compare it before."""
         distribution, common = self._distribution, self._is_common
         devices = distribution.topology.devices
         state, made, traced = self._traced(batches, is_called=False)
-        if calls_python(traced.jaxpr):
+        if has_host_callbacks(traced.jaxpr):
             state, made, traced = self._traced(batches, is_called=True)
         if common:
             agree_on_program(f"{self._kind} step", traced.jaxpr, batches)
-        compile_for(made, *state.bound(), batches)
-        return Program(state, made, devices, is_common=common, watch=self._watch)
+        compile_for(made, *state.committed(), batches)
+        return Program(state, made, devices, is_common=common, state_check=self._state_check)
 
     def _traced(self, batches: Any, *, is_called: bool) -> tuple[Any, Any, Any]:
-        state = step_state(self._groups, self._kind, calls_python=is_called)
-        written, others = state.bound()
+        state = step_state(self._groups, self._kind, host_callbacks=is_called)
+        written, others = state.committed()
         values = iter(state.in_order(written, others))
         made = program_of_steps(
             self._model,
@@ -200,7 +202,7 @@ class Steps(OwnSteps):
             state,
             [[next(values).sharding for _ in group] for group in self._groups],
             **self._how,
-            # Each of several processes can read only arrays of which it holds the whole.
+            # Several processes: each can read only arrays that it holds completely.
             logs=self._distribution.topology.replicated if self._is_common else None,
         )
         return state, made, made.trace(written, others, batches)
@@ -212,15 +214,12 @@ class Steps(OwnSteps):
 
 @final
 class Throughput:
-    """The counts of one model's training; its step function and its callbacks write them.
-
-    Nobody waits here: a step costs some readings of the clock.
-    """
+    """Counts the steps and rows of one model's training, without waiting for a step."""
 
     def __init__(self) -> None:
-        self.members: Callable[[], Members] = Members
-        self.others: Callable[[], float] | None = None  # seconds in which workers were waited for
-        self.heard: Callable[[], None] | None = None  # called behind each step
+        self.members: Callable[[], WorkerStats] = WorkerStats
+        self.others: Callable[[], float] | None = None  # seconds spent waiting for workers
+        self.on_step: Callable[[], None] | None = None  # called after each step
         self.totals: Totals | None = None  # of this process, for its metrics
         self.steps = 0  # of all epochs
         self._log: Any = None
@@ -229,7 +228,7 @@ class Throughput:
 
     def begin(self) -> None:
         if self._ending is not None:
-            self._ending.join()  # it has ended before the last validation did
+            self._ending.join()  # it ended before the last validation
         self._start: Snapshot | None = None
         self._end: Snapshot | None = None
         self._ending = None
@@ -241,7 +240,7 @@ class Throughput:
         """The next `wanted` batches of an iterator, fewer at the end; StopIteration for none."""
         begin, others = clock(), self.others() if self.others else 0.0
         batches = [next(iterator), *itertools.islice(iterator, wanted - 1)]
-        # While there is something else to compute, nothing is lost.
+        # While the devices have something to compute, waiting costs nothing.
         if self._start is not None and not self._is_busy():
             waited = clock() - begin
             if self.others:
@@ -254,10 +253,10 @@ class Throughput:
             return not self._log.is_ready()
         return self.members().unfinished > 0
 
-    def did(self, steps: int, rows: int, logs: Any = None) -> None:
-        """Note steps that were handed to the devices, or have ended on a worker.
+    def record(self, steps: int, rows: int, logs: Any = None) -> None:
+        """Count steps that were dispatched, or that ended on a worker.
 
-        `rows` is 0 if it is not known how many they have; `logs` are what they return.
+        `rows` is 0 if unknown; `logs` are the outputs of the steps.
         """
         while isinstance(logs, dict):
             logs = next(iter(logs.values()), None)
@@ -265,37 +264,37 @@ class Throughput:
         self.steps += steps
         if self.totals is not None:
             self.totals.add(steps, rows)
-        if self._start is None:  # the first one is compiled: what comes behind it counts
+        if self._start is None:  # the first step is compiled, so it does not count
             self._start = Snapshot(clock(), members=self.members())
         else:
             self._steps += steps
             self._rows += rows
-        if self.heard is not None:
-            self.heard()
+        if self.on_step is not None:
+            self.on_step()
 
     def mark(self) -> None:
-        """What was done up to here is what is shown next, once the logs of this step are there."""
+        """Mark the counts up to this step, to be shown when its logs are ready."""
         self._marked = self._steps, self._rows, self._waited
 
     def end(self) -> None:
-        """The steps of the epoch are all begun; they may not have ended."""
+        """End the epoch: all its steps are dispatched, but may still run."""
         if self._start is None or self._end is not None or self._ending is not None:
             return
         self.mark()
         if self._log is None or self._log.is_ready():
             self._end = self.snapshot()
             return
-        # Validation goes on behind them on the devices: to wait here would leave those idle.
+        # Validation is dispatched next: waiting here would leave the devices idle.
         ending = threading.Thread(target=self._end_later, args=(self._log,), daemon=True)
         ending.start()
         self._ending = ending  # the bar's thread may join it from now on
 
     def snapshot(self) -> Snapshot:
-        """What was marked, as of now."""
+        """A snapshot of the marked counts, at this moment."""
         return Snapshot(clock(), *self._marked, self.members())
 
     def figures(self) -> Figures:
-        """Those of the epoch, up to the last mark, or to its end."""
+        """The figures of the epoch, up to the last mark or its end."""
         if self._ending is not None:
             self._ending.join()
         return (
@@ -318,20 +317,20 @@ def throughput_of(model: Any) -> Throughput:
 
 
 def throughput_for(model: Any, kind: str, distribution: Any) -> Throughput:
-    """What the step function of a model counts by; only that of training is looked at."""
+    """The throughput that a step function writes; only training's is shown."""
     throughput = throughput_of(model) if kind == "train" else Throughput()
     throughput.totals = events.totals if kind == "train" else None
     closures = distribution.engine.closures
     if closures is not None:
         throughput.members = closures.members
     elif distribution.topology.num_processes > 1:
-        throughput.members = lambda: Members(lateness=current().lateness())
+        throughput.members = lambda: WorkerStats(lateness=current().lateness())
         throughput.others = lambda: current().waited()
     return throughput
 
 
 def rows_of(batch: Any) -> int:
-    """How many rows a batch has; 0 if it is not known."""
+    """The number of rows of a batch; 0 if unknown."""
     while isinstance(batch, (tuple, list, dict)):
         batch = next(iter(batch.values() if isinstance(batch, dict) else batch), None)
     return batch.shape[0] if getattr(batch, "ndim", 0) else 0

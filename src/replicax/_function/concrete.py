@@ -27,7 +27,7 @@ from replicax._function.input_signature import (
 )
 from replicax._keras import _compat
 from replicax._program.capture import Captured, capture, is_array
-from replicax._program.feeding import Elements, HostLoop
+from replicax._program.iterator_inputs import RunsInPython, TracedIterators
 from replicax._program.jaxpr import flatten
 from replicax._program.program import rebuilt
 
@@ -193,7 +193,8 @@ class ConcreteFunction:
     def _fitted(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Bind the arguments of a call by name, and add the constants that it leaves out."""
         given = {**self._given, **self._signature.bind_partial(*args, **kwargs).arguments}
-        missing = [n for n, value in self._given.items() if given[n] is value and _has_specs(value)]
+        unchanged = [(name, value) for name, value in self._given.items() if given[name] is value]
+        missing = [n for n, v in unchanged if any(isinstance(x, Spec) for x in flatten_specs(v)[0])]
         if missing:
             raise SignatureMismatch(
                 f"The call of {self.name!r} lacks {missing}: only their shapes are known. Pass "
@@ -288,7 +289,7 @@ class ConcreteFunction:
 
         def traced(rows: str) -> Traced:
             shapes = symbolic(specs, rows)
-            return Traced(capture(fn, shapes, reader=Elements(())), shapes, specs)
+            return Traced(capture(fn, shapes, reader=TracedIterators(())), shapes, specs)
 
         try:
             if sum(spec.shape[:1] == (None,) for spec in specs if spec.shape) > 1:
@@ -297,7 +298,7 @@ class ConcreteFunction:
                 except Exception:  # adding two arguments, for example, needs equal row counts
                     logger.debug("One number of rows for all arguments of %s.", self.name)
             return traced("rows")
-        except HostLoop as signal:
+        except RunsInPython as signal:
             raise UsageError(
                 f"Cannot make one program of {self.name!r}, which runs as plain Python: it "
                 f"{signal.what}. Pass it a batch as an array."
@@ -339,10 +340,6 @@ def _as_specs(value: Any, name: str) -> Any:
             leaf = Spec(None if leaf.shape is None else tuple(leaf.shape), dtype, named)
         found.append(leaf)
     return tree.unflatten(found)
-
-
-def _has_specs(value: Any) -> bool:
-    return any(isinstance(leaf, Spec) for leaf in flatten_specs(value)[0])
 
 
 def _spec_of(aval: Any) -> Spec:

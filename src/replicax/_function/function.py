@@ -22,15 +22,15 @@ import jax
 
 from replicax._core import seams
 from replicax._core.errors import checks_types
-from replicax._core.events import Step, tell
-from replicax._core.tracing import host_loop, is_inside
+from replicax._core.events import Step, notify
+from replicax._core.tracing import in_pipeline, running_in_python
 from replicax._function.concrete import ConcreteFunction
 from replicax._function.function_programs import Traces
 from replicax._function.input_signature import InputSignature
 from replicax._keras import _compat
 from replicax._keras.per_instance import PerInstance
-from replicax._program.feeding import HostLoop, an_end_is_an_error, blanks_for
-from replicax._program.identity import agree_on_shared
+from replicax._program.agreement import agree_on_shared
+from replicax._program.iterator_inputs import RunsInPython, an_end_is_an_error, blanks_for
 
 if TYPE_CHECKING:
     from replicax._function.function_programs import FunctionProgram
@@ -269,7 +269,7 @@ class StatefulFunction(Generic[P, R]):
 
     def warm_up_for(self, instance: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         traces = self._traces.of(instance)
-        if functions_run_eagerly() or traces.is_host_loop:
+        if functions_run_eagerly() or traces.runs_in_python:
             return False
         fn = _method(self._traced, instance)
         args, kwargs = blanks_for((args, kwargs))
@@ -277,7 +277,7 @@ class StatefulFunction(Generic[P, R]):
             args, kwargs = self.inputs.bound(args, kwargs)
         try:
             program, arrays, _ = traces.program(self._fn, fn, args, kwargs, is_called=False)
-        except HostLoop:
+        except RunsInPython:
             return False
         program.warm_up(arrays)
         return True
@@ -292,18 +292,18 @@ class StatefulFunction(Generic[P, R]):
         traces, fn = self._traces.of(instance), _method(self._fn, instance)
         if functions_run_eagerly():
             return fn(*args, **kwargs)
-        if not traces.is_host_loop:
+        if not traces.runs_in_python:
             try:
                 program, arrays, given = traces.program(self._fn, traced, args, kwargs)
                 result = self._run(program, arrays)
-                tell(lambda: Step(f"call of {self.name}", (args, kwargs, given), result))
+                notify(lambda: Step(f"call of {self.name}", (args, kwargs, given), result))
                 return result
-            except HostLoop as signal:
+            except RunsInPython as signal:
                 if signal.always:
                     traces.runs_as_python(once=signal.once)
-                if not is_inside():  # there all functions are plain Python
+                if not in_pipeline():  # there all functions are plain Python
                     signal.log(logger, self.name)
-        with host_loop(), an_end_is_an_error():
+        with running_in_python(), an_end_is_an_error():
             return fn(*args, **kwargs)
 
     def _run(self, program: FunctionProgram, arrays: list[Any]) -> Any:

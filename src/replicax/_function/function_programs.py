@@ -15,34 +15,34 @@ from replicax._core import seams
 from replicax._core.context import current_frame
 from replicax._core.errors import UsageError
 from replicax._core.machine.startup import begin
-from replicax._core.placement import is_spread
+from replicax._core.placement import spans_processes
 from replicax._core.topology import AXIS, MODEL
 from replicax._core.tracing import NeedsValues
 from replicax._core.values import PerReplica, is_distributed, is_text
 from replicax._function.input_signature import PLAIN
+from replicax._program.agreement import agree_on_program
 from replicax._program.capture import Captured, Static, capture
 from replicax._program.compiling import compile_for, compiled, devices_of, platform_of
 from replicax._program.explain import root_of, user_line
-from replicax._program.feeding import (
-    Elements,
-    Feed,
-    HostLoop,
+from replicax._program.iterator_inputs import (
+    IteratorInput,
     NeedsElement,
+    RunsInPython,
+    TracedIterators,
     blank_of,
     first_of,
     is_data,
     next_of,
 )
-from replicax._program.identity import agree_on_program
 from replicax._program.program import (
-    BySignature,
+    LRUCache,
     Program,
     ProgramCache,
     ProgramState,
     Signature,
     rebuilt,
 )
-from replicax._program.table_gradients import evaluate_by_rows
+from replicax._program.table_gradients import evaluate_with_slices
 
 _EMPTY = Signature.of((), {})
 _MAX_CALLS = 64
@@ -62,9 +62,9 @@ class Traces:
 
     def __init__(self) -> None:
         self.programs = ProgramCache()
-        self.feeds: BySignature[list[Feed]] = BySignature()
-        self.uncompiled: BySignature[bool] = BySignature()
-        self.is_host_loop = False
+        self.iterator_inputs: LRUCache[list[IteratorInput]] = LRUCache()
+        self.uncompiled: LRUCache[bool] = LRUCache()
+        self.runs_in_python = False
         self.calls: OrderedDict[Any, Any] = OrderedDict()
         self._has_begun = False
 
@@ -86,7 +86,7 @@ class Traces:
                 "step would make a new one. Make it outside, or only `if self.v is None`."
             )
         self._has_begun = True
-        self.is_host_loop = not once
+        self.runs_in_python = not once
 
     def program(
         self,
@@ -97,7 +97,7 @@ class Traces:
         *,
         is_called: bool = True,
     ) -> ProgramCall:
-        """Find the program for a call, or trace it; raise `HostLoop` if it cannot be compiled.
+        """Find the program for a call, or trace it; raise `RunsInPython` if it cannot be compiled.
 
         `fn` is `function`, bound to its object if it is a method. Elements are taken from iterators
         only if it `is_called`.
@@ -107,9 +107,9 @@ class Traces:
         frame = current_frame()
         strategy = frame.strategy if frame else None
         key = (signature.key, id(strategy))
-        feeds = self.feeds.of(key) or []
-        take, first = (next_of, first_of) if is_called else (blank_of, _blank_first)
-        iterators = [feed.source(signature.leaves) for feed in feeds]
+        iterator_inputs = self.iterator_inputs.get(key) or []
+        take = next_of if is_called else blank_of
+        iterators = [feed.source(signature.leaves) for feed in iterator_inputs]
         elements = [(take(iterator), None) for iterator in iterators]
         keep = (signature.kept, strategy)
         while True:
@@ -117,8 +117,8 @@ class Traces:
             fed = Signature.of(given, {}, expand=True) if given else _EMPTY
             make = functools.partial(FunctionProgram, fn, signature, iterators, fed)
             try:
-                if self.uncompiled.of((key, fed.key)):
-                    raise HostLoop(always=False)
+                if self.uncompiled.get((key, fed.key)):
+                    raise RunsInPython(always=False)
                 known = len(self.programs)
                 program = self.programs.get(function, (key, fed.key), make, keep=keep)
                 if len(self.programs) != known and not iterators:
@@ -126,25 +126,23 @@ class Traces:
                 break
             except NeedsElement as need:
                 iterators.append(need.iterator)
-                elements.append(first(need.iterator))
+                one = need.iterator
+                elements.append(first_of(one) if is_called else (blank_of(one), None))
             except Exception as error:  # nothing was computed: give the elements back
                 if is_called:
                     for iterator, (element, state) in zip(iterators, elements, strict=True):
                         iterator.put_back(element, state)
-                if isinstance(error, HostLoop) and not error.always:
-                    self._note_feeds(key, iterators, signature.leaves, keep)
-                    self.uncompiled.note((key, fed.key), True, keep=(keep, fed.kept))
+                if isinstance(error, RunsInPython) and not error.always:
+                    self._note(key, iterators, signature.leaves, keep)
+                    self.uncompiled.put((key, fed.key), True, keep=(keep, fed.kept))
                 raise
-        if len(iterators) > len(feeds):
-            self._note_feeds(key, iterators, signature.leaves, keep)
+        if len(iterators) > len(iterator_inputs):
+            self._note(key, iterators, signature.leaves, keep)
         return ProgramCall(program, [*signature.arrays, *fed.arrays], given)
 
-    def _note_feeds(self, key: Any, iterators: list[Any], leaves: Sequence[Any], keep: Any) -> None:
-        self.feeds.note(key, [Feed.of(iterator, leaves) for iterator in iterators], keep=keep)
-
-
-def _blank_first(iterator: Any) -> tuple[Any, None]:
-    return blank_of(iterator), None
+    def _note(self, key: Any, iterators: list[Any], leaves: Sequence[Any], keep: Any) -> None:
+        inputs = [IteratorInput.of(iterator, leaves) for iterator in iterators]
+        self.iterator_inputs.put(key, inputs, keep=keep)
 
 
 def _with_line(error: NeedsValues) -> str:
@@ -168,7 +166,7 @@ class FunctionProgram:
         fed: Signature,
     ) -> None:
         if any(map(is_text, [*signature.arrays, *fed.arrays])):
-            raise HostLoop("gets text, which XLA does not compute", always=False)
+            raise RunsInPython("gets text, which XLA does not compute", always=False)
         begin()
         rebuild, refill = signature.without_arrays().rebuild, fed.without_arrays().rebuild
         count = len(signature.arrays)
@@ -176,7 +174,7 @@ class FunctionProgram:
         def flat(leaves: Any) -> Any:
             args, kwargs = rebuild(leaves[:count])
             elements, _ = refill(leaves[count:])
-            reader = Elements(list(zip(iterators, elements, strict=True)))
+            reader = TracedIterators(list(zip(iterators, elements, strict=True)))
             return reader.answer(fn, *args, **kwargs)
 
         arrays = [*signature.arrays, *fed.arrays]
@@ -186,14 +184,14 @@ class FunctionProgram:
             if not seams.speaks_tensorflow or error.of_replicas:
                 raise
             # Arrays in TensorFlow's graphs may have any size.
-            raise HostLoop(_with_line(error), always=False, is_slow=True) from error
+            raise RunsInPython(_with_line(error), always=False, is_slow=True) from error
         if any(isinstance(leaf, Static) and is_data(leaf.value) for leaf in captured.outputs):
-            raise HostLoop("returns a data set")  # a new one in each call
+            raise RunsInPython("returns a data set")  # a new one in each call
         self._state = state = ProgramState.of(captured, donates=True)
-        written, others = state.lent()
+        written, others = state.fetch()
         values = state.in_order(written, others)
         outputs = _layouts_of_outputs(captured, [*values, *arrays])
-        self.is_common = any(map(is_spread, [*values, *arrays]))
+        self.is_common = any(map(spans_processes, [*values, *arrays]))
         identity = 0
         if self.is_common:
             what = f"program of {getattr(fn, '__qualname__', 'a function')}"
@@ -208,7 +206,7 @@ class FunctionProgram:
 
         def program(written: list[Any], others: list[Any], leaves: list[Any]) -> Any:
             values = state.in_order(written, others)
-            results = evaluate_by_rows(captured.jaxpr, *values, *leaves, platform=platform)
+            results = evaluate_with_slices(captured.jaxpr, *values, *leaves, platform=platform)
             return results[: captured.num_outputs], results[captured.num_outputs :], jnp.int32(0)
 
         made = compiled(
@@ -221,7 +219,7 @@ class FunctionProgram:
         self._program = Program(state, made, devices, is_common=self.is_common, identity=identity)
 
     def warm_up(self, leaves: list[Any]) -> None:
-        compile_for(self._program.compiled, *self._state.bound(), leaves)
+        compile_for(self._program.compiled, *self._state.committed(), leaves)
 
     def __call__(self, doing: str, leaves: list[Any]) -> Any:
         return rebuilt(self._captured.tree, self._captured.outputs, self._program(doing, leaves))
@@ -232,7 +230,7 @@ def _layouts_of_outputs(captured: Captured, inputs: Sequence[Any]) -> list[Any]:
     meshes = [
         value.sharding.mesh
         for value in inputs
-        if is_spread(value) or MODEL in getattr(getattr(value, "sharding", None), "spec", ())
+        if spans_processes(value) or MODEL in getattr(getattr(value, "sharding", None), "spec", ())
     ]
     if not meshes:
         return [None] * captured.num_outputs

@@ -13,7 +13,7 @@ import jax
 from replicax._core.errors import UsageError
 from replicax._core.tracing import refuse_to_loop, with_around
 from replicax._core.values import WorkerRows
-from replicax._input.in_step import InStep, Offer
+from replicax._input.in_step import Announce, InStep
 from replicax._input.iterator import DistributedIterator
 from replicax._input.sharing import (
     ShardedSource,
@@ -65,7 +65,7 @@ class DistributedDataset:
         put: Callable[..., Any],
         options: InputOptions,
         plan: ShardPlan | None = None,
-        offer: Offer | None = None,
+        offer: Announce | None = None,
         name: str = "data set",
         *,
         is_for_workers: bool = False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Any, final
 
 import jax
 import numpy as np
@@ -24,35 +24,14 @@ from replicax.data._node import drawn_seeds
 from replicax.data._spec import composite_in, is_composite
 
 if TYPE_CHECKING:
-    from replicax._input.in_step import Offer, Pending
-
-
-class Target(Protocol):
-    """The part of an `Engine` that a distributed data set uses."""
-
-    @property
-    def topology(self) -> Any:
-        """The replicas and processes."""
-        ...
-
-    @property
-    def hands_out(self) -> bool:
-        """Whether other processes compute with the batches: this one is a coordinator."""
-        ...
-
-    def put(self, pieces: Sequence[Any], sizes: Sequence[int] | None = None) -> Any:
-        """Place one nest per replica of this worker; `sizes` of all replicas, if they differ."""
-        ...
-
-    def offer(self, name: str, value: Any) -> Pending:
-        """Announce a value to all workers, and receive theirs later."""
-        ...
+    from replicax._input.in_step import Announce
+    from replicax._mesh.engine import Engine
 
 
 _numbers = itertools.count()
 
 
-def distribute_dataset(dataset: Any, target: Target, options: InputOptions) -> DistributedDataset:
+def distribute_dataset(dataset: Any, target: Engine, options: InputOptions) -> DistributedDataset:
     """Split every batch of `dataset` over the replicas of `target`."""
     if options.experimental_replication_mode is InputReplicationMode.PER_REPLICA:
         raise UsageError(
@@ -73,12 +52,12 @@ def distribute_dataset(dataset: Any, target: Target, options: InputOptions) -> D
     plan = plan_shards(node, AutoShardPolicy(asked), workers=workers, replicas=replicas)
     shares = ShardedSource(node, plan.policy, workers, topology.process_index, replicas)
     put = _placing(target, options)
-    remote = target.hands_out
+    remote = target.has_remote_workers
     return DistributedDataset([source], shares, put, options, plan, *in_step, is_for_workers=remote)
 
 
 def distribute_from_function(
-    dataset_fn: Callable[[InputContext], Any], target: Target, options: InputOptions
+    dataset_fn: Callable[[InputContext], Any], target: Engine, options: InputOptions
 ) -> DistributedDataset:
     """Distribute the per-replica batches of `dataset_fn` to the replicas of `target`."""
     replicas = target.topology.num_replicas
@@ -95,7 +74,7 @@ def distribute_from_function(
     shares = PerReplicaSource(tuple(source.prepared() for source in sources), own)
     put = _placing(target, options)
     in_step = _offer_and_name(target)
-    remote = target.hands_out
+    remote = target.has_remote_workers
     return DistributedDataset(sources, shares, put, options, None, *in_step, is_for_workers=remote)
 
 
@@ -114,13 +93,13 @@ def _check_placed(options: InputOptions, *, per_replica: bool) -> None:
         )
 
 
-def _offer_and_name(target: Target) -> tuple[Offer | None, str]:
+def _offer_and_name(target: Engine) -> tuple[Announce | None, str]:
     """The function that announces batches to several workers, and a name common to them."""
     several = target.topology.num_processes > 1
     return target.offer if several else None, f"data set {next(_numbers)}"
 
 
-def _take_seeds_of_chief(source: Any, target: Target) -> None:
+def _take_seeds_of_chief(source: Any, target: Engine) -> None:
     """Let all workers use the chief's seeds where the user gave none."""
     mine = drawn_seeds(source.prepared())
     found = target.offer("seeds", mine).answers()
@@ -130,7 +109,7 @@ def _take_seeds_of_chief(source: Any, target: Target) -> None:
     source.epochs.reseed(dict(zip(mine, found[0], strict=True)))
 
 
-def _placing(target: Target, options: InputOptions) -> Callable[..., Any]:
+def _placing(target: Engine, options: InputOptions) -> Callable[..., Any]:
     if options.experimental_fetch_to_device:
         put = target.put
     else:

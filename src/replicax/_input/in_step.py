@@ -12,11 +12,12 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import jax
 import numpy as np
 
+from replicax._core.channel import Offer
 from replicax._core.errors import WorkersDiffer, by_worker
 from replicax._input.sharing import zero_batch
 
@@ -24,19 +25,7 @@ if TYPE_CHECKING:
     from replicax._input.sharing import WorkerBatch
 
 
-class Pending(Protocol):
-    """An announcement whose answers are still to be received."""
-
-    def answers(self) -> list[Any]:
-        """Wait for the values of all workers, in worker order; may be called once."""
-        ...
-
-    def withdraw(self) -> None:
-        """Drop the answers; may be called in any thread, at any time."""
-        ...
-
-
-Offer = Callable[[str, Any], Pending]
+Announce = Callable[[str, Any], Offer]
 
 
 class Step(NamedTuple):
@@ -60,7 +49,7 @@ class InStep:
     never reads any. With `is_same`, all workers must read the same data.
     """
 
-    def __init__(self, offer: Offer, name: str, source: Any, *, is_same: bool) -> None:
+    def __init__(self, offer: Announce, name: str, source: Any, *, is_same: bool) -> None:
         self._offer = offer
         self._name = name
         self._source = source
@@ -73,7 +62,7 @@ class InStep:
         self._is_over = False  # whether this worker has announced its end
         # The sizes and checksums of each worker's next steps; the sizes are None at its end.
         self._next_steps: list[deque[tuple[list[int] | None, str]]] = []
-        self._pending: deque[Pending] = deque()
+        self._pending: deque[Offer] = deque()
         self._lock = threading.Lock()
         # A pass that is abandoned has announced batches that nobody takes.
         weakref.finalize(self, _withdraw, self._pending).atexit = False
@@ -143,7 +132,7 @@ class InStep:
             )
 
 
-def _withdraw(pending: deque[Pending]) -> None:
+def _withdraw(pending: deque[Offer]) -> None:
     for offer in pending:
         offer.withdraw()
 

@@ -91,7 +91,7 @@ def read(variable: KerasVariable) -> Any:
         if value is not None:
             return value
     own = variable._value  # once: a variable on a parameter server fetches it
-    return heard(variable, own if own is not None else _plain_value.__get__(variable))
+    return observed(variable, own if own is not None else _plain_value.__get__(variable))
 
 
 def read_all(variables: Iterable[KerasVariable]) -> list[Any]:
@@ -103,11 +103,11 @@ _plain_scope = keras.StatelessScope.get_current_value
 
 
 @contextlib.contextmanager
-def observing_reads(hear: Callable[[KerasVariable, Any], Any]) -> Iterator[None]:
-    """Call `hear(variable, value)` for each read in a `with` block; the reader gets its result."""
+def observing_reads(observe: Callable[[KerasVariable, Any], Any]) -> Iterator[None]:
+    """Call `observe(variable, value)` at each read in a `with` block; readers get the result."""
     _count_tapes(1)
     try:
-        with with_around(hearers=(*around().hearers, hear)):
+        with with_around(read_observers=(*around().read_observers, observe)):
             yield
     finally:
         _count_tapes(-1)
@@ -121,39 +121,39 @@ def _count_tapes(change: int) -> None:
     """Report reads while there is a tape; after the last one, restore Keras' own reads."""
     global _tapes
     with _tapes_lock:
-        was_heard, _tapes = bool(_tapes), _tapes + change
-        if was_heard == bool(_tapes):
+        were_observed, _tapes = bool(_tapes), _tapes + change
+        if were_observed == bool(_tapes):
             return
         # Two ways to a value: a variable's own, and a scope's, where Keras' regularizers ask.
-        value, current = (_plain_value, _plain_scope) if was_heard else (_value, _current_value)
+        value, current = (_plain_value, _plain_scope) if were_observed else (_value, _current_value)
         KerasVariable.value = value  # pyright: ignore[reportAttributeAccessIssue]
         keras.StatelessScope.get_current_value = current
 
 
-def heard(variable: KerasVariable, value: Any) -> Any:
+def observed(variable: KerasVariable, value: Any) -> Any:
     """What the reader of a variable gets; None stays None."""
-    for hear in around().hearers if value is not None else ():
-        value = hear(variable, value)
+    for observe in around().read_observers if value is not None else ():
+        value = observe(variable, value)
     return value
 
 
-def unheard(scope: Any, variable: KerasVariable) -> Any:
+def unobserved(scope: Any, variable: KerasVariable) -> Any:
     """What a scope holds for a variable, without a read; None if it holds nothing."""
-    with with_around(hearers=()):
+    with with_around(read_observers=()):
         return scope.get_current_value(variable)
 
 
 @property
 def _value(self: KerasVariable) -> Any:
     """`KerasVariable.value`, which reports reads."""
-    if not around().hearers:
+    if not around().read_observers:
         return _plain_value.__get__(self)
     return self._maybe_autocast(read(self))
 
 
 def _current_value(self: Any, variable: KerasVariable) -> Any:
     """`StatelessScope.get_current_value`, which reports reads."""
-    return heard(variable, _plain_scope(self, variable))
+    return observed(variable, _plain_scope(self, variable))
 
 
 def write(variable: KerasVariable, value: Any) -> None:
@@ -194,7 +194,7 @@ def adding_slot(optimizer: BaseOptimizer, parameter: Any) -> Iterator[None]:
 
     `parameter` is that variable; `ANY_SLOT` for none.
     """
-    before = served_by(optimizer)
+    before = slot_parameter(optimizer)
     vars(optimizer)["_replicax_serves"] = parameter  # past the tracking of `__setattr__`
     try:
         yield
@@ -202,7 +202,7 @@ def adding_slot(optimizer: BaseOptimizer, parameter: Any) -> Iterator[None]:
         vars(optimizer)["_replicax_serves"] = before
 
 
-def served_by(optimizer: Any) -> Any:
+def slot_parameter(optimizer: Any) -> Any:
     return getattr(optimizer, "_replicax_serves", None)
 
 
@@ -213,7 +213,7 @@ def mark_slot(variable: KerasVariable, parameter: Any) -> None:
 
 def slot(variable: KerasVariable) -> str | None:
     """The path of the variable that an optimizer keeps this one for; None if it is no slot."""
-    served = served_by(optimizer_in_scope())
+    served = slot_parameter(optimizer_in_scope())
     if served is not None:  # the one that is being made
         return getattr(served, "path", "")
     return getattr(variable, "_replicax_slot", None)
@@ -278,12 +278,12 @@ def layout(variable: KerasVariable) -> Any:
     return variable._layout
 
 
-def note_rows_of_replicas(variable: KerasVariable) -> None:
+def mark_per_replica(variable: KerasVariable) -> None:
     """Note that the variable has a row for each replica, which sees and writes its own."""
     variable._replicax_rows = True  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def has_rows_of_replicas(variable: KerasVariable) -> bool:
+def is_per_replica(variable: KerasVariable) -> bool:
     return getattr(variable, "_replicax_rows", False)
 
 
@@ -390,7 +390,7 @@ def model_of(callback: Any) -> Any:
     return getattr(callback, "_model", None)  # a list that was made without one has none
 
 
-def tell_in_order(callbacks: CallbackList) -> None:
+def use_one_thread(callbacks: CallbackList) -> None:
     """Let a list call hooks for batches from one thread: Keras' several may change the order."""
     callbacks._executor = callbacks._executor or ThreadPoolExecutor(1)
 
@@ -447,7 +447,7 @@ def set_backup_paths(callback: Any, paths: list[str]) -> None:
     callback._weights_path, callback._training_metadata_path = paths
 
 
-def counts_draws(variable: KerasVariable) -> bool:
+def is_seed_state(variable: KerasVariable) -> bool:
     """Whether a variable is a `SeedGenerator`'s state: a seed, and how often it was drawn from."""
     return variable.name == "seed_generator_state"
 
@@ -461,10 +461,10 @@ def pending_variables() -> int:
     return len(global_state.get_global_attribute("uninitialized_variables") or [])
 
 
-def go_on_with(variable: KerasVariable, value: Any) -> None:
+def set_value(variable: KerasVariable, value: Any) -> None:
     """Give a variable this value; one that awaits its first value gets it as that."""
     if awaits_value(variable):
-        start_from(variable, value)
+        set_initializer(variable, value)
     else:
         variable.assign(value)
 
@@ -507,6 +507,21 @@ def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
         wrapped = wrapper(original)
         wrapped._replicax_original = original
         setattr(owner, name, wrapped)
+
+
+def patch(owner: Any, name: str, method: Callable[..., Any]) -> None:
+    """Replace `owner.name` by calls of `method(original, …)`, once."""
+    wrap(owner, name, functools.partial(calling, method))
+
+
+def calling(method: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """A function with the name and signature of `original` that calls `method(original, …)`."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return method(original, *args, **kwargs)
+
+    return call
 
 
 def training_argument(model: Any, training: bool) -> dict[str, bool]:
@@ -773,7 +788,7 @@ def awaits_value(variable: KerasVariable) -> bool:
     return variable._value is None and variable._initializer is not None
 
 
-def start_from(variable: KerasVariable, value: Any) -> None:
+def set_initializer(variable: KerasVariable, value: Any) -> None:
     """Let a variable that awaits its first value get this one, or what an initializer makes."""
     made = lambda shape, dtype=None: jax.numpy.asarray(value, dtype)  # noqa: E731
     variable._initializer = value if callable(value) else made

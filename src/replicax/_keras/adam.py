@@ -1,8 +1,7 @@
-"""Keras' Adam, on CPUs: variables are updated together, by one operation, in place."""
+"""Keras' Adam on CPUs: one fused operation updates many variables in place."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -18,13 +17,13 @@ from replicax._cpu.tuning import is_on
 from replicax._keras import _compat
 from replicax._program.compiling import platform_of
 
-_LEAST = 4096  # elements: fewer are not worth a kernel
-# Elements that are updated together: their gradients wait for each other, and take memory so long.
+_LEAST = 4096  # elements; for fewer a kernel does not pay
+# Elements per operation: it waits for all its gradients, which hold memory until then.
 _TOGETHER = 1 << 24
 
 
 class _Update(NamedTuple):
-    """A variable, what Adam keeps for it, and its gradient."""
+    """A variable, its slot variables, and its gradient."""
 
     variable: Any
     momentum: Any
@@ -33,33 +32,35 @@ class _Update(NamedTuple):
 
 
 def install() -> None:
-    _compat.wrap(keras.optimizers.Adam, _compat.UPDATES, _together)
+    _compat.patch(keras.optimizers.Adam, _compat.UPDATES, _fused)
 
 
-def _together(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def update(self: Any, grads: Sequence[Any], variables: Sequence[Any], rate: Any) -> Any:
-        if not _is_usual(self) or not _is_here(variables):
-            return original(self, grads, variables, rate)
-        updates = [
-            _Update(variable, *_compat.slots_of_adam(self, variable), grad)
-            for grad, variable in zip(grads, variables, strict=True)
-        ]
-        if not all(map(_is_plain, updates)):
-            return original(self, grads, variables, rate)
-        corrected = _corrected(self, rate)
-        for group in groups(updates, lambda update: _size(update.variable), _TOGETHER):
-            _update(self, group, corrected)
-        return None
+def _fused(
+    original: Callable[..., Any],
+    self: Any,
+    grads: Sequence[Any],
+    variables: Sequence[Any],
+    rate: Any,
+) -> Any:
+    if not _is_plain_adam(self) or not _has_kernel(variables):
+        return original(self, grads, variables, rate)
+    updates = [
+        _Update(variable, *_compat.slots_of_adam(self, variable), grad)
+        for grad, variable in zip(grads, variables, strict=True)
+    ]
+    if not all(map(_can_fuse, updates)):
+        return original(self, grads, variables, rate)
+    corrected = _corrected(self, rate)
+    for group in groups(updates, lambda update: _size(update.variable), _TOGETHER):
+        _update(self, group, corrected)
+    return None
 
-    return update
 
+def _is_plain_adam(optimizer: Any) -> bool:
+    """Whether an optimizer is Keras' Adam without options that need a variable's old value.
 
-def _is_usual(optimizer: Any) -> bool:
-    """Whether an optimizer is Adam as it comes, and nobody needs a variable's old value.
-
-    If it accumulates gradients, it chooses between the old values and the new. Weights that decay
-    do so before this, which would be one more pass over them; XLA does both in one.
+    Gradient accumulation selects between old and new values. Weight decay would be one more pass
+    over the weights here; XLA fuses it with the update.
     """
     numbers = (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon)
     return (
@@ -71,10 +72,10 @@ def _is_usual(optimizer: Any) -> bool:
     )
 
 
-def _is_plain(update: _Update) -> bool:
-    """Whether all arrays have one shape and are `float32`, and each device has the whole of them.
+def _can_fuse(update: _Update) -> bool:
+    """Whether all arrays are replicated, `float32` and of one shape.
 
-    Keras reports shapes that differ. XLA updates only its part of a divided variable.
+    Keras reports shapes that differ. XLA updates only the shard of a sharded variable.
     """
     held = (update.variable, update.momentum, update.velocity)
     alike = all(tuple(one.shape) == tuple(update.variable.shape) for one in update)
@@ -87,8 +88,8 @@ def _is_whole(variable: Any) -> bool:
     return layout is None or getattr(layout, "is_fully_replicated", False)
 
 
-def _is_here(variables: Sequence[Any]) -> bool:
-    """Whether variables are on CPUs, and there is a kernel for them, if there is enough to do."""
+def _has_kernel(variables: Sequence[Any]) -> bool:
+    """Whether variables are on CPUs, large enough for a kernel, and kernels are installed."""
     enough = sum(map(_size, variables)) >= _LEAST
     return enough and is_on("optimizers") and _platform(variables) == "cpu" and kernels.are_there()
 
@@ -119,7 +120,7 @@ def _update(optimizer: Any, group: Sequence[_Update], rate: Any) -> None:
 
 
 def _corrected(optimizer: Any, rate: Any) -> Any:
-    """The learning rate as Adam corrects it for the number of this step."""
+    """The learning rate with Adam's bias correction for this step."""
     step: Any = keras.ops.cast(optimizer.iterations + 1, "float32")
     rate = keras.ops.cast(rate, "float32")
     first, second = (

@@ -1,4 +1,4 @@
-"""Objects of Keras by their attributes' names, by which TensorFlow's checkpoints know them."""
+"""Names of Keras' objects by attributes, as TensorFlow's checkpoints identify them."""
 
 from __future__ import annotations
 

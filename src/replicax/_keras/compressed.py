@@ -1,4 +1,4 @@
-"""Gradients that are compressed on their way, and where what is left over of them is kept."""
+"""Compressed all-reduce of gradients, and the residuals of error feedback."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @final
 class CompressedSum:
-    """How the gradients of the replicas become those that an optimizer applies.
+    """Sums the gradients of the replicas with a compression.
 
-    What is left over of a step differs per replica. It is kept in a variable beside the
-    optimizer, with a row for each: see `LeftOver`.
+    The residual of a step differs per replica. A variable with a row per replica stores it: see
+    `Residuals`.
     """
 
     def __init__(self, compression: Compression, store: Any, topology: Topology) -> None:
@@ -52,14 +52,14 @@ class CompressedSum:
         size = self._compression.left_over(vector.size, group.size)
         if not size:
             return self._compression.sum(vector, jnp.zeros(()), group.size)[0]
-        variable = self._left_by(optimizer, variables, size)
+        variable = self._residual_of(optimizer, variables, size)
         left = _compat.read(variable)
-        # While it is being made a trace sees the rows of all replicas.
+        # In the trace that makes the variable, it has the rows of all replicas.
         total, left = self._compression.sum(vector, left if left.ndim == 1 else left[0], group.size)
         _compat.write(variable, left)
         return total
 
-    def _left_by(self, optimizer: Any, variables: Sequence[Any], size: int) -> Any:
+    def _residual_of(self, optimizer: Any, variables: Sequence[Any], size: int) -> Any:
         shape = (self._topology.num_replicas, size)
 
         def make(first: Callable[..., Any]) -> Any:
@@ -67,20 +67,20 @@ class CompressedSum:
                 first, shape, "float32", trainable=False, name="left_over_of_gradients"
             )
             _compat.adopt(left, self._store, self._topology.split)
-            _compat.note_rows_of_replicas(left)
+            _compat.mark_per_replica(left)
             return left
 
         # An optimizer that is not built yet will be built for these.
         known = _compat.trainable_variables(optimizer) if optimizer.built else variables
-        return left_over_by(optimizer).of(variables, known, make)
+        return residuals_of(optimizer).of(variables, known, make)
 
 
 @final
-class LeftOver:
-    """What is left over of the gradients that one optimizer gets: zeros before its first step.
+class Residuals:
+    """The residuals of the gradients of one optimizer: zeros before its first step.
 
-    Each set of variables that the optimizer is applied to has its own. Checkpoints know a set by
-    the places of its variables among all of the optimizer, and by their paths.
+    Each set of variables that the optimizer is applied to has a residual. Checkpoints identify a
+    set by the indices of its variables in the optimizer, and by their paths.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class LeftOver:
         known: Sequence[Any],
         make: Callable[[Callable[..., Any]], Any],
     ) -> Any:
-        """The variable of what is left over of a set of variables.
+        """The residual of a set of variables.
 
         `known` are all variables of the optimizer; `make` takes an initializer.
         """
@@ -112,11 +112,11 @@ class LeftOver:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no step has left anything over, in this run or in one that it continues."""
+        """Whether there are no residuals, neither of this run nor restored ones."""
         return not (self._kept or self._waiting)
 
     def values(self) -> dict[str, np.ndarray]:
-        """The rows of all replicas, for each set; with several workers all of them call it."""
+        """The residuals of all replicas by set; with several workers all of them call it."""
         kept = {name: _whole(_compat.read(left)) for name, left, _ in self._kept.values()}
         return {**self._waiting, **kept}
 
@@ -132,7 +132,7 @@ class LeftOver:
         return self._waiting.pop(name, None)
 
 
-left_over_by = PerInstance(LeftOver).of
+residuals_of = PerInstance(Residuals).of
 
 
 def _name(places: Sequence[int], paths: Sequence[str]) -> str:
@@ -156,7 +156,7 @@ def _or_zeros(value: Any, shape: Sequence[int]) -> Any:
 
 def _whole(value: Any) -> np.ndarray:
     if not value.is_fully_addressable:
-        jax.block_until_ready(value)  # the step before, which communicates, too
+        jax.block_until_ready(value)  # collectives of two programs must not overlap
         whole = jax.sharding.NamedSharding(value.sharding.mesh, jax.sharding.PartitionSpec())
         value = place(value, whole)
     return np.array(to_host(value))

@@ -1,16 +1,14 @@
-"""A store as a `keras.distribution.Distribution`: the answers to Keras' questions of where.
+"""`StoreDistribution`: a store as a `keras.distribution.Distribution`.
 
-It is current inside `strategy.scope()`, where variables are made, and while a method of a model
-that this strategy owns runs; never for other models.
+It is current inside `strategy.scope()`, and while a method of one of the strategy's models runs.
 
-Keras gives momentum and its like the layout of the variable that they are for. A store is asked
-about them, too, and told what they are: what an optimizer keeps may live elsewhere.
+Keras gives slot variables, such as momentum, the layout of their variable. Here the store decides
+where slot variables live, too.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast, final
@@ -29,28 +27,28 @@ from replicax._keras import _compat
 
 if TYPE_CHECKING:
     from replicax._core.topology import Topology
-    from replicax._fit.figures import Members
+    from replicax._fit.figures import WorkerStats
 
 
 def install() -> None:
-    _compat.wrap(_compat.BaseOptimizer, _compat.SLOT_OF, _served)
-    _compat.wrap(_compat.BaseOptimizer, _compat.ANY_SLOT, _added)
+    _compat.patch(_compat.BaseOptimizer, _compat.SLOT_OF, _with_slot_parameter)
+    _compat.patch(_compat.BaseOptimizer, _compat.ANY_SLOT, _mark_added)
 
 
 @final
 @dataclass(frozen=True)
 class Closures:
-    """How a strategy trains whose batches other processes compute."""
+    """How a parameter-server strategy trains: by closures that other processes compute."""
 
     #: From a model, and `train`, `test` or `predict`, to its step function.
     make_steps: Callable[[Any, str], Any]
     #: What is known of the workers.
-    members: Callable[[], Members]
-    #: Makes a data set of a function that is called where the data is read.
+    members: Callable[[], WorkerStats]
+    #: Makes a data set from a function that the workers call.
     made_dataset: Callable[..., Any]
-    #: Called when this process computes by itself, and no worker helps.
-    say_who_computes: Callable[[], None]
-    #: Who computes, and where, for the strategy's `repr`.
+    #: Called when `run` computes in this process, without a worker.
+    warn_computes_here: Callable[[], None]
+    #: A description of the workers for the strategy's `repr`.
     described: Callable[[], str]
 
 
@@ -77,9 +75,9 @@ class StoreDistribution(_compat.Distribution):
         return layout
 
     def get_data_layout(self, data_shape: Sequence[int]) -> Any:
-        """Split the batch if the replicas divide it; else every device gets the whole of it.
+        """Shard the batch if the replicas divide it; else replicate it.
 
-        The compiled step splits an indivisible batch unevenly: only the copy is whole.
+        The compiled step shards a replicated batch unevenly.
         """
         divisible = len(data_shape) > 0 and data_shape[0] % self.topology.num_replicas == 0
         return self.topology.split if divisible else self.topology.replicated
@@ -106,7 +104,7 @@ def adopt(store: Store, variables: Iterable[Any]) -> None:
 
 
 def _layout_by(store: Store, variable: Any) -> Any:
-    """Where a store wants a variable; it claims one for which it has no layout."""
+    """The sharding of a variable; a store claims variables for which it has none."""
     spec = spec_of(variable)
     check_variable(spec)
     layout = store.layout(spec)
@@ -119,15 +117,15 @@ def _move(variable: Any, store: Store, layout: Any) -> None:
     value = _compat.stored(variable)
     _compat.adopt(variable, store, layout)
     if value is not None:
-        # Also while a function around is being traced: the variable keeps a number, no tracer.
+        # Also inside a trace: the variable must hold an array, not a tracer.
         with jax.ensure_compile_time_eval():
             _compat.store(variable, place(chief_value(value, layout, variable.path), layout))
 
 
 def chief_value(value: Any, layout: Any, path: str) -> Any:
-    """The chief's value, if other processes hold the variable as well: copies must be equal.
+    """The chief's value of a variable that several processes hold: copies must be equal.
 
-    If the workers are at different variables, each raises `WorkersDiffer`.
+    If workers make different variables, each raises `WorkersDiffer`.
     """
     if layout.is_fully_addressable or isinstance(value, Tracer):
         return value
@@ -172,7 +170,7 @@ def check_variable(spec: VariableSpec) -> None:
 
 
 @contextlib.contextmanager
-def installed(distribution: Any) -> Generator[None, None, None]:
+def with_distribution(distribution: Any) -> Generator[None, None, None]:
     before = _compat.distribution()
     _compat.set_distribution(distribution)
     try:
@@ -181,31 +179,25 @@ def installed(distribution: Any) -> Generator[None, None, None]:
         _compat.set_distribution(before)
 
 
-def _served(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def add(self: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
-        with _compat.adding_slot(self, reference_variable):
-            return original(self, reference_variable, *args, **kwargs)
-
-    return add
+def _with_slot_parameter(
+    original: Callable[..., Any], self: Any, reference_variable: Any, *args: Any, **kwargs: Any
+) -> Any:
+    with _compat.adding_slot(self, reference_variable):
+        return original(self, reference_variable, *args, **kwargs)
 
 
-def _added(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def add(self: Any, *args: Any, **kwargs: Any) -> Any:
-        parameter = _compat.served_by(self)
-        if parameter is not None and isinstance(_compat.distribution(), StoreDistribution):
-            kwargs["layout"] = None  # the store is asked, not the parameter
-        with _compat.adding_slot(self, _compat.ANY_SLOT if parameter is None else parameter):
-            variable = original(self, *args, **kwargs)
-        _compat.mark_slot(variable, parameter)
-        return variable
-
-    return add
+def _mark_added(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    parameter = _compat.slot_parameter(self)
+    if parameter is not None and isinstance(_compat.distribution(), StoreDistribution):
+        kwargs["layout"] = None  # the store is asked, not the parameter
+    with _compat.adding_slot(self, _compat.ANY_SLOT if parameter is None else parameter):
+        variable = original(self, *args, **kwargs)
+    _compat.mark_slot(variable, parameter)
+    return variable
 
 
-def marked(variables: Iterable[Any]) -> list[Any]:
-    """The variables of an optimizer; those that were made before the seams are marked as its."""
+def mark_slots(variables: Iterable[Any]) -> list[Any]:
+    """The variables of an optimizer; marks those made before Keras was patched as slots."""
     found = list(variables)
     for variable in found:
         if _compat.slot(variable) is None:

@@ -52,11 +52,9 @@ def value_and_grad(
     def wrapped(*args: Any, **kwargs: Any) -> tuple[Any, list[Any]]:
         call = functools.partial(fn, *args, **kwargs)
         before = _compat.pending_variables()
-        result = _differentiate(call, _wanted(variables), has_aux=has_aux)
-        if _wanted(variables) and not result[1]:
-            result = _differentiate(
-                call, _wanted(variables), has_aux=has_aux
-            )  # the model is built now
+        result = _differentiate(call, _list_of(variables), has_aux=has_aux)
+        if not result[1] and (wanted := _list_of(variables)):  # the model is built now
+            result = _differentiate(call, wanted, has_aux=has_aux)
         if not result[1] and _compat.pending_variables() <= before:
             raise UsageError(
                 "No variables to differentiate by: a model that is not built has none. Pass the "
@@ -78,11 +76,11 @@ def _differentiate(
 
     def pure(values: list[Any]) -> tuple[Any, Any]:
         with CaptureScope() as scope:
-            scope.lend(zip(wanted, values, strict=True))
+            scope.bind(zip(wanted, values, strict=True))
             result = call()
         updates = scope.updates()
         written[:] = [variable for variable, _ in updates]
-        value, aux = _parted(result, has_aux=has_aux)
+        value, aux = _value_and_aux(result, has_aux=has_aux)
         return value, (aux, [new for _, new in updates])
 
     values = [_compat.read(variable) for variable in wanted]
@@ -91,7 +89,7 @@ def _differentiate(
     return ((value, aux) if has_aux else value), gradients, updates
 
 
-def _parted(result: Any, *, has_aux: bool) -> tuple[Any, Any]:
+def _value_and_aux(result: Any, *, has_aux: bool) -> tuple[Any, Any]:
     is_pair = isinstance(result, tuple | list) and len(result) == 2
     value, aux = result if has_aux and is_pair else (result, None)
     is_one = jax.tree_util.all_leaves([value])
@@ -105,7 +103,7 @@ def _parted(result: Any, *, has_aux: bool) -> tuple[Any, Any]:
     return value, aux
 
 
-def _wanted(variables: Any) -> Sequence[Any]:
+def _list_of(variables: Any) -> Sequence[Any]:
     if isinstance(variables, _compat.KerasVariable):
         return [variables]
     wanted = getattr(variables, "trainable_variables", variables)

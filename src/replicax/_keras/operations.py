@@ -1,11 +1,10 @@
-"""Operations of Keras' backend, by what suits the devices that compute them.
+"""Patches of operations of Keras' backend for the platform of the strategy.
 
-On CPUs attention has a kernel, or takes operations that cost less: JAX's own computes as many
-weights as there are pairs of positions, and copies and transposes them.
+On CPUs attention uses a kernel, or cheaper operations: JAX's own materializes, copies and
+transposes the weights of all pairs of positions.
 
-On GPUs Keras leaves an LSTM, and attention in 16 bits, to cuDNN. It asks JAX for the platform of
-the process, and a strategy may compute on another one: on the CPU of a machine with GPUs, or on
-workers elsewhere.
+On GPUs Keras uses cuDNN for LSTMs and for 16-bit attention. It asks for JAX's default platform, but
+a strategy may compute on another one: on the CPU of a machine with GPUs, or on other workers.
 """
 
 from __future__ import annotations
@@ -29,42 +28,39 @@ _TYPES = (jnp.float32, jnp.bfloat16)
 
 
 def install() -> None:
-    _compat.wrap(_compat.jax_nn, "dot_product_attention", _chosen)
-    _compat.wrap(_compat.jax_nn, _compat.ATTENTION_BY_CUDNN, _unless_on_a_cpu)
+    _compat.patch(_compat.jax_nn, "dot_product_attention", _attention)
+    _compat.patch(_compat.jax_nn, _compat.ATTENTION_BY_CUDNN, _not_on_cpu)
     if hasattr(_compat.jax_rnn, _compat.LSTM_ON_GPU):  # Keras before 3.15 has no LSTM by cuDNN
-        _compat.wrap(_compat.jax_rnn, _compat.LSTM_ON_GPU, _where_the_strategy_is)
+        _compat.patch(_compat.jax_rnn, _compat.LSTM_ON_GPU, _gpu_of_strategy)
 
 
-def _chosen(stock: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(stock)
-    def dot_product_attention(
-        query: Any,
-        key: Any,
-        value: Any,
-        bias: Any = None,
-        mask: Any = None,
-        scale: Any = None,
-        is_causal: bool = False,
-        flash_attention: bool | None = None,
-        attn_logits_soft_cap: float | None = None,
-    ) -> Any:
-        how = {"scale": scale, "is_causal": is_causal}
-        others = {"flash_attention": flash_attention, "attn_logits_soft_cap": attn_logits_soft_cap}
-        own, arrays = functools.partial(stock, **how, **others), (query, key, value, bias, mask)
-        stays = flash_attention or attn_logits_soft_cap is not None or not is_on("attention")
-        if stays or not covers(*arrays):
-            return own(*arrays)
-        plain = bias is None and mask is None and is_for_kernel(scale)
-        ours = functools.partial(in_32_bits(attend_here if plain else attend), **how)
-        return lax.platform_dependent(*arrays, cpu=ours, default=own)
-
-    return dot_product_attention
+def _attention(
+    stock: Callable[..., Any],
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any = None,
+    mask: Any = None,
+    scale: Any = None,
+    is_causal: bool = False,
+    flash_attention: bool | None = None,
+    attn_logits_soft_cap: float | None = None,
+) -> Any:
+    how = {"scale": scale, "is_causal": is_causal}
+    others = {"flash_attention": flash_attention, "attn_logits_soft_cap": attn_logits_soft_cap}
+    own, arrays = functools.partial(stock, **how, **others), (query, key, value, bias, mask)
+    stays = flash_attention or attn_logits_soft_cap is not None or not is_on("attention")
+    if stays or not covers(*arrays):
+        return own(*arrays)
+    plain = bias is None and mask is None and is_for_kernel(scale)
+    ours = functools.partial(in_32_bits(attend_here if plain else attend), **how)
+    return lax.platform_dependent(*arrays, cpu=ours, default=own)
 
 
 def covers(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None) -> bool:
-    """Whether attention like this is computed here: as many heads on both sides, of one type.
+    """Whether our attention supports these arrays: equal numbers of heads, and one dtype.
 
-    Empty arrays, and shapes that do not fit, are left to Keras, which raises its own errors.
+    Other arrays, also empty ones and shapes that do not fit, are left to Keras.
     """
     arrays = (query, key, value)
     given = (*arrays, *(array for array in (bias, mask) if array is not None))
@@ -82,39 +78,25 @@ def covers(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None)
     return same and one_type and fit and (mask is None or mask.dtype == bool)
 
 
-def _where_the_strategy_is(original: Callable[[], bool]) -> Callable[[], bool]:
-    @functools.wraps(original)
-    def is_gpu_available() -> bool:
-        platform = _platform()
-        return original() if platform is None else platform == "gpu"
-
-    return is_gpu_available
+def _gpu_of_strategy(original: Callable[..., Any]) -> bool:
+    platform = _platform()
+    return original() if platform is None else platform == "gpu"
 
 
-def _unless_on_a_cpu(original: Callable[..., bool]) -> Callable[..., bool]:
-    @functools.wraps(original)
-    def can_use(*arrays: Any, raise_error: bool = False) -> bool:
-        if not raise_error and _platform() == "cpu":
-            return False
-        return original(*arrays, raise_error=raise_error)
-
-    return can_use
+def _not_on_cpu(original: Callable[..., Any], *arrays: Any, raise_error: bool = False) -> bool:
+    if not raise_error and _platform() == "cpu":
+        return False
+    return original(*arrays, raise_error=raise_error)
 
 
 def _platform() -> str | None:
-    """The platform that the current strategy computes on; None without one.
+    """The platform of the current strategy; None without one.
 
-    What closures of parameter servers compute on is known when they are sent: they go to CPUs, too.
+    Closures of parameter servers count as CPU programs, because workers may have only CPUs.
     """
-    distribution = _distribution()
-    if distribution is None:
-        return None
-    return "cpu" if distribution.engine.closures is not None else distribution.topology.platform
-
-
-def _distribution() -> StoreDistribution | None:
-    """The distribution of `fit`, or of the strategy that is current in `run` and in its scope."""
-    found = _compat.distribution()
+    found: Any = _compat.distribution()  # that of `fit`
     if not isinstance(found, StoreDistribution) and (frame := current_frame()) is not None:
         found = getattr(frame.strategy.extended, "distribution", None)
-    return found if isinstance(found, StoreDistribution) else None
+    if not isinstance(found, StoreDistribution):
+        return None
+    return "cpu" if found.engine.closures is not None else found.topology.platform

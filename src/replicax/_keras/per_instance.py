@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 @final
 class PerInstance(Generic[T]):
-    """Makes one thing for each object, by identity, and drops it with the object."""
+    """Makes one entry per object, by identity, and drops it with the object."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -22,16 +22,13 @@ class PerInstance(Generic[T]):
         """The entry of an object; None has one, too."""
         key = None if instance is None else id(instance)
         if key not in self._of:
-            if instance is not None:
-                self._drop_with(instance)
+            try:
+                if instance is not None:
+                    weakref.finalize(instance, self._of.pop, key, None).atexit = False
+            except TypeError:  # a class with slots: keep the object, so that its id is not reused
+                self._strong.append(instance)
             self._of[key] = self._make()
         return self._of[key]
-
-    def _drop_with(self, instance: Any) -> None:
-        try:
-            weakref.finalize(instance, self._of.pop, id(instance), None).atexit = False
-        except TypeError:  # a class with slots: the object is kept, so that its id stays its own
-            self._strong.append(instance)
 
     def all(self) -> list[T]:
         return list(self._of.values())

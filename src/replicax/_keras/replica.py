@@ -1,6 +1,6 @@
-"""What changes in Keras inside `strategy.run`: the seams that know a replica context.
+"""Patches of Keras for code inside `strategy.run`.
 
-Each wraps one Keras function, once, and does nothing when no replica context is active.
+Each gets the original function, and only calls it outside a replica context.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from replicax._program.capture import CaptureScope, current_recorder
 SEED_STRIDE = 0x9E3779B9
 
 
-def _reduced_apply(original: Callable[..., Any]) -> Callable[..., Any]:
+def _reduced_apply(
+    original: Callable[..., Any], self: Any, grads: Any, trainable_variables: Any = None
+) -> Any:
     """Sum the gradients over replicas at the outermost optimizer.
 
     Before clipping, so that a global norm is the global one; before the loss-scale check, so
@@ -32,21 +34,17 @@ def _reduced_apply(original: Callable[..., Any]) -> Callable[..., Any]:
     leave: the optimizer runs elsewhere.
     """
 
-    @functools.wraps(original)
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        grads = _without_variables(grads)
-        if (recorder := current_recorder()) is not None:
-            return recorder.apply(self, grads, trainable_variables)
-        if trainable_variables is not None:
-            trainable_variables = list(trainable_variables)
-        with _summed(self, grads, trainable_variables) as total:
-            return original(self, total, trainable_variables)
-
-    return apply
+    grads = _without_variables(grads)
+    if (recorder := current_recorder()) is not None:
+        return recorder.apply(self, grads, trainable_variables)
+    if trainable_variables is not None:
+        trainable_variables = list(trainable_variables)
+    with _summed(self, grads, trainable_variables) as total:
+        return original(self, total, trainable_variables)
 
 
 def _without_variables(grads: Iterable[Any]) -> list[Any]:
-    """The gradients, which an iterator hands out once."""
+    """The gradients as a list; refuses pairs of gradients and variables."""
     grads = list(grads)
     if any(type(grad) is tuple for grad in grads):
         raise UsageError(
@@ -56,21 +54,20 @@ def _without_variables(grads: Iterable[Any]) -> list[Any]:
     return grads
 
 
-def _reduced_stateless_apply(original: Callable[..., Any]) -> Callable[..., Any]:
+def _reduced_stateless_apply(
+    original: Callable[..., Any],
+    self: Any,
+    optimizer_variables: Any,
+    grads: Any,
+    trainable_variables: Any,
+) -> Any:
     """Sum the gradients in the stateless form, too, whose loss-scale check is a branch."""
-
-    @functools.wraps(original)
-    def stateless_apply(
-        self: Any, optimizer_variables: Any, grads: Any, trainable_variables: Any
-    ) -> Any:
-        grads = _without_variables(grads)
-        if (recorder := current_recorder()) is not None:
-            recorder.apply(self, grads, None)
-            return trainable_variables, optimizer_variables
-        with _summed(self, grads, None) as total:
-            return original(self, optimizer_variables, total, trainable_variables)
-
-    return stateless_apply
+    grads = _without_variables(grads)
+    if (recorder := current_recorder()) is not None:
+        recorder.apply(self, grads, None)
+        return trainable_variables, optimizer_variables
+    with _summed(self, grads, None) as total:
+        return original(self, optimizer_variables, total, trainable_variables)
 
 
 @contextlib.contextmanager
@@ -93,116 +90,90 @@ def _summed(
         yield [None if grad is None else next(summed) for grad in grads]
 
 
-def _traceable_apply(original: Callable[..., Any]) -> Callable[..., Any]:
+def _traceable_apply(
+    original: Callable[..., Any], self: Any, grads: Any, trainable_variables: Any = None
+) -> Any:
     """A `LossScaleOptimizer` in compiled code, by its stateless form.
 
     Its `apply` writes variables inside `cond`, which JAX cannot trace.
     """
 
-    @functools.wraps(original)
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        if (recorder := current_recorder()) is not None:
-            return recorder.apply(self, grads, trainable_variables)
-        if not isinstance(_compat.get_stateless_scope(), CaptureScope):
-            return original(self, grads, trainable_variables)
-        variables = list(trainable_variables or self.inner_optimizer.trainable_variables)
-        if not self.built:
-            self.build(variables)
-            self.built = True
-        news, states = self.stateless_apply(
-            [_compat.read(variable) for variable in self.variables],
-            grads,
-            [_compat.read(variable) for variable in variables],
-        )
-        for variable, new in zip([*variables, *self.variables], [*news, *states], strict=True):
-            variable.assign(new)
-        return None
-
-    return apply
+    if (recorder := current_recorder()) is not None:
+        return recorder.apply(self, grads, trainable_variables)
+    if not isinstance(_compat.get_stateless_scope(), CaptureScope):
+        return original(self, grads, trainable_variables)
+    variables = list(trainable_variables or self.inner_optimizer.trainable_variables)
+    if not self.built:
+        self.build(variables)
+        self.built = True
+    news, states = self.stateless_apply(
+        [_compat.read(variable) for variable in self.variables],
+        grads,
+        [_compat.read(variable) for variable in variables],
+    )
+    for variable, new in zip([*variables, *self.variables], [*news, *states], strict=True):
+        variable.assign(new)
+    return None
 
 
 def _scaled_loss(
-    original: Callable[..., Any], factor: Callable[[Any, int], Any]
-) -> Callable[..., Any]:
+    original: Callable[..., Any], *args: Any, factor: Callable[[Any, int], Any]
+) -> Any:
     """A mean over this replica's rows, scaled so that the sum over replicas is the mean."""
-
-    @functools.wraps(original)
-    def scale(*args: Any) -> Any:
-        group, value = current_group(), original(*args)
-        return value if group is None else factor(value, group.size)
-
-    return scale
+    group, value = current_group(), original(*args)
+    return value if group is None else factor(value, group.size)
 
 
-def _zero_if_empty(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The loss of a replica without rows is 0; Keras would return an empty vector."""
-
-    @functools.wraps(original)
-    def reduce(values: Any, *args: Any, **kwargs: Any) -> Any:
-        loss = original(values, *args, **kwargs)
-        reduction = kwargs.get("reduction", args[-1] if args else "sum_over_batch_size")
-        if current_group() is None or reduction in (None, "none") or loss.size:
-            return loss
-        return jnp.sum(loss)  # 0, which a tape still follows to the variables
-
-    return reduce
+def _zero_if_empty(original: Callable[..., Any], values: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return 0 for the loss of a replica without rows; Keras would return an empty vector."""
+    loss = original(values, *args, **kwargs)
+    reduction = kwargs.get("reduction", args[-1] if args else "sum_over_batch_size")
+    if current_group() is None or reduction in (None, "none") or loss.size:
+        return loss
+    return jnp.sum(loss)  # 0 with a gradient
 
 
-def _own_stream(original: Callable[..., Any]) -> Callable[..., Any]:
+def _own_stream(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     """Each replica's own random stream; the stored state advances equally everywhere."""
-
-    @functools.wraps(original)
-    def next_seed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        seed, group = original(self, *args, **kwargs), current_group()
-        if group is None:
-            return seed
-        offset = group.replica_id().astype(seed.dtype) * jnp.asarray(SEED_STRIDE, seed.dtype)
-        return seed.at[0].add(offset)
-
-    return next_seed
+    seed, group = original(self, *args, **kwargs), current_group()
+    if group is None:
+        return seed
+    offset = group.replica_id().astype(seed.dtype) * jnp.asarray(SEED_STRIDE, seed.dtype)
+    return seed.at[0].add(offset)
 
 
-def _averaged_statistics(original: Callable[..., Any]) -> Callable[..., Any]:
+def _averaged_statistics(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     """BatchNorm's moving statistics are the mean over replicas, not replica 0's (tf_keras)."""
-
-    @functools.wraps(original)
-    def build(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        for statistic in (self.moving_mean, self.moving_variance):
-            _compat.set_aggregation(statistic, "mean")
-        return result
-
-    return build
+    result = original(self, *args, **kwargs)
+    for statistic in (self.moving_mean, self.moving_variance):
+        _compat.set_aggregation(statistic, "mean")
+    return result
 
 
-def _finite_without_rows(original: Callable[..., Any]) -> Callable[..., Any]:
+def _finite_without_rows(original: Callable[..., Any], self: Any, inputs: Any, mask: Any) -> Any:
     """A replica without rows normalizes by the moving statistics, and so leaves them as they are.
 
     Keras' moments of no rows are NaN, and 0 · NaN would be the gradient of gamma.
     """
 
-    @functools.wraps(original)
-    def moments(self: Any, inputs: Any, mask: Any) -> Any:
-        if current_group() is None or inputs.shape[0] != 0:
-            return original(self, inputs, mask)
-        return tuple(
-            keras.ops.cast(statistic, inputs.dtype)
-            for statistic in (self.moving_mean, self.moving_variance)
-        )
-
-    return moments
+    if current_group() is None or inputs.shape[0] != 0:
+        return original(self, inputs, mask)
+    return tuple(
+        keras.ops.cast(statistic, inputs.dtype)
+        for statistic in (self.moving_mean, self.moving_variance)
+    )
 
 
 def install() -> None:
-    _compat.wrap(_compat.BaseOptimizer, "apply", _reduced_apply)
-    _compat.wrap(_compat.LossScaleOptimizer, "apply", _traceable_apply)
-    _compat.wrap(_compat.LossScaleOptimizer, "stateless_apply", _reduced_stateless_apply)
-    _compat.wrap(_compat.SeedGenerator, "next", _own_stream)
-    _compat.wrap(keras.layers.BatchNormalization, "build", _averaged_statistics)
-    _compat.wrap(keras.layers.BatchNormalization, _compat.MOMENTS, _finite_without_rows)
-    _compat.wrap(_compat.losses, "reduce_values", _zero_if_empty)
+    _compat.patch(_compat.BaseOptimizer, "apply", _reduced_apply)
+    _compat.patch(_compat.LossScaleOptimizer, "apply", _traceable_apply)
+    _compat.patch(_compat.LossScaleOptimizer, "stateless_apply", _reduced_stateless_apply)
+    _compat.patch(_compat.SeedGenerator, "next", _own_stream)
+    _compat.patch(keras.layers.BatchNormalization, "build", _averaged_statistics)
+    _compat.patch(keras.layers.BatchNormalization, _compat.MOMENTS, _finite_without_rows)
+    _compat.patch(_compat.losses, "reduce_values", _zero_if_empty)
     divided = functools.partial(_scaled_loss, factor=operator.truediv)
     multiplied = functools.partial(_scaled_loss, factor=operator.mul)
-    _compat.wrap(_compat.losses, "scale_loss_for_distribution", divided)
-    _compat.wrap(_compat.losses, "unscale_loss_for_distribution", multiplied)
-    _compat.wrap(_compat.Trainer, _compat.LAYER_LOSS, divided)
+    _compat.patch(_compat.losses, "scale_loss_for_distribution", divided)
+    _compat.patch(_compat.losses, "unscale_loss_for_distribution", multiplied)
+    _compat.patch(_compat.Trainer, _compat.LAYER_LOSS, divided)

@@ -19,7 +19,7 @@ from replicax._core.options import VariableAggregation, VariableSynchronization
 from replicax._core.tracing import current_reader
 from replicax._keras import _compat
 from replicax._keras.variable_methods import VariableMethods, of_kind
-from replicax._program.capture import Beginning, CaptureScope
+from replicax._program.capture import CaptureScope, DeferredInitializer
 
 
 class _AnyVariable(type):
@@ -148,8 +148,8 @@ def _beginning(value: Any, shape: Any, dtype: Any) -> tuple[Any, Any, str]:
     if isinstance(value, Tracer) and isinstance(scope, CaptureScope) and scope.is_of_capture:
         kind = _stored(wanted or value.dtype)
         whole = value if shape is None or value.shape == shape else jnp.broadcast_to(value, shape)
-        scope.beginnings.append(Beginning(whole))
-        return scope.beginnings[-1], tuple(whole.shape), kind
+        scope.initializers.append(DeferredInitializer(whole))
+        return scope.initializers[-1], tuple(whole.shape), kind
     host = _on_host(value)
     kind = _stored(wanted or host.dtype)
     of_kind(value, kind)

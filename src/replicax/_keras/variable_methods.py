@@ -1,7 +1,7 @@
 """The methods of TensorFlow's variables that Keras' do not have.
 
-In `run`, assigning gives what all replicas agree on, as in TensorFlow. The write itself is settled
-at the end of the step; the value that is returned costs nothing where the program does not use it.
+In `run`, assigning returns the value aggregated over the replicas, as in TensorFlow. The write is
+aggregated at the end of the step; XLA removes the returned value where the program ignores it.
 A part of a variable, `variable[index]`, can be assigned as well.
 """
 
@@ -23,7 +23,7 @@ from replicax._core.errors import UsageError, VariableNotReduced
 from replicax._core.lookup import check_places
 from replicax._core.options import VariableSynchronization
 from replicax._keras import _compat
-from replicax._program.aggregation import Settlement, change, settle
+from replicax._program.aggregation import WriteRule, aggregate, change
 from replicax._program.capture import CaptureScope
 
 
@@ -66,7 +66,7 @@ class VariableMethods:
         read_value: bool = True,
     ) -> Any:
         """Replace the value; the variable, or None without `read_value`."""
-        return self._assigned("assign", value, read_value, _agreed_value)
+        return self._assigned("assign", value, read_value)
 
     def assign_add(
         self,
@@ -76,7 +76,7 @@ class VariableMethods:
         read_value: bool = True,
     ) -> Any:
         """Add to the value; the variable, or None without `read_value`."""
-        return self._assigned("assign_add", delta, read_value, _agreed_sum)
+        return self._assigned("assign_add", delta, read_value)
 
     def assign_sub(
         self,
@@ -86,15 +86,13 @@ class VariableMethods:
         read_value: bool = True,
     ) -> Any:
         """Subtract from the value; the variable, or None without `read_value`."""
-        return self._assigned("assign_sub", delta, read_value, _agreed_difference)
+        return self._assigned("assign_sub", delta, read_value)
 
-    def _assigned(
-        self, method: str, value: Any, read_value: bool, agree: Callable[[Any, Any], Any]
-    ) -> Any:
-        """What assigning by this method of Keras' gives: in `run`, what the replicas agree on."""
+    def _assigned(self, method: str, value: Any, read_value: bool) -> Any:
+        """Assign by a method of Keras; returns, in `run`, the value that the replicas agree on."""
         value = _part(value)
         value = of_kind(value, self.dtype)  # pyright: ignore[reportAttributeAccessIssue]
-        agreed = agree(self, value)
+        agreed = _agreed(self, method, value)
         assigned = getattr(super(), method)(value)
         scope: Any = _compat.get_stateless_scope()
         if agreed is not None:
@@ -288,22 +286,19 @@ def _is_local(variable: Any) -> bool:
 
 
 _HOW = {
-    "mean": Settlement.MEAN,
-    "only_first_replica": Settlement.FIRST,
-    "sum": Settlement.SUM,
+    "mean": WriteRule.MEAN,
+    "only_first_replica": WriteRule.FIRST,
+    "sum": WriteRule.SUM,
 }
 _BLENDING = ("mean", "sum")  # aggregations by which every replica counts
 
 
-def _agreed_value(variable: Any, value: Any) -> Any:
-    """The value that replicas assign together; None where each has its own."""
-    return _settled(variable, value) if _is_agreed(variable) else None
-
-
-def _agreed_sum(variable: Any, delta: Any) -> Any:
-    """The value after what replicas are about to add together; None where each has its own."""
+def _agreed(variable: Any, method: str, value: Any) -> Any:
+    """The value after all replicas have assigned; None if each has its own."""
     if not _is_agreed(variable):
         return None
+    if method == "assign":
+        return _aggregated(variable, value)
     scope: Any = _compat.get_stateless_scope()
     key = id(variable)
     before = variable.read_value()
@@ -311,11 +306,8 @@ def _agreed_sum(variable: Any, delta: Any) -> Any:
         own, before = scope.agreed.get(key, (None, None))
         if own is not scope.state_mapping[key]:  # written since by other means
             return None
-    return before + _settled(variable, delta)
-
-
-def _agreed_difference(variable: Any, delta: Any) -> Any:
-    return _agreed_sum(variable, -jnp.asarray(delta))
+    delta = value if method == "assign_add" else -jnp.asarray(value)
+    return before + _aggregated(variable, delta)
 
 
 def assign_parts(variable: Any, whole: Any) -> Any:
@@ -335,10 +327,10 @@ def _is_agreed(variable: Any) -> bool:
     )
 
 
-def _settled(variable: Any, own: Any) -> Any:
+def _aggregated(variable: Any, own: Any) -> Any:
     array = jnp.broadcast_to(jnp.asarray(own, variable.dtype), variable.shape)
     group: Any = current_group()
-    return settle([_HOW[variable.aggregation]], [array], [array], group)[0]
+    return aggregate([_HOW[variable.aggregation]], [array], [array], group)[0]
 
 
 @final
@@ -416,20 +408,12 @@ class VariableSlice:
         return children[0]
 
 
-def _forward(name: str) -> Callable[..., Any]:
+def _operator(name: str, order: int = 1) -> Callable[..., Any]:
+    """A method that applies an operator to arrays; `order` -1 swaps the operands."""
     function = getattr(operator, name)
 
-    def method(self: VariableSlice, *others: Any) -> Any:
-        return function(self.__jax_array__(), *map(_plain, others))
-
-    return method
-
-
-def _reflected(name: str) -> Callable[..., Any]:
-    function = getattr(operator, name)
-
-    def method(self: VariableSlice, other: Any) -> Any:
-        return function(_plain(other), self.__jax_array__())
+    def method(*operands: Any) -> Any:
+        return function(*map(_plain, operands[::order]))
 
     return method
 
@@ -440,8 +424,8 @@ def _plain(value: Any) -> Any:
 
 _TWO = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"]
 for _name in [*_TWO, "neg", "pos", "abs", "invert", "lt", "le", "gt", "ge", "eq", "ne"]:
-    setattr(VariableSlice, f"__{_name}__", _forward(f"__{_name}__"))
+    setattr(VariableSlice, f"__{_name}__", _operator(f"__{_name}__"))
 for _name in _TWO:
-    setattr(VariableSlice, f"__r{_name}__", _reflected(f"__{_name}__"))
+    setattr(VariableSlice, f"__r{_name}__", _operator(f"__{_name}__", -1))
 for _name, _kind in (("float", float), ("int", int), ("bool", bool), ("index", operator.index)):
     setattr(VariableSlice, f"__{_name}__", lambda self, kind=_kind: kind(self.__jax_array__()))

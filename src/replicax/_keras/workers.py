@@ -1,11 +1,7 @@
-"""Variables and random numbers of several workers: the chief's, everywhere.
-
-Each seam does nothing in a process that has no other workers.
-"""
+"""Patches of Keras for several workers: all start from the chief's variables and random state."""
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -20,39 +16,31 @@ from replicax._keras.distribution import chief_value
 
 
 def install() -> None:
-    _compat.wrap(_compat.jax_distribution, "distribute_tensor", _placed)
+    _compat.patch(_compat.jax_distribution, "distribute_tensor", _placed)
     for name in ("_initialize", "_initialize_with_initializer"):
-        _compat.wrap(_compat.JaxVariable, name, _from_chief)
+        _compat.patch(_compat.JaxVariable, name, _from_chief)
 
 
-def _placed(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def distribute_tensor(tensor: Any, layout: Any) -> Any:
-        ours = isinstance(layout, jax.sharding.Sharding) and not layout.is_fully_addressable
-        return place(tensor, layout) if ours else original(tensor, layout)
-
-    return distribute_tensor
+def _placed(original: Callable[..., Any], tensor: Any, layout: Any) -> Any:
+    ours = isinstance(layout, jax.sharding.Sharding) and not layout.is_fully_addressable
+    return place(tensor, layout) if ours else original(tensor, layout)
 
 
-def _from_chief(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
-        outermost = not getattr(self, "_replicax_initializing", False)
-        self._replicax_initializing = True
-        try:
-            original(self, *args, **kwargs)
-        finally:
-            if outermost:
-                del self._replicax_initializing
-        layout, value = _compat.layout(self), _compat.stored(self)
-        if outermost and current().size > 1 and _compat.owner(self) is not None:
-            _compat.store(self, place(chief_value(value, layout, self.path), layout))
-
-    return initialize
+def _from_chief(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
+    outermost = not getattr(self, "_replicax_initializing", False)
+    self._replicax_initializing = True
+    try:
+        original(self, *args, **kwargs)
+    finally:
+        if outermost:
+            del self._replicax_initializing
+    layout, value = _compat.layout(self), _compat.stored(self)
+    if outermost and current().size > 1 and _compat.owner(self) is not None:
+        _compat.store(self, place(chief_value(value, layout, self.path), layout))
 
 
 def channel_of(model: Any) -> Channel:
-    """The channel between the workers that train a model; that of a local strategy has none."""
+    """The channel between the workers that train a model; `Alone` for a local strategy."""
     strategy = _compat.strategy_of(model)
     if strategy is None or strategy.extended.distribution.topology.num_processes == 1:
         return Alone()

@@ -1,4 +1,4 @@
-"""The engine of every strategy of this package: it asks a topology, a store and a reducer."""
+"""`Engine`: runs replica functions for every strategy, from a topology, a store and a reducer."""
 
 from __future__ import annotations
 
@@ -18,9 +18,16 @@ from replicax._core import events, seams
 from replicax._core.channel import Offer, agree, current
 from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.errors import UsageError, WorkersDiffer, by_worker
-from replicax._core.events import COPY, Step, begin_common, position, tell, timed
+from replicax._core.events import COPY, Step, begin_common, notify, position, timed
 from replicax._core.machine.startup import forked, in_fork
-from replicax._core.placement import aligned, is_spread, own_copy, place, place_batch, place_rows
+from replicax._core.placement import (
+    aligned,
+    own_copy,
+    place,
+    place_batch,
+    place_rows,
+    spans_processes,
+)
 from replicax._core.reduce import ReduceOp, SyncGroup, gather_value, reduce_value
 from replicax._core.topology import may_deadlock
 from replicax._core.tracing import is_staged, outside_of_all
@@ -36,9 +43,9 @@ from replicax._keras import _compat
 from replicax._keras.compressed import CompressedSum
 from replicax._keras.distribution import StoreDistribution
 from replicax._mesh.spmd import ReplicaProgram, build, stack_of
+from replicax._program.agreement import StateCheck, agree_on_program, agree_on_shared
 from replicax._program.capture import current_recorder
-from replicax._program.identity import StateWatch, agree_on_program, agree_on_shared
-from replicax._program.program import ProgramCache, Queue, Signature, queue_of, rebuilt
+from replicax._program.program import InFlight, ProgramCache, Signature, in_flight_on, rebuilt
 
 if TYPE_CHECKING:
     from replicax._core.compression import Compression
@@ -55,16 +62,16 @@ if TYPE_CHECKING:
 class Engine:
     """Runs replica functions on the devices of one process, or of several that run in step.
 
-    It is all that a strategy is made of, and handed over whole.
+    A strategy is an `Engine` and its public methods.
     """
 
     topology: Topology  # which devices form the replicas
     store: Store  # where variables live
     reducer: CrossDeviceOps  # how replicas combine values
     _: KW_ONLY
-    compression: Compression | None = None  # of the gradients that optimizers get
-    local_steps: LocalSteps | None = None  # that replicas take alone in `fit`
-    closures: Closures | None = None  # for a strategy whose batches other processes compute
+    compression: Compression | None = None  # of gradients on their way between replicas
+    local_steps: LocalSteps | None = None  # in `fit`: steps between averages (local SGD)
+    closures: Closures | None = None  # for parameter servers: other processes compute
     _programs: ProgramCache = field(default_factory=ProgramCache, init=False)
 
     @cached_property
@@ -73,21 +80,21 @@ class Engine:
 
     @property
     def in_replica_view(self) -> bool:
-        """Whether models train as a custom loop does, by `run`."""
+        """Whether `fit` trains by `run`, as a custom loop does."""
         return bool(self.compression or self.local_steps)
 
     @property
-    def hands_out(self) -> bool:
-        """Whether batches are for workers that are other processes than this one."""
+    def has_remote_workers(self) -> bool:
+        """Whether other processes compute with the batches of this one."""
         return self.closures is not None
 
     @cached_property
-    def _watch(self) -> StateWatch | None:
-        return StateWatch() if self.topology.num_processes > 1 else None
+    def _state_check(self) -> StateCheck | None:
+        return StateCheck() if self.topology.num_processes > 1 else None
 
     @cached_property
-    def _queue(self) -> Queue:
-        return queue_of(self.topology.devices)
+    def _queue(self) -> InFlight:
+        return in_flight_on(self.topology.devices)
 
     @cached_property
     def _sum_gradients(self) -> CompressedSum | None:
@@ -107,7 +114,7 @@ class Engine:
         traced = _compat.get_stateless_scope() is not None
         if traced and self.topology.num_replicas == 1 and current_recorder() is not None:
             return self._inlined(strategy, fn, args, kwargs)
-        # Also in a program of JAX alone, such as `jax.jit`.
+        # Also in a trace of plain JAX, such as `jax.jit`.
         traced = traced or (get_opaque_trace_state() != outside_of_all() and is_staged())
         if self.topology.num_processes > 1:
             args, kwargs = jax.tree.map(
@@ -119,7 +126,7 @@ class Engine:
             agree_on_shared("arguments of `run`", shared)
         stacks = [self._on_mesh(array) for array in signature.arrays]
         if self.closures is not None and not traced:
-            self.closures.say_who_computes()
+            self.closures.warn_computes_here()
 
         def arrays() -> list[Any]:
             pairs = zip(signature.arrays, stacks, strict=True)
@@ -128,12 +135,12 @@ class Engine:
         def make() -> ReplicaProgram:
             options = None if traced else compiler_options
             on_devices = self.store.is_resident or self.store.home is not None
-            donate, sums = on_devices and not traced, traced and self.topology.pays_per_array
+            donate, sums = on_devices and not traced, traced and self.topology.pays_per_operation
             parts = signature.without_arrays()
             with strategy.scope():
                 return self._build(strategy, fn, parts, arrays(), options, donate=donate, sums=sums)
 
-        # A program made inside another trace may hold that trace's values: it is not kept.
+        # A program made inside another trace may hold tracers of that trace: it is not cached.
         if traced:
             made = make()
             return self._wrapped(made, made.program.inline(stacks))
@@ -141,23 +148,23 @@ class Engine:
         made = self._programs.get(fn, key, make, keep=signature.leaves)
         result = self._wrapped(made, made.program(doing, stacks))
         if events.watchers:
-            tell(lambda: Step("run", arrays(), result))
+            notify(lambda: Step("run", arrays(), result))
         return result
 
     def _inlined(
         self, strategy: Any, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Call `fn` as a part of a closure for a worker of parameter servers, the one replica.
+        """Inline `fn` into a closure for parameter servers, which has one replica.
 
-        The closure's recorder has to hear of gradients, additions and look-ups as they are traced.
-        Values of an inner trace would mean nothing to it.
+        The closure's recorder must see gradients, additions and look-ups with tracers of its own
+        trace, not of an inner one.
         """
         context = ReplicaContext(strategy, SyncGroup(1, self.reducer.combine))
         with strategy.scope(), entered(Frame(strategy, context)):
             return seams.call_traced(fn, args, kwargs)
 
     def _wrapped(self, made: ReplicaProgram, arrays: Sequence[Any]) -> Any:
-        """The function's output, of distributed values, from what the program gives."""
+        """The output of the function from the output arrays of the program."""
         values, replicas = list(arrays), self.topology.num_replicas
         if replicas > 1:
             for i, varies in enumerate(made.varies):
@@ -198,7 +205,7 @@ class Engine:
             store=self.store,
             compiler_options=compiler_options,
             agree=agree if self.topology.num_processes > 1 else None,
-            watch=self._watch,
+            state_check=self._state_check,
             donate=donate,
             sums=sums,
         )
@@ -215,7 +222,7 @@ class Engine:
         return value if replicas == 1 else self._combined(value, gather_value, axis, replicas)
 
     def _agree_on_combining(self, combine: Callable[..., Any], how: Sequence[Any]) -> None:
-        """Check that workers make the same call: an extra one would pair with others' next."""
+        """Check that workers make the same call: an extra call would pair with another's next."""
         step, doing = position()
         name = combine.__name__.removesuffix("_value")
         facts = {"operation": f"{name} {how}", "after": f"step {step}, {doing}"}
@@ -227,9 +234,9 @@ class Engine:
         several = self.topology.num_processes > 1
 
         def one(leaf: Any) -> Any:
-            # Components in the host memory of several processes become one array.
+            # Components in the host memory of several processes become one global array.
             leaf = self._from_host(leaf) if several else leaf
-            if any(is_spread(array) for array in jax.tree.leaves(leaf)):
+            if any(spans_processes(array) for array in jax.tree.leaves(leaf)):
                 self._agree_on_combining(combine, how)
                 self._queue.wait()
                 result = _compiled(combine, how, self.topology.replicated)(leaf)
@@ -246,7 +253,7 @@ class Engine:
         return jax.tree.map(one, value, is_leaf=is_distributed)
 
     def put(self, pieces: Sequence[Any], sizes: Sequence[int] | None = None) -> Any:
-        """Place a nest of host arrays per replica; `sizes` has the rows of each, if they differ."""
+        """Place a nest of host arrays per replica; `sizes`: the rows of each if they differ."""
         if forked:
             raise in_fork()
         if sizes is None:
@@ -254,7 +261,7 @@ class Engine:
         return put_uneven(self.topology, pieces, sizes)
 
     def put_values(self, pieces: Sequence[Any]) -> Any:
-        """Place one nest per replica of this process, of whatever shapes."""
+        """Place one nest of arrays of any shapes per replica of this process."""
         if self.topology.num_processes == 1:
             return self.put(pieces)
         return jax.tree.map(
@@ -278,8 +285,8 @@ class Engine:
         return tuple(tree.unflatten(row) for row in zip(*columns, strict=True))
 
     def _from_host(self, leaf: Any) -> Any:
-        """Components in host memory, where each process has those of its own replicas."""
-        # Arrays on devices stay: taking out their components is a program of all processes.
+        """Place components in host memory; each process holds those of its own replicas."""
+        # Arrays on devices stay: to slice them is a program of all processes.
         on_host = isinstance(leaf, PerReplica) and isinstance(jax.tree.leaves(leaf)[0], np.ndarray)
         if not on_host:
             return leaf
@@ -295,7 +302,7 @@ class Engine:
         return self.put(pieces, [shape[0] for shape in shapes])
 
     def _on_mesh(self, array: Any) -> Any:
-        """An argument on the devices of this strategy, as a program takes it."""
+        """An argument on the devices of this strategy."""
         if isinstance(array, PerReplica):
             if array.parts is not None:
                 return PerReplica(parts=tuple(map(self._on_mesh, array.parts)))
@@ -317,7 +324,7 @@ def _compiled(combine: Callable[..., Any], how: tuple[Any, ...], layout: Any) ->
 
 
 def _refuse_nests(value: Any) -> None:
-    """Refuse to combine sparse and ragged tensors, whose arrays mean nothing one by one."""
+    """Refuse to combine sparse and ragged tensors: their arrays cannot be combined one by one."""
     leaves = jax.tree.leaves(value, is_leaf=lambda one: isinstance(one, ReplicaNests))
     if any(isinstance(leaf, ReplicaNests) for leaf in leaves):
         raise UsageError(
@@ -329,8 +336,8 @@ def _refuse_nests(value: Any) -> None:
 def put_pieces(topology: Topology, pieces: Sequence[Any]) -> Any:
     """Place one nest of host arrays per replica of this process: a nest of `PerReplica`.
 
-    With several processes, all pieces of one batch have one shape; else they may differ in their
-    first axis. With one replica the arrays stay arrays.
+    With several processes all pieces have one shape; with one, the first axes may differ. With one
+    replica the arrays stay arrays.
     """
     leaves, tree = jax.tree.flatten(pieces[0])
     refuse_text(leaves)
@@ -343,15 +350,15 @@ def put_pieces(topology: Topology, pieces: Sequence[Any]) -> Any:
 
 
 def _put_columns(topology: Topology, columns: Sequence[Sequence[Any]]) -> list[PerReplica]:
-    """Place for each column the arrays of all replicas; those of one shape each by one call."""
-    stacked = [_stacked(column) if _is_even(column) else None for column in columns]
+    """Place the arrays of all replicas for each column; all columns of equal shapes by one call."""
+    stacked = [_stacked(one) if len(set(map(np.shape, one))) == 1 else None for one in columns]
     even = [array for array in stacked if array is not None]
     if topology.num_processes > 1:
         placed = iter([place_rows(a, topology.split, topology.num_replicas) for a in even])
     else:
         placed = iter(place_batch(even, [topology.split] * len(even)))
     return [
-        # Uneven pieces are computed in lockstep, by every device: see uneven.py.
+        # Every device computes uneven pieces in lockstep: see uneven.py.
         PerReplica(parts=tuple(jax.device_put(list(map(own_copy, column)), topology.replicated)))
         if array is None
         else PerReplica(next(placed))
@@ -359,15 +366,11 @@ def _put_columns(topology: Topology, columns: Sequence[Sequence[Any]]) -> list[P
     ]
 
 
-def _is_even(column: Sequence[Any]) -> bool:
-    return len({np.shape(leaf) for leaf in column}) == 1
-
-
 def put_uneven(topology: Topology, pieces: Sequence[Any], sizes: Sequence[int]) -> Any:
-    """Place pieces of different sizes that several processes hold; all of them call it together.
+    """Place pieces of different sizes from several processes; all of them call it together.
 
-    `sizes` are the rows of all replicas, over all processes. Every device holds the arrays of all
-    replicas, because they are computed in lockstep: see uneven.py.
+    `sizes` are the rows of all replicas. Every device gets the arrays of all replicas, because it
+    computes all of them in lockstep: see uneven.py.
     """
     refuse_text(pieces[0])
     most, cut = max(sizes), _cut(tuple(sizes), topology.replicated)
@@ -390,7 +393,7 @@ def _cut(sizes: tuple[int, ...], layout: Any) -> Any:
 
 
 def _stacked(leaves: Sequence[Any]) -> np.ndarray:
-    """A copy of these arrays as one, which the devices of a CPU take over as it is."""
+    """Stack arrays in new, aligned memory, which CPU devices use without a copy."""
     arrays = [np.asarray(leaf) for leaf in leaves]
     out = aligned((len(arrays), *arrays[0].shape), np.result_type(*arrays))
     return np.stack(arrays, out=out)

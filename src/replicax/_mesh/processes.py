@@ -1,6 +1,6 @@
-"""Joining the processes of a cluster: JAX's multi-process runtime, and the workers' channel.
+"""Joins the processes of a cluster: JAX's distributed runtime, and the channel between workers.
 
-Who is in the cluster is known already (`cluster_resolver`). JAX can join once, before it is used.
+`cluster_resolver` describes the cluster. JAX can join one cluster, before its first use.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from replicax._net import (
     is_loopback,
     secret_of_this_machine,
 )
+from replicax._program.agreement import versions
 from replicax._program.explain import is_device_error
-from replicax._program.identity import versions
 from replicax.cluster_resolver import ClusterResolver, JaxProcess, detect
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ logger = logging.getLogger("replicax")
 _SECONDS_TO_JOIN = 300.0
 # Short, because all workers have said over the channel that they leave.
 _SECONDS_TO_LEAVE = 20
-_SECONDS_TO_OPEN = 60.0  # in which the chief starts JAX's service
+_SECONDS_TO_OPEN = 60.0  # for the chief to start JAX's service
 _ENDPOINT_BYTES = 1024
 
 
@@ -68,9 +68,9 @@ def join_from_environment() -> None:
 
 
 def start(resolver: ClusterResolver | None, options: CommunicationOptions) -> bool:
-    """Join a cluster, if there is one, and see that all its workers are alike.
+    """Join a cluster, if there is one, and compare versions and options of its workers.
 
-    Returns whether there are several.
+    Returns whether there are several workers.
     """
     begin()
     if options.implementation is CommunicationImplementation.RING:
@@ -115,34 +115,34 @@ def join(process: JaxProcess, timeout: float | None = None, *, cluster: str = ""
             ports = [0]  # on the chief, the last one is for JAX's service
 
             def hold_port(_own: int) -> None:
-                sock = held.enter_context(_held(address, port))
+                sock = held.enter_context(_hold_port(address, port))
                 ports.append(sock.getsockname()[1])
 
-            line = open_channel(
+            channel = open_channel(
                 index,
                 size,
                 address,
                 limits=limits,
                 cluster=cluster,
                 secret=secret,
-                # Not before: the system might choose the port of the chief's address.
+                # Later than the chief's own port, which the system might choose otherwise.
                 on_listening=hold_port,
             )
             try:
-                _join_jax(process, line, ports[-1], limits.joining)
+                _join_jax(process, channel, ports[-1], limits.joining)
             except (ReplicaxError, RuntimeError):
-                raise  # the others were told
-            except BaseException:  # such as Ctrl-C: the chief's port is free for another try
-                line.close()
+                raise  # the other workers were notified
+            except BaseException:  # such as Ctrl-C: free the chief's port for another try
+                channel.close()
                 raise
-    else:  # by `join` before, or by the program itself
+    else:  # joined by an earlier `join`, or by the program itself
         _check_same(process)
         if not isinstance(current(), Alone):
             return
-        line = _open_by_devices(process, port, limits)
+        channel = _open_by_devices(process, port, limits)
     # Exit hooks run last first: ours, installed after JAX's, run before JAX's barrier.
-    line.install_exit_hooks(is_device_error)
-    set_current(line)
+    channel.install_exit_hooks(is_device_error)
+    set_current(channel)
 
 
 def _second_port(address: str) -> int:
@@ -155,7 +155,7 @@ def _second_port(address: str) -> int:
     return port
 
 
-def _held(address: str, port: int) -> socket.socket:
+def _hold_port(address: str, port: int) -> socket.socket:
     """Hold a port for JAX's service, on the chief with this address."""
     try:
         return hold(interface_of(split(address)[0]), port)
@@ -167,31 +167,36 @@ def _held(address: str, port: int) -> socket.socket:
         ) from error
 
 
-def _join_jax(process: JaxProcess, line: ClusterChannel, port: int, seconds: float) -> None:
+def _join_jax(process: JaxProcess, channel: ClusterChannel, port: int, seconds: float) -> None:
     """Join JAX's runtime, whose service has this `port` on the chief."""
-    # JAX's preemption service would catch SIGTERM, so that it would no longer end the process.
+    # JAX's preemption service catches SIGTERM, which would no longer end the process.
     jax.config.update("jax_enable_preemption_service", False)
     host, _ = split(process.coordinator_address)
-    port = int(line.from_chief("port of JAX's service", str(port).encode()))
-    address = _joined(host, port)
+    port = int(channel.from_chief("port of JAX's service", str(port).encode()))
+    address = _host_and_port(host, port)
     if process.process_id:
         patience = min(seconds, _SECONDS_TO_OPEN)
         if not wait_until_open((host, port), patience):
-            error = _closed(address, process.process_id, patience)
-            line.fail(str(error))
+            error = ClusterError(
+                f"Worker {process.process_id} cannot reach JAX's service at {address}, the chief's "
+                f"second port, within {patience:.0f} s. Set the chief's {RX_SECOND_PORT} to a port "
+                "that the firewall lets pass. See docs/clusters.md."
+            )
+            channel.fail(str(error))
             raise error
         address = Relay((host, port)).address
+    interface = interface_of(host)  # None for all
     try:
         jax.distributed.initialize(
             address,
             process.num_processes,
             process.process_id,
-            coordinator_bind_address=_bind_address(host, port),
+            coordinator_bind_address=_host_and_port(interface, port) if interface else None,
             shutdown_timeout_seconds=_SECONDS_TO_LEAVE,
         )
     except RuntimeError as error:
-        line.explain(error)  # if the chief has died, this process ends there
-        line.fail(str(error))
+        channel.explain(error)  # ends this process if the chief has died
+        channel.fail(str(error))
         if "before" not in str(error):
             raise
         raise BackendAlreadyInitialized(
@@ -201,15 +206,7 @@ def _join_jax(process: JaxProcess, line: ClusterChannel, port: int, seconds: flo
         ) from error
 
 
-def _closed(address: str, index: int, seconds: float) -> ClusterError:
-    return ClusterError(
-        f"Worker {index} cannot reach JAX's service at {address}, the chief's second port, within "
-        f"{seconds:.0f} s. Set the chief's {RX_SECOND_PORT} to a port that the firewall lets pass. "
-        "See docs/clusters.md."
-    )
-
-
-def _joined(host: str, port: int) -> str:
+def _host_and_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -237,12 +234,6 @@ def secret_of(process: JaxProcess) -> Secret | None:
     return None
 
 
-def _bind_address(host: str, port: int) -> str | None:
-    """Where the chief's service of JAX listens; None for all interfaces, as JAX does."""
-    interface = interface_of(host)
-    return _joined(interface, port) if interface else None
-
-
 def _open_by_devices(process: JaxProcess, port: int, limits: Limits) -> ClusterChannel:
     """Open the channel where JAX's service has the chief's address already.
 
@@ -253,15 +244,15 @@ def _open_by_devices(process: JaxProcess, port: int, limits: Limits) -> ClusterC
     secret = secret_of(process)
     if index:
         port, token = _from_chief_by_devices(None)
-        own = _of_run(secret, token)
-        return open_channel(index, size, _joined(host, port), limits=limits, secret=own)
+        own = _secret_of_run(secret, token)
+        return open_channel(index, size, _host_and_port(host, port), limits=limits, secret=own)
     token = secrets.token_hex(32)
     return open_channel(
         index,
         size,
-        _joined(host, port),
+        _host_and_port(host, port),
         limits=limits,
-        secret=_of_run(secret, token),
+        secret=_secret_of_run(secret, token),
         on_listening=lambda port: _from_chief_by_devices([port, token]),
     )
 
@@ -272,7 +263,7 @@ def _from_chief_by_devices(endpoint: Any) -> Any:
     return json.loads(np.asarray(sent).tobytes())
 
 
-def _of_run(secret: Secret | None, token: str) -> Secret:
+def _secret_of_run(secret: Secret | None, token: str) -> Secret:
     """The secret of one run, made of the cluster's secret and a token; neither alone suffices."""
     value = hmac.digest(secret.value if secret else b"", token.encode(), "sha256")
     return Secret(value, secret.source if secret else "that of its run")

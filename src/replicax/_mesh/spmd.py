@@ -1,4 +1,4 @@
-"""A replica function and a topology → one compiled program for all devices."""
+"""Compile a replica function to one program for all devices, by `shard_map`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from replicax._core.values import PerReplica
 from replicax._keras import _compat
 from replicax._keras.distribution import adopt, spec_of
 from replicax._mesh.uneven import build_uneven
-from replicax._program.aggregation import analyse, settled
-from replicax._program.bucketing import with_sums_along
+from replicax._program.aggregation import analyze_writes, run_and_aggregate
+from replicax._program.bucketing import bucket_outputs
 from replicax._program.capture import Captured, capture
 from replicax._program.compiling import compiled
-from replicax._program.feeding import Refusal
+from replicax._program.iterator_inputs import NoIterators
 from replicax._program.jaxpr import shard_map
 from replicax._program.program import Program, ProgramState
 
 if TYPE_CHECKING:
-    from replicax._program.identity import StateWatch
+    from replicax._program.agreement import StateCheck
 
 ReplicaFn = Callable[[SyncGroup, Sequence[Any]], Any]
 
@@ -40,8 +40,8 @@ class ReplicaProgram:
     """
 
     captured: Captured
-    varies: tuple[bool, ...]  # for each output array, whether it differs per replica
-    sums: tuple[int, ...]  # the output arrays whose sums over replicas come behind all outputs
+    varies: tuple[bool, ...]  # for each output array, whether it may differ per replica
+    sums: tuple[int, ...]  # indices of outputs whose sums are appended to the outputs
     program: Program
 
 
@@ -57,9 +57,9 @@ def build(
     compiler_options: dict[str, Any] | None = None,
     sums: bool = False,
     agree: Callable[[Captured], int] | None = None,
-    watch: StateWatch | None = None,
+    state_check: StateCheck | None = None,
 ) -> ReplicaProgram:
-    """Trace, settle and compile a replica function; for a plan, wherever its variables are now.
+    """Trace and compile a replica function. A plan leaves its variables where they are.
 
     `VariableNotReduced` if replicas write different values to a variable without aggregation.
     """
@@ -94,18 +94,23 @@ def build(
     )
     identity = agree(captured) if agree else 0
     program = Program(
-        state, made, topology.devices, is_common=bool(agree), identity=identity, watch=watch
+        state,
+        made,
+        topology.devices,
+        is_common=bool(agree),
+        identity=identity,
+        state_check=state_check,
     )
     return ReplicaProgram(captured, varies, along, program)
 
 
 def stack_of(array: Any) -> Any:
-    """The array that a program gets for a leaf; for even values of replicas, their stack."""
+    """The array that a program gets for a leaf: the stack of an even `PerReplica`."""
     return array.stacked if isinstance(array, PerReplica) and array.is_even else array
 
 
 def _layouts(layouts: Sequence[Any], captured: Captured, topology: Topology) -> list[Any] | None:
-    """Where new values go; None, for XLA to choose, if every device holds the whole of each."""
+    """The shardings of new values; None, for XLA to choose, if all variables are replicated."""
     divided = any(layout is not None and not layout.is_fully_replicated for layout in layouts)
     if topology.model_parallel == 1 and not divided:
         return None
@@ -119,39 +124,42 @@ def _build_spmd(
     mesh = topology.mesh if several else None
     group = SyncGroup(replicas, combine, mesh=mesh, packs_up_to=topology.packs_up_to)
     shares = [isinstance(array, PerReplica) for array in arrays]
-    locals_ = [_local_aval(array) for array in arrays]
+    locals_ = [
+        jax.ShapeDtypeStruct(a.stacked.shape[1:], a.stacked.dtype) if share else a
+        for a, share in zip(arrays, shares, strict=True)
+    ]
     env = [(AXIS, replicas)] if replicas > 1 else None
     try:
         captured = capture(
             lambda leaves: fn(group, leaves),
             locals_,
             axis_env=env,
-            reader=Refusal(),
+            reader=NoIterators(),
             as_replica=True,
             given=arrays,
         )
     except NeedsValues as error:
         error.of_replicas = True
         raise
-    rows = [_compat.has_rows_of_replicas(variable) for variable in captured.variables]
+    rows = [_compat.is_per_replica(variable) for variable in captured.variables]
     written = [rows[position] for position in captured.written]
-    varies, how = analyse(captured, shares)
-    summed, along = with_sums_along(captured, varies, replicas) if sums else (captured, ())
+    varies, how = analyze_writes(captured, shares)
+    summed, along = bucket_outputs(captured, varies, replicas) if sums else (captured, ())
     is_split = [*varies, *[False] * len(along)]
 
     def replica(state: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:
         leaves = [leaf[0] if split else leaf for leaf, split in zip(leaves, shares, strict=True)]
         state = [value[0] if own else value for value, own in zip(state, rows, strict=True)]
         alike = 1 if several else replicas
-        outputs, news = settled(
+        outputs, news = run_and_aggregate(
             summed, how, group, state, leaves, platform=topology.platform, replicas=alike
         )
         news = [
             new[None] if rows[i] else new for new, i in zip(news, captured.written, strict=True)
         ]
         stacked = [out[None] if v else out for out, v in zip(outputs, is_split, strict=True)]
-        # Always an output: XLA runs a map without one on one device only, and the prints of the
-        # other replicas would be lost.
+        # Always return something: XLA runs a `shard_map` without outputs on one device only, and
+        # the prints of the other replicas would be lost.
         return (stacked if replicas > 1 else outputs), news, jnp.int32(0)
 
     if replicas == 1:
@@ -161,7 +169,7 @@ def _build_spmd(
     def specs(own: Sequence[bool]) -> list[PartitionSpec]:
         return [split if one else whole for one in own]
 
-    # XLA divides a replica's computation over the axis `model`, if there is one.
+    # XLA partitions each replica's computation over the axis `model`, if there is one.
     mapped = shard_map(
         replica,
         mesh=topology.mesh,
@@ -173,14 +181,8 @@ def _build_spmd(
     return captured, varies, mapped, along
 
 
-def _local_aval(array: Any) -> Any:
-    if isinstance(array, PerReplica):
-        return jax.ShapeDtypeStruct(array.stacked.shape[1:], array.stacked.dtype)
-    return array
-
-
 def _for_replicas(output: Any, varies: bool, topology: Topology) -> Any:
-    """An output, laid out so that each device of a replica has the whole of its component."""
+    """Constrain an output so that each device of a replica holds the replica's component."""
     rows = output.is_even if isinstance(output, PerReplica) else varies
     layout = topology.split if rows and topology.num_replicas > 1 else topology.replicated
     return jax.lax.with_sharding_constraint(output, layout)

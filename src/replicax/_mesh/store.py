@@ -23,19 +23,19 @@ AXES = {"batch": AXIS, "data": AXIS, AXIS: AXIS, MODEL: MODEL}
 
 
 def on(device: jax.Device) -> Placement:
-    """Every variable whole, on one device."""
-    # A mesh of one device, not a `SingleDeviceSharding`: Keras asks for `layout.mesh`.
+    """Place every variable on one device."""
+    # A mesh of one device instead of a `SingleDeviceSharding`: Keras reads `layout.mesh`.
     home = Topology.single(device).replicated
     return lambda spec: home
 
 
 def replicated(topology: Topology) -> Placement:
-    """Every variable whole, on every replica's device."""
+    """Replicate every variable on all devices."""
     return lambda spec: topology.replicated
 
 
 def anywhere() -> Placement:
-    """Every variable where Keras puts it."""
+    """Leave every variable where Keras puts it."""
     return lambda spec: None
 
 
@@ -82,7 +82,7 @@ def by_layout(topology: Topology, layout_map: Any) -> Placement:
 
 
 def _divided(layout: NamedSharding, shape: Sequence[int], name: str) -> NamedSharding:
-    """A layout that is divided over one more axis of the mesh, if that can be."""
+    """Shard a layout over one more axis of the mesh, if a dimension allows it."""
     size = layout.mesh.shape.get(name, 1)
     spec = [*layout.spec, *[None] * (len(shape) - len(layout.spec))]
     free = [i for i, taken in enumerate(spec) if taken is None and shape[i] % size == 0]
@@ -139,17 +139,17 @@ class DeviceStore:
         home = placement(VariableSpec("", (), "float32"))
         self.is_resident = home is None or home.device_set == set(topology.devices)
         self.home = None if self.is_resident else home
-        #: Whether a step may reuse the memory of what it gets: not of what devices here share.
-        self.lends_copies = self.devices[0].platform != topology.devices[0].platform
+        #: Whether `fetch` copies, so that a step may donate the result: CPU devices share memory.
+        self.fetches_copies = self.devices[0].platform != topology.devices[0].platform
 
     def __deepcopy__(self, memo: Any) -> DeviceStore:
-        return self  # where a variable lives, which its copy shares
+        return self  # a copied variable lives in the same store
 
     def layout(self, spec: VariableSpec) -> Sharding | None:
         return self._placement(spec)
 
     def computed_in(self, spec: VariableSpec) -> Sharding:
-        """Where a step has a variable."""
+        """The sharding of a variable in a step."""
         own = self._placement(spec) if self.home is None else None
         return own or self._topology.replicated
 
@@ -164,8 +164,8 @@ class DeviceStore:
     def device_names(self) -> tuple[str, ...]:
         return tuple(map(device_name, self.devices))
 
-    def lend(self, values: Any) -> Any:
+    def fetch(self, values: Any) -> Any:
         return values if self.home is None else move_all(values, self._topology.replicated)
 
-    def keep(self, values: Any) -> Any:
+    def put_back(self, values: Any) -> Any:
         return values if self.home is None else move_all(values, self.home)

@@ -1,18 +1,17 @@
-"""The program of a batch that the replicas do not divide: each is traced alone, all run in step.
+"""Uneven batches: each replica is traced alone, and the traces run in lockstep.
 
-The last batch of an epoch may be 5 rows on one replica and 4 on the other. A program that all
-devices share cannot hold both shapes, so each replica is traced alone, and the traces are
-interleaved: every replica runs to its next collective, the collective is computed over all of
-them, and they go on. The numbers are those of true replicas; every device computes all of them.
+The last batch of an epoch may have 5 rows on one replica and 4 on the other. One SPMD program
+cannot hold both shapes. So each replica is traced alone, and the traces are interleaved: every
+replica runs to its next collective, which is computed over all of them. Every device computes all
+replicas; the results are those of separate replicas.
 
-A value may differ without depending on any data: `x.shape[0]`, or a mean's divisor. Two replicas'
-outputs are the same if they were made by the same operations from the same inputs and from the
-same results of collectives.
+A value may differ without depending on data, such as `x.shape[0]` or a mean's divisor. Outputs of
+two replicas are equal if the same operations made them from the same inputs and the same results of
+collectives.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
 from collections.abc import Callable, Generator, Hashable, Sequence
@@ -31,11 +30,11 @@ from replicax._core.reduce import Combine, GatherLog, SyncGroup
 from replicax._core.topology import AXIS, Topology
 from replicax._core.values import PerReplica
 from replicax._keras import _compat
-from replicax._program.aggregation import Settlement, analyse, settled
+from replicax._program.aggregation import WriteRule, analyze_writes, run_and_aggregate
 from replicax._program.capture import Captured, Static, abstract, capture
-from replicax._program.feeding import Refusal
-from replicax._program.jaxpr import Values, bind, called, flatten
-from replicax._program.replication import has_collective, is_collective, mentions_replica
+from replicax._program.iterator_inputs import NoIterators
+from replicax._program.jaxpr import Environment, bind, flatten, inner_jaxpr
+from replicax._program.replication import has_collective, is_collective, uses_replica_id
 
 MAX_GATHER_ROUNDS = 8
 
@@ -48,7 +47,7 @@ def build_uneven(
 ) -> tuple[Captured, tuple[bool, ...], Any]:
     """Trace a replica function for replicas of different shapes.
 
-    Returns the captured function of the first replica, with outputs that hold for all; for each
+    Returns the captured function of the first replica, with outputs that fit all replicas; for each
     output array, whether it varies; and the body, from variables and arrays to output arrays and
     new values.
     """
@@ -59,13 +58,13 @@ def build_uneven(
     same = same_outputs([captured.jaxpr for captured in captures])
     shares = [isinstance(array, PerReplica) for array in arrays]
     evens = [isinstance(array, PerReplica) and array.is_even for array in arrays]
-    analyses = [analyse(captured, shares, same) for captured in captures]
+    analyses = [analyze_writes(captured, shares, same) for captured in captures]
     varies = tuple(any(column) for column in zip(*(v for v, _ in analyses), strict=True))
-    # Where replicas disagree the later rule of the table is the more general one.
-    order = list(Settlement)
+    # If replicas disagree, the later rule of `WriteRule` is the more general one.
+    order = list(WriteRule)
     how = [max(column, key=order.index) for column in zip(*(h for _, h in analyses), strict=True)]
 
-    rows = [_compat.has_rows_of_replicas(variable) for variable in common.variables]
+    rows = [_compat.is_per_replica(variable) for variable in common.variables]
 
     def body(state: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         pairs = zip(leaves, evens, strict=True)
@@ -74,7 +73,7 @@ def build_uneven(
         for r, (captured, group) in enumerate(zip(captures, groups, strict=True)):
             own = [value[r] if row else value for value, row in zip(state, rows, strict=True)]
             flat = [*own, *(_component(leaf, r) for leaf in leaves)]
-            programs.append(_settled_program(captured, how, group, flat, topology.platform))
+            programs.append(_aggregating_program(captured, how, group, flat, topology.platform))
             values.append(flat)
         results = run_in_lockstep(programs, values)
         columns = list(zip(*results, strict=True))
@@ -85,9 +84,9 @@ def build_uneven(
     return common, varies, body
 
 
-def _settled_program(
+def _aggregating_program(
     captured: Captured,
-    how: Sequence[Settlement],
+    how: Sequence[WriteRule],
     group: SyncGroup,
     flat: Sequence[Any],
     platform: str,
@@ -95,7 +94,9 @@ def _settled_program(
     count = len(captured.variables)
 
     def program(*flat: Any) -> Any:
-        return settled(captured, how, group, flat[:count], flat[count:], platform=platform)
+        return run_and_aggregate(
+            captured, how, group, flat[:count], flat[count:], platform=platform
+        )
 
     return jax.make_jaxpr(program, axis_env=[(AXIS, group.size)])(*abstract(list(flat)))
 
@@ -106,9 +107,9 @@ def _trace_each(
     full: Sequence[bool],
     combine: Combine,
 ) -> tuple[list[SyncGroup], list[Captured]]:
-    """Trace every replica; again while the sizes that its gathers meet are still unknown."""
+    """Trace every replica, again while the sizes of its `all_gather`s are unknown."""
     replicas = len(inputs)
-    one = functools.partial(capture, axis_env=[(AXIS, replicas)], reader=Refusal(), as_replica=True)
+    how: Any = {"axis_env": [(AXIS, replicas)], "reader": NoIterators(), "as_replica": True}
     known: tuple[tuple[int, ...], ...] = ()
     variables: Sequence[Any] = ()
     for _ in range(MAX_GATHER_ROUNDS):
@@ -125,7 +126,7 @@ def _trace_each(
                 log.seen.clear()  # only the last of capture's traces counts
                 return fn(group, leaves)
 
-            captures.append(one(traced, leaves, known=variables))
+            captures.append(capture(traced, leaves, known=variables, **how))
             variables = captures[-1].variables
             groups.append(group)
             logs.append(tuple(log.seen))
@@ -187,7 +188,7 @@ def _rows(inputs: Sequence[Sequence[Any]]) -> list[int]:
 
 
 def _have_rows(arrays: Sequence[Any], replicas: int) -> list[bool]:
-    """Whether each replica's share of the batch holds anything."""
+    """Whether each replica has rows of the batch."""
     shares = [array.components for array in arrays if isinstance(array, PerReplica)]
     return [
         all(0 not in share[replica].shape[:1] for share in shares) for replica in range(replicas)
@@ -231,7 +232,7 @@ def run_in_lockstep(jaxprs: Sequence[Any], inputs: Sequence[Sequence[Any]]) -> l
 
 
 def _replica(jaxpr: Any, consts: Sequence[Any], values: list[Any], index: int) -> Replica:
-    known = Values(jaxpr, consts, values)
+    known = Environment(jaxpr, consts, values)
     for equation in jaxpr.eqns:
         results = yield from _equation(equation, known.read(equation.invars), index)
         known.write(equation, results)
@@ -245,9 +246,9 @@ def _equation(equation: Any, operands: list[Any], index: int) -> Replica:
         return (yield equation, operands)
     inner_jaxprs = list(jax.extend.core.jaxprs_in_params(equation.params))
     communicates = any(has_collective(inner) for inner in inner_jaxprs)
-    if not communicates and not any(mentions_replica(inner) for inner in inner_jaxprs):
+    if not communicates and not any(uses_replica_id(inner) for inner in inner_jaxprs):
         return bind(equation, operands)
-    inner = called(equation, remat=True)
+    inner = inner_jaxpr(equation, remat=True)
     if inner is not None:
         return (yield from _replica(inner.jaxpr, inner.consts, operands, index))
     if communicates:
@@ -260,7 +261,7 @@ def _equation(equation: Any, operands: list[Any], index: int) -> Replica:
 
 
 def _bind_on_replica(equation: Any, operands: list[Any], index: int) -> list[Any]:
-    # A loop that asks for the replica's number: run it for all numbers and keep this one's.
+    # A loop that uses the replica's number: run it for numbers up to this one, keep the last.
     everyone = jax.vmap(
         lambda _: bind(equation, operands), in_axes=0, axis_name=AXIS, axis_size=index + 1
     )(jnp.arange(index + 1))

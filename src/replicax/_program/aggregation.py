@@ -22,17 +22,17 @@ import jax.numpy as jnp
 
 from replicax._core.errors import VariableNotReduced
 from replicax._keras import _compat
-from replicax._program.jaxpr import made_if_empty
-from replicax._program.replication import NOTHING, VARIES, dependence
-from replicax._program.table_gradients import evaluate_by_rows
+from replicax._program.jaxpr import fresh_if_empty
+from replicax._program.replication import NO_LABELS, VARYING, propagate_labels
+from replicax._program.table_gradients import evaluate_with_slices
 
 if TYPE_CHECKING:
     from replicax._core.reduce import SyncGroup
     from replicax._program.capture import Captured
 
 
-class Settlement(enum.Enum):
-    """How the replicas' new values of one variable become one."""
+class WriteRule(enum.Enum):
+    """The rule by which the replicas' new values of one variable become one value."""
 
     STORE = "store"
     MEAN = "mean"
@@ -42,20 +42,20 @@ class Settlement(enum.Enum):
     OWN = "own"  # each replica has a row
 
 
-def decide(aggregation: str, *, varies: bool, from_old: bool, path: str) -> Settlement:
-    """Choose how a write is settled.
+def choose_rule(aggregation: str, *, varies: bool, from_old: bool, path: str) -> WriteRule:
+    """Choose the rule for a write from the table above.
 
     `varies`: the new value can differ between replicas. `from_old`: it was computed from the old
-    one. A value that differs, of a variable without an aggregation, is an error.
+    value. `VariableNotReduced` if it varies and the variable has no aggregation.
     """
     if aggregation == "sum":
-        return Settlement.SUM_OF_CHANGES if from_old else Settlement.SUM
+        return WriteRule.SUM_OF_CHANGES if from_old else WriteRule.SUM
     if not varies:
-        return Settlement.STORE
+        return WriteRule.STORE
     if aggregation == "mean":
-        return Settlement.MEAN
+        return WriteRule.MEAN
     if aggregation == "only_first_replica":
-        return Settlement.FIRST
+        return WriteRule.FIRST
     raise VariableNotReduced(
         f"Replicas write different values to variable '{path}', which has aggregation='none'. "
         "Combine them first, `ctx.all_reduce('MEAN', value)`, or create the variable with "
@@ -63,38 +63,39 @@ def decide(aggregation: str, *, varies: bool, from_old: bool, path: str) -> Sett
     )
 
 
-def analyse(
+def analyze_writes(
     captured: Captured, shares: Sequence[bool], same: Sequence[bool] | None = None
-) -> tuple[tuple[bool, ...], list[Settlement]]:
-    """Find which output arrays vary per replica, and how each write is settled.
+) -> tuple[tuple[bool, ...], list[WriteRule]]:
+    """Find which output arrays vary per replica, and the rule for each write.
 
-    `shares` says which arrays of the function differ per replica. `same` says which outputs and
-    writes all replicas made in the same way; it is None if they run one program.
-    `VariableNotReduced` if replicas write different values to a variable without aggregation.
+    `shares` says which arguments differ per replica. `same` says which outputs and writes all
+    replicas computed in the same way; None if they run one program. Raises as `choose_rule` does.
     """
-    rows = [_compat.has_rows_of_replicas(variable) for variable in captured.variables]
-    labels = [frozenset({i, VARIES} if own else {i}) for i, own in enumerate(rows)]
-    labels += [frozenset({VARIES}) if share else NOTHING for share in shares]
-    found = dependence(captured.jaxpr, labels)
+    rows = [_compat.is_per_replica(variable) for variable in captured.variables]
+    labels = [frozenset({i, VARYING} if own else {i}) for i, own in enumerate(rows)]
+    labels += [frozenset({VARYING}) if share else NO_LABELS for share in shares]
+    found = propagate_labels(captured.jaxpr, labels)
     varies = [
-        VARIES in one or not alike
+        VARYING in one or not alike
         for one, alike in zip(found, same or [True] * len(found), strict=True)
     ]
     how = []
     for k, position in enumerate(captured.written, start=captured.num_outputs):
         if rows[position]:
-            how.append(Settlement.OWN)
+            how.append(WriteRule.OWN)
             continue
         variable, from_old = captured.variables[position], position in found[k]
         how.append(
-            decide(variable.aggregation, varies=varies[k], from_old=from_old, path=variable.path)
+            choose_rule(
+                variable.aggregation, varies=varies[k], from_old=from_old, path=variable.path
+            )
         )
     return tuple(varies[: captured.num_outputs]), how
 
 
-def settled(
+def run_and_aggregate(
     captured: Captured,
-    how: Sequence[Settlement],
+    how: Sequence[WriteRule],
     group: SyncGroup,
     state: Sequence[Any],
     leaves: Sequence[Any],
@@ -102,46 +103,46 @@ def settled(
     platform: str,
     replicas: int = 1,
 ) -> tuple[list[Any], list[Any]]:
-    """Run a captured function inside a program, and settle its writes.
+    """Run a captured function inside a program, and aggregate its writes.
 
-    So many `replicas` exchange rows of tables, since all of them run this program. The result is
-    the output arrays and the new values of the written variables.
+    `replicas` is the number of replicas that exchange table gradients: 1 if each replica has a
+    program of its own. Returns the output arrays and the new values of the written variables.
     """
     closed = captured.jaxpr
-    # A `shard_map` around this hands them in.
-    closed = closed.replace(consts=list(map(made_if_empty, closed.consts)))
-    results = evaluate_by_rows(closed, *state, *leaves, platform=platform, replicas=replicas)
+    # A `shard_map` around this passes the constants in as arguments.
+    closed = closed.replace(consts=list(map(fresh_if_empty, closed.consts)))
+    results = evaluate_with_slices(closed, *state, *leaves, platform=platform, replicas=replicas)
     outputs, news = results[: captured.num_outputs], results[captured.num_outputs :]
     olds = [state[i] for i in captured.written]
-    return outputs, settle(how, news, olds, group)
+    return outputs, aggregate(how, news, olds, group)
 
 
-def settle(
-    how: Sequence[Settlement], news: Sequence[Any], olds: Sequence[Any], group: SyncGroup
+def aggregate(
+    how: Sequence[WriteRule], news: Sequence[Any], olds: Sequence[Any], group: SyncGroup
 ) -> list[Any]:
     """Combine the replicas' new values of some variables, inside the compiled program."""
-    parts = [_part(h, new, old, group) for h, new, old in zip(how, news, olds, strict=True)]
-    sums = iter(group.sum_together([part for part in parts if part is not None]))
+    parts = [_summand(h, new, old, group) for h, new, old in zip(how, news, olds, strict=True)]
+    sums = iter(group.all_reduce_bucketed([part for part in parts if part is not None]))
     results = []
     for h, new, old, part in zip(how, news, olds, parts, strict=True):
         total = new if part is None else next(sums).astype(new.dtype)
-        summed = h is Settlement.SUM_OF_CHANGES and part is not None
+        summed = h is WriteRule.SUM_OF_CHANGES and part is not None
         results.append(old + total if summed else total)
     return results
 
 
-def _part(how: Settlement, new: Any, old: Any, group: SyncGroup) -> Any:
-    """What a replica adds to the sum that settles a variable; None if nothing is summed."""
-    if how in (Settlement.STORE, Settlement.OWN) or group.size == 1:
+def _summand(how: WriteRule, new: Any, old: Any, group: SyncGroup) -> Any:
+    """This replica's summand of the variable's new value; None if nothing is summed."""
+    if how in (WriteRule.STORE, WriteRule.OWN) or group.size == 1:
         return None
-    if how is Settlement.MEAN:
+    if how is WriteRule.MEAN:
         # A replica without rows has share 0: its statistics may be NaN and must not spread.
         return new * group.share if group.share else jnp.zeros_like(new)
-    if how is Settlement.FIRST:
+    if how is WriteRule.FIRST:
         return jnp.where(group.replica_id() == 0, new, jnp.zeros_like(new))
-    return change(new, old) if how is Settlement.SUM_OF_CHANGES else new
+    return change(new, old) if how is WriteRule.SUM_OF_CHANGES else new
 
 
 def change(new: Any, old: Any) -> Any:
-    """What was added to a value; nothing where it stays, also at infinity."""
+    """The difference to the old value; 0 where they are equal, also if both are infinite."""
     return jnp.where(new == old, jnp.zeros_like(new), new - old)

@@ -1,13 +1,13 @@
-"""All-reduces that travel together: where each has a fixed cost, fewer of them are faster.
+"""Bucketing of all-reduces: where each has a fixed cost, fewer of them are faster.
 
 On CPUs of several processes each array is one network operation, whatever XLA merges.
 
-In the global view XLA divides a program over the devices. Each weight's gradient is a sum over
-rows, and XLA puts an all-reduce behind each of these sums. Sums that do not need each other are
-taken here by replica, and their parts are added up together.
+In the global view XLA partitions the program. Each weight's gradient is a sum over rows, and XLA
+puts an all-reduce behind each of these sums. Here each replica computes its partial sums, and the
+partial sums that do not depend on each other are all-reduced in one bucket.
 
-In the replica view gradients are packed when they are added up. A loop also sums the loss that each
-replica returns. If the replicas have their losses by then, those go along with the gradients.
+In the replica view the all-reduce of the gradients packs them. A loop usually sums the losses of
+the replicas, too. Losses that are computed before that all-reduce join its bucket.
 """
 
 from __future__ import annotations
@@ -22,45 +22,45 @@ from jax import lax
 from jax.extend.core import Literal
 from jax.sharding import Mesh, PartitionSpec
 
-from replicax._core.packing import sum_in_packs, sums_in_one_pack
+from replicax._core.packing import pack_sizes, sum_in_packs
 from replicax._core.topology import AXIS
 from replicax._cpu.products import turned_on
+from replicax._program.batch_axes import Axis, axes_of_results, summed_axes
 from replicax._program.capture import Captured, abstract
-from replicax._program.jaxpr import Values, bind, flatten, named, shard_map
-from replicax._program.rows import Axis, axes_of_results, summed_axes
+from replicax._program.jaxpr import Environment, bind, flatten, name_scope_of, shard_map
 
 
-def with_sums_together(
-    step: Callable[[Any, Any], Any], mesh: Mesh, add_up: Callable[[list[Any]], list[Any]]
+def bucket_all_reduces(
+    step: Callable[[Any, Any], Any], mesh: Mesh, all_reduce: Callable[[list[Any]], list[Any]]
 ) -> Callable[[Any, Any], Any]:
-    """A step of the global view, with its sums over rows in as few all-reduces as possible.
+    """A step of the global view with its sums over rows in as few all-reduces as possible.
 
-    It works for any shapes. Inside `shard_map`, `add_up` sums a list of arrays over replicas.
+    It works for any shapes. Inside `shard_map`, `all_reduce` sums a list of arrays over replicas.
     """
 
     def together(state: Any, batch: Any) -> Any:
         closed, shapes = jax.make_jaxpr(step, return_shape=True)(state, batch)
-        if closed.effects:  # they have an order
+        if closed.effects:  # effects must keep their order
             return step(state, batch)
         closed = turned_on("cpu", closed)
-        inputs = [_Held(leaf) for leaf in jax.tree.leaves(state)]
-        inputs += [_Held(leaf, 0 if leaf.ndim else None) for leaf in jax.tree.leaves(batch)]
+        inputs = [_Value(leaf) for leaf in jax.tree.leaves(state)]
+        inputs += [_Value(leaf, 0 if leaf.ndim else None) for leaf in jax.tree.leaves(batch)]
         operations: list[_Operation] = []
 
         def note(equation: Any, operands: list[Any]) -> Sequence[Any]:
-            operations.append(_Operation(equation, operands, [_Held() for _ in equation.outvars]))
+            operations.append(_Operation(equation, operands, [_Value() for _ in equation.outvars]))
             return operations[-1].results
 
-        results = flatten(closed, inputs, _Held, note)
-        _Rounds(mesh, add_up).compute(operations)
+        results = flatten(closed, inputs, _Value, note)
+        _BucketedEvaluation(mesh, all_reduce).compute(operations)
         return jax.tree.unflatten(jax.tree.structure(shapes), [one.value for one in results])
 
     return together
 
 
 @dataclass(eq=False)
-class _Held:
-    """A value of a program, once it is computed, and the axis of the rows in it."""
+class _Value:
+    """A value of the program, None until it is computed, and the axis of its rows."""
 
     value: Any = None
     rows: Axis = None
@@ -68,8 +68,8 @@ class _Held:
 
 class _Operation(NamedTuple):
     equation: Any
-    operands: Sequence[_Held]
-    results: Sequence[_Held]
+    operands: Sequence[_Value]
+    results: Sequence[_Value]
 
     def values(self) -> list[Any]:
         return [one.value for one in self.operands]
@@ -79,11 +79,11 @@ class _Operation(NamedTuple):
 
 
 @dataclass
-class _Rounds:
-    """Computes all results of a program in rounds; the sums of a round travel together."""
+class _BucketedEvaluation:
+    """Evaluates a program in rounds, each with one bucket of sums."""
 
     mesh: Mesh
-    add_up: Callable[[list[Any]], list[Any]]
+    all_reduce: Callable[[list[Any]], list[Any]]
 
     def compute(self, operations: Sequence[_Operation]) -> None:
         while operations:
@@ -93,7 +93,7 @@ class _Rounds:
             for operation in operations:
                 if not unknown.isdisjoint(operation.operands):
                     later.append(operation)
-                elif (axes := self._divided(operation)) is not None:
+                elif (axes := self._sharded_axes(operation)) is not None:
                     sums.append((operation, axes))
                 else:
                     self._compute(operation)
@@ -107,11 +107,12 @@ class _Rounds:
         equation = operation.equation
         values = bind(equation, operation.values())
         axes = axes_of_results(equation, operation.rows())
-        for held, value, axis in zip(operation.results, values, axes, strict=True):
-            held.value, held.rows = value, axis
+        for result, value, axis in zip(operation.results, values, axes, strict=True):
+            result.value = value
+            result.rows = axis
 
-    def _divided(self, operation: _Operation) -> list[Axis] | None:
-        """Along which axes the operands of a sum over rows are divided, if they can be."""
+    def _sharded_axes(self, operation: _Operation) -> list[Axis] | None:
+        """The axes along which the operands of a sum over rows are sharded; None if they cannot."""
         axes = summed_axes(operation.equation, operation.rows())
         if axes is None:
             return None
@@ -123,7 +124,7 @@ class _Rounds:
         def parts(operands: list[list[Any]]) -> list[Any]:
             found = []
             for (operation, axes), values in zip(sums, operands, strict=True):
-                # An operand that the sum is added to counts once. No product: it may be infinite.
+                # An operand that the sum is added to counts once. `where`, because 0 · inf is NaN.
                 own = [
                     value
                     if axis is not None
@@ -131,28 +132,27 @@ class _Rounds:
                     for value, axis in zip(values, axes, strict=True)
                 ]
                 found += bind(operation.equation, own)
-            return self.add_up(found)
+            return self.all_reduce(found)
 
-        specs = [[_spec(axis) for axis in axes] for _, axes in sums]
+        specs = [[_partition_spec(axis) for axis in axes] for _, axes in sums]
         mapped = shard_map(
             parts, mesh=self.mesh, in_specs=(specs,), out_specs=PartitionSpec(), check_vma=False
         )
         totals = mapped([operation.values() for operation, _ in sums])
         for (operation, _), total in zip(sums, totals, strict=True):
-            (held,) = operation.results
-            held.value = total
+            operation.results[0].value = total
 
 
-def _spec(axis: Axis) -> PartitionSpec:
+def _partition_spec(axis: Axis) -> PartitionSpec:
     return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, AXIS)
 
 
-def with_sums_along(
+def bucket_outputs(
     captured: Captured, varies: Sequence[bool], replicas: int
 ) -> tuple[Captured, tuple[int, ...]]:
-    """A replica function with more outputs, the sums of numbers it returns; and which these are."""
+    """Append sums of scalar outputs to a function's outputs; also returns the scalars' indices."""
     jaxpr = captured.jaxpr.jaxpr
-    sums = (i for i, equation in enumerate(jaxpr.eqns) if sums_in_one_pack(equation))
+    sums = (i for i, equation in enumerate(jaxpr.eqns) if pack_sizes(equation) == (0, 0))
     place = next(sums, None)
     if place is None:
         return captured, ()
@@ -160,25 +160,25 @@ def with_sums_along(
     known |= {var for equation in jaxpr.eqns[:place] for var in equation.outvars}
     kinds = {atom.aval.dtype for atom in jaxpr.eqns[place].invars}
 
-    def goes_along(number: int) -> bool:
+    def can_join(number: int) -> bool:
         atom = jaxpr.outvars[number]
         if isinstance(atom, Literal) or atom not in known or not varies[number]:
             return False
-        # A number of another type would be a pack of its own; narrow types are summed otherwise.
+        # A scalar of another type would need a pack of its own; narrow types are summed in float32.
         kind = atom.aval.dtype
         return not atom.aval.shape and kind in kinds and kind in (jnp.float32, jnp.float64)
 
-    chosen = tuple(filter(goes_along, range(captured.num_outputs)))
+    chosen = tuple(filter(can_join, range(captured.num_outputs)))
     if not chosen:
         return captured, ()
 
     def run(*args: Any) -> list[Any]:
-        values = Values(jaxpr, captured.jaxpr.consts, args)
+        values = Environment(jaxpr, captured.jaxpr.consts, args)
         sums: list[Any] = []
         for number, equation in enumerate(jaxpr.eqns):
             own = values.read(equation.invars)
             if number == place:
-                with named(equation):
+                with name_scope_of(equation):
                     found = sum_in_packs([*own, *values.read([jaxpr.outvars[i] for i in chosen])])
                 results, sums = found[: len(own)], found[len(own) :]
             else:

@@ -1,8 +1,8 @@
-"""A stateful function, made pure: which variables it reads and writes, and its jaxpr.
+"""Capture: a stateful function as a pure one, with the variables that it reads and writes.
 
-`CaptureScope` is a `keras.StatelessScope` that notes every read and write. `capture` traces a
-function inside one, abstractly, until every variable it touches is an input of the trace: once
-to find them, once more with them, and again if the function built a model on its way.
+`CaptureScope` is a `keras.StatelessScope` that records every read and write. `capture` traces a
+function inside one until every variable that it uses is an input of the jaxpr: once to find them,
+once more with them, and again if the function built a model meanwhile.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jax.dtypes import canonicalize_dtype
 
 from replicax._core import seams
 from replicax._core.errors import UsageError
-from replicax._core.placement import is_spread
+from replicax._core.placement import spans_processes
 from replicax._core.tracing import Reader, current_trace, is_apart, read_by
 from replicax._core.values import PerReplica, is_text
 from replicax._keras import _compat
@@ -31,12 +31,12 @@ from replicax._program.explain import raise_explained
 
 
 @final
-class Beginning:
-    """The initializer of a variable whose first value is computed after the trace that makes it.
+class DeferredInitializer:
+    """The initializer of a variable whose initial value a traced function computes.
 
-    `if self.v is None: self.v = tf.Variable(tf.ones([2]) * 3.0)`: that trace is not the program. It
-    is sliced for the value, which is computed with what the variables hold now and the arguments of
-    the call, if they are at hand; then the function is traced again.
+    `if self.v is None: self.v = tf.Variable(tf.ones([2]) * 3.0)`: the equations of the value are
+    sliced out of this first trace and evaluated on the current values of variables and arguments.
+    Then the function is traced again.
     """
 
     def __init__(self, traced: Any) -> None:
@@ -53,41 +53,33 @@ class Beginning:
         return jnp.asarray(value, dtype)
 
     def end(self, value: Any = None) -> None:
-        """The trace is over: take the value that was computed, None if it failed."""
+        """End the trace with the computed value, None if the trace failed."""
         self.traced, self._value = None, None if value is None else np.array(value)
 
 
-def seeds_in(writes: Sequence[Any]) -> list[Any]:
-    """The states of random generators among the variables that a trace writes.
-
-    They go on with the first values, so that the next variable begins with other numbers.
-    """
-    return [v for v in writes if _compat.counts_draws(v) and not _compat.has_rows_of_replicas(v)]
-
-
-def begin(
-    beginnings: Sequence[Beginning],
+def compute_initial_values(
+    initializers: Sequence[DeferredInitializer],
     seeds: Sequence[Any],
     jaxpr: Any,
     variables: Sequence[Any],
     given: Sequence[Any],
     axis_env: Sequence[tuple[str, int]],
 ) -> bool:
-    """Compute the first values and the seeds after them: the last outputs of a trace.
+    """Compute the last outputs of a trace: the initial values, and the seeds after them.
 
-    The trace is from the variables' values and the function's arguments, which are `given` if they
-    are at hand: arrays, of which `PerReplica` have a row each. Of the axes that it may ask for,
-    replica 0 counts. Returns whether all that they are made of is at hand.
+    The jaxpr's inputs are the values of `variables`, and the arguments, which are `given` if they
+    are concrete. Inside an axis of replicas, replica 0's values are taken. Returns False if an
+    input that they depend on is not known.
     """
     whole = jaxpr.jaxpr
-    outputs = whole.outvars[-len(beginnings) - len(seeds) :]
+    outputs = whole.outvars[-len(initializers) - len(seeds) :]
     needed, kept = {id(var) for var in outputs}, []
     for equation in reversed(whole.eqns):
         if any(id(var) in needed for var in equation.outvars):
             kept.append(equation)
             needed.update(map(id, equation.invars))
-    held = [_held(variable) for variable in variables]
-    known = [*held, *map(_array_of, given)]
+    axes = (0 if _compat.is_per_replica(variable) else None for variable in variables)
+    known = [*zip(map(_compat.stored, variables), axes, strict=True), *map(_value_and_axis, given)]
     known += [(None, None)] * (len(whole.invars) - len(known))
     used = [(var, *one) for var, one in zip(whole.invars, known, strict=True) if id(var) in needed]
     if any(value is None for _, value, _ in used):
@@ -100,53 +92,52 @@ def begin(
     )
     compute: Any = jax.extend.core.jaxpr_as_fun(jaxpr.replace(jaxpr=sliced))
     with _compat.outside_scopes(), jax.core.eval_context():
-        for name, size in axis_env:  # there is one at most: that of the replicas
+        for name, size in axis_env:  # at most the axis of the replicas
             axes = [axis for *_, axis in used]
             compute = jax.vmap(compute, axes, axis_name=name, axis_size=size)
         values: Any = compute(*[value for _, value, _ in used])
         if axis_env:
             values = [value[0] for value in values]
-        for beginning, value in zip(beginnings, values, strict=False):
-            beginning.end(value)
-        for seed, value in zip(seeds, values[len(beginnings) :], strict=True):
-            _compat.go_on_with(seed, value)
+        for initializer, value in zip(initializers, values, strict=False):
+            initializer.end(value)
+        for seed, value in zip(seeds, values[len(initializers) :], strict=True):
+            _compat.set_value(seed, value)
     return True
 
 
-def _held(variable: Any) -> tuple[Any, int | None]:
-    """What a variable holds, None if that is not known yet, and its axis of replicas."""
-    return _compat.stored(variable), 0 if _compat.has_rows_of_replicas(variable) else None
+def _is_seed(variable: Any) -> bool:
+    return _compat.is_seed_state(variable) and not _compat.is_per_replica(variable)
 
 
-def _array_of(argument: Any) -> tuple[Any, int | None]:
-    """The value of an argument, None if it is not at hand, and its axis of replicas."""
+def _value_and_axis(argument: Any) -> tuple[Any, int | None]:
+    """The value of an argument, None if it is not concrete, and its axis of replicas."""
     is_divided = isinstance(argument, PerReplica)
     array = argument.stacked if is_divided else argument
-    is_here = not (isinstance(array, Tracer) or is_spread(array))
+    is_here = not (isinstance(array, Tracer) or spans_processes(array))
     return np.asarray(array) if is_here else None, 0 if is_divided else None
 
 
-def give_up(beginnings: Sequence[Beginning]) -> None:
-    """The trace failed: no variable gets a value of it."""
-    _compat.forget_pending(lambda one: any(_compat.starts_from(one, b) for b in beginnings))
-    for beginning in beginnings:
-        beginning.end()
+def discard_initializers(initializers: Sequence[DeferredInitializer]) -> None:
+    """After a failed trace: its variables get no values."""
+    _compat.forget_pending(lambda one: any(_compat.starts_from(one, b) for b in initializers))
+    for initializer in initializers:
+        initializer.end()
 
 
 MAX_TRACES = 6
 ARRAYS = (jax.Array, Tracer, np.ndarray, np.generic)
 
 
-class TraceAgain(Exception):
+class Retrace(Exception):
     """Raised during a trace by code that needs the function to be traced in another way."""
 
 
 @final
 class CaptureScope(keras.StatelessScope):
-    """Notes which variables are read and written, and gives lent values for reads.
+    """Records which variables are read and written; reads of bound variables get bound values.
 
-    A `recorder` records a closure for parameter servers: `_ps/recording.py`. If it `finds`,
-    variables that are read and not lent will be lent in a later trace. `is_branch` holds for the
+    A `recorder` records a closure for parameter servers: `_ps/recording.py`. If it `finds`
+    variables, those that are read and not bound will be bound in a later trace. `is_branch`: the
     scope of a branch or of a loop's body.
     """
 
@@ -158,37 +149,37 @@ class CaptureScope(keras.StatelessScope):
         self.is_branch = is_branch
         self.reads: dict[int, Any] = {}
         self.writes: dict[int, Any] = {}
-        self.lent: dict[int, Any] = {}
-        # Of variables that the traced function makes of values that it computes. Only `capture`
-        # ends them: a value that a branch computes does not exist outside of it.
-        self.beginnings: list[Beginning] = []
+        self.bound: dict[int, Any] = {}
+        # Of the variables that the traced function makes. Only `capture` evaluates them: a value
+        # that a branch computes does not exist outside the branch.
+        self.initializers: list[DeferredInitializer] = []
         self.is_of_capture = False
         # By variable: the value this replica wrote, and the one that replicas assigned together.
         self.agreed: dict[int, tuple[Any, Any]] = {}
         self.recorder = recorder
-        self._home: Any = None  # the trace that the lent values belong to
+        self._home: Any = None  # the trace that the bound values belong to
 
-    def lend(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+    def bind(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         """Let reads of these variables see these values."""
         self._home = current_trace()
-        self.lent = {id(variable): value for variable, value in pairs}
-        self.state_mapping.update(self.lent)
+        self.bound = {id(variable): value for variable, value in pairs}
+        self.state_mapping.update(self.bound)
 
     def forget(self) -> None:
-        """Keep no tracer when the trace ends: `jax_check_tracer_leaks` would report it."""
+        """Drop all tracers at the end of the trace: `jax_check_tracer_leaks` would report them."""
         self._home, self.agreed = None, {}
-        for values in (self.lent, self.state_mapping, self.losses):
+        for values in (self.bound, self.state_mapping, self.losses):
             values.clear()
-        for beginning in self.beginnings:
-            beginning.traced = None
+        for initializer in self.initializers:
+            initializer.traced = None
 
     def get_current_value(self, variable: Any) -> Any:
         value = self.state_mapping.get(id(variable))
         if value is None:
             self.reads.setdefault(id(variable), variable)
             scope = self.original_scope
-            value = _compat.unheard(scope, variable) if scope else None
-        return _compat.heard(variable, value)
+            value = _compat.unobserved(scope, variable) if scope else None
+        return _compat.observed(variable, value)
 
     def add_update(self, update: tuple[Any, Any]) -> None:
         variable, value = update
@@ -206,24 +197,24 @@ class CaptureScope(keras.StatelessScope):
         return [(variable, self.state_mapping[key]) for key, variable in self.writes.items()]
 
 
-def begin_with(variable: Any, value: Any) -> None:
-    """Let a variable begin with a value, which the trace that makes it may compute."""
+def initialize_with(variable: Any, value: Any) -> None:
+    """Give a variable its initial value, which may be a tracer."""
     scope = _compat.get_stateless_scope()
     if not _compat.awaits_value(variable):
         variable.assign(value)
         return
-    beginning = Beginning(value) if isinstance(value, Tracer) else value
-    _compat.start_from(variable, beginning)
-    if beginning is not value and isinstance(scope, CaptureScope) and scope.is_of_capture:
-        scope.beginnings.append(beginning)
+    initializer = DeferredInitializer(value) if isinstance(value, Tracer) else value
+    _compat.set_initializer(variable, initializer)
+    if initializer is not value and isinstance(scope, CaptureScope) and scope.is_of_capture:
+        scope.initializers.append(initializer)
 
 
 def current_recorder() -> Any:
-    """What the closure that is traced now is recorded by; None outside of one."""
+    """The recorder of the closure that is being traced; None outside closures."""
     return getattr(_compat.outermost(_compat.get_stateless_scope()), "recorder", None)
 
 
-def keep_while(owner: Any, variable: Any) -> None:
+def drop_with_owner(owner: Any, variable: Any) -> None:
     """Drop a variable from the program that makes it, if its owner dies during the trace."""
     scope = _compat.get_stateless_scope()
     if scope is not None:
@@ -233,20 +224,20 @@ def keep_while(owner: Any, variable: Any) -> None:
 def _leave_out(innermost: weakref.ref[Any], variable: Any) -> None:
     scope = innermost()
     if scope is None or not _compat.awaits_value(variable):
-        return  # the trace is over
+        return  # the trace has ended
     _compat.forget_pending(lambda other: other is variable)
-    while scope is not None:  # a scope asks those around it, which have noted the read as well
+    while scope is not None:  # outer scopes have recorded the read as well
         scope.state_mapping.pop(id(variable), None)
         if isinstance(scope, CaptureScope):
             scope.reads.pop(id(variable), None)
             scope.writes.pop(id(variable), None)
-            begun = scope.beginnings
-            begun[:] = [one for one in begun if not _compat.starts_from(variable, one)]
+            others = (one for one in scope.initializers if not _compat.starts_from(variable, one))
+            scope.initializers = list(others)
         scope = scope.original_scope
 
 
 class Static(NamedTuple):
-    """A leaf that is not an array and stays outside the trace."""
+    """A leaf that is not an array and is not traced."""
 
     value: Any
 
@@ -271,13 +262,13 @@ class Captured:
         return sum(output is None for output in self.outputs)
 
     def common(self, values: Iterable[Any]) -> list[tuple[str, Any]]:
-        """Paths and values, out of these, of the variables that all workers have alike."""
+        """The paths and values of the variables whose values are equal on all workers."""
         pairs = zip(self.variables, values, strict=True)
-        return [(v.path, value) for v, value in pairs if not _compat.has_rows_of_replicas(v)]
+        return [(v.path, value) for v, value in pairs if not _compat.is_per_replica(v)]
 
 
-class MadeOfArguments(UsageError):
-    """A variable begins with a value that only the call has: no other trace can make it."""
+class InitialValueFromArguments(UsageError):
+    """The initial value of a variable depends on an argument of the call that is not known."""
 
 
 def capture(
@@ -294,10 +285,10 @@ def capture(
     """Trace `fn(leaves)` abstractly and find its state.
 
     `fn` may read, write and create Keras variables; the leaves may be `ShapeDtypeStruct`s. It may
-    use collectives over the axes of `axis_env`, names with sizes. Variables that are `known` are
-    inputs in any case. `reader` answers if data is asked for. `as_replica`, `fn` sees only its own
-    row of a variable that has one for each replica. First values of variables are computed from the
-    arrays that a call was `given`; a `PerReplica` has a row for each replica.
+    use collectives over the axes of `axis_env`, names with sizes. `known` variables are inputs in
+    any case. `reader` answers data sets. With `as_replica`, `fn` sees its own row of a variable
+    that has one for each replica. Initial values of variables are computed from the arrays that a
+    call was `given`.
 
     `LeakedTracer` if `fn` needs the concrete value of a traced array.
     """
@@ -314,17 +305,17 @@ def capture(
                 )
             except Exception as caught:
                 error = caught
-                give_up(scope.beginnings)
+                discard_initializers(scope.initializers)
             created = _compat.pending_variables() - before
         found = {**scope.reads, **scope.writes}
         complete = created <= 0 and found.keys() <= variables.keys()
-        # An error is the user's if nothing new was found. While the function still creates
-        # variables (`zip(grads, model.trainable_variables)` of a model that is not built) it may
-        # pass; also while it reads some that are no inputs yet: Keras' regularizers expect them.
-        if isinstance(error, TraceAgain):
+        # An error is the user's if nothing new was found. It may disappear in the next trace while
+        # the function creates variables (`zip(grads, model.trainable_variables)` of an unbuilt
+        # model), or reads variables that are no inputs yet, as Keras' regularizers do.
+        if isinstance(error, Retrace):
             raise error
-        # The first value of a variable is lost with a trace that fails.
-        is_lost = bool(scope.beginnings) or isinstance(error, MadeOfArguments)
+        # A failed trace loses the initial values that it computed.
+        is_lost = bool(scope.initializers) or isinstance(error, InitialValueFromArguments)
         if error is not None and (complete or is_lost):
             raise_explained(error)
         if complete and result is not None:
@@ -349,20 +340,21 @@ def _trace(
     noted: dict[str, Any] = {}
 
     def pure(values: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[Any], ...]:
-        scope.lend(zip(variables, values, strict=True))
+        scope.bind(zip(variables, values, strict=True))
         flat, noted["tree"] = jax.tree.flatten(fn(leaves))
         noted["outputs"] = tuple(None if is_array(leaf) else Static(leaf) for leaf in flat)
         updates = {id(variable): value for variable, value in scope.updates()}
         positions = [i for i, variable in enumerate(variables) if id(variable) in updates]
         noted["written"] = tuple(positions)
         news = [updates[id(variables[i])] for i in positions]
-        begun = [beginning.traced for beginning in scope.beginnings]
-        noted["seeds"] = seeds_in([*scope.writes.values()]) if begun else []
-        begun += [scope.state_mapping[id(seed)] for seed in noted["seeds"]]
+        initial_values = [initializer.traced for initializer in scope.initializers]
+        # Random generators advance with the initial values: the next variable draws other numbers.
+        noted["seeds"] = [v for v in scope.writes.values() if initial_values and _is_seed(v)]
+        initial_values += [scope.state_mapping[id(seed)] for seed in noted["seeds"]]
         scope.forget()
-        return [jnp.asarray(leaf) for leaf in flat if is_array(leaf)], news, begun
+        return [jnp.asarray(leaf) for leaf in flat if is_array(leaf)], news, initial_values
 
-    # Shapes and types alone: an array's layout on a mesh would get into the jaxpr.
+    # Shapes and types only: an array's sharding would become part of the jaxpr.
     shape_of = getattr(scope.recorder, "shape_of", _shape_of)
     values = [shape_of(variable) for variable in variables]
     if as_replica:
@@ -370,10 +362,10 @@ def _trace(
     leaves = [abstract(leaf) for leaf in leaves]
     # A fresh function object per trace: JAX caches traces by identity.
     jaxpr = jax.make_jaxpr(lambda *args: pure(*args), axis_env=axis_env)(values, leaves)
-    begun = scope.beginnings
-    if begun and not begin(begun, noted["seeds"], jaxpr, variables, given, axis_env or ()):
+    found = scope.initializers, noted["seeds"]
+    if found[0] and not compute_initial_values(*found, jaxpr, variables, given, axis_env or ()):
         example = seams.spelled("tf.Variable(lambda: tf.zeros", "rx.Variable(lambda: jnp.zeros")
-        raise MadeOfArguments(
+        raise InitialValueFromArguments(
             "Cannot make a variable from a function's arguments in a closure, with several "
             "workers, or with replicas of different sizes. Pass a function, "
             f"`{example}([3]))`, or make the variable outside."
@@ -387,7 +379,7 @@ def _shape_of(variable: Any) -> Any:
 
 def of_replica(variable: Any, value: Any) -> Any:
     """The shape and type that a replica sees of a variable."""
-    if not _compat.has_rows_of_replicas(variable):
+    if not _compat.is_per_replica(variable):
         return value
     return jax.ShapeDtypeStruct(value.shape[1:], value.dtype)
 

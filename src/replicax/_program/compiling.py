@@ -1,7 +1,7 @@
-"""How every program that computes a step is compiled: `jax.jit`, with options for its devices.
+"""`compiled`: `jax.jit` with compiler options and rewrites for the devices of a step.
 
-On GPUs and TPUs there are none of ours. On CPUs, the tuning adds some, and rules for operations
-that XLA:CPU computes slowly: see `replicax.config.cpu_tuning`.
+On GPUs and TPUs there are none. On CPUs the tuning adds options, and replaces operations that
+XLA:CPU computes slowly: see `replicax.config.cpu_tuning`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr
 
-from replicax._core.host_calls import PYTHON_CALLS, Guarded, PythonCalls
+from replicax._core.host_calls import CALLBACK_PRIMITIVES, GuardedCallback, HostCallbacks
 from replicax._core.machine.memory import keep_memory
 from replicax._core.topology import default_device
 from replicax._core.tracing import is_traced
@@ -31,32 +31,30 @@ def compiled(
     *,
     devices: Collection[Any] | None = None,
     compiler_options: Mapping[str, Any] | None = None,
-    calls: PythonCalls | None = None,
+    calls: HostCallbacks | None = None,
     **how: Any,
 ) -> Any:
-    """A function, compiled by `jax.jit` when it is called first.
+    """`jax.jit` of a function for `devices`, None for JAX's default device.
 
-    `devices` are those that it runs on, None for JAX's default device. The user's
-    `compiler_options` come before ours; `how` are other arguments of `jax.jit`, whose `trace` and
-    `lower` the result has. `calls` carry out the Python functions that a program calls: if one
-    raises, the program goes on.
+    The user's `compiler_options` override ours; `how` are other arguments of `jax.jit`. The result
+    has `trace` and `lower`. `calls` guard host callbacks: if one raises, the program goes on.
     """
     if calls is not None:
-        fn = rewritten(fn, functools.partial(_guarded, calls))
+        fn = rewritten(fn, functools.partial(_with_guards, calls))
     platform = platform_of(devices or (default_device(),))
     options = dict(compiler_options or {})
     if platform != "cpu":
-        program = jax.jit(_of_arrays(fn), compiler_options=options or None, **how)
-        return _Tuned(program, jax.jit(fn, **how)) if options else program
+        program = jax.jit(_returning_arrays(fn), compiler_options=options or None, **how)
+        return _TunedProgram(program, jax.jit(fn, **how)) if options else program
     keep_memory()
     options = {**options_for(devices or ()), **options}
-    program = jax.jit(_of_arrays(with_rules(fn)), compiler_options=options or None, **how)
+    program = jax.jit(_returning_arrays(with_rules(fn)), compiler_options=options or None, **how)
     divided = len(devices or ()) > 1 and is_on("convolutions")
-    return _Tuned(program, jax.jit(fn, **how), by_jax=divided)
+    return _TunedProgram(program, jax.jit(fn, **how), by_jax=divided)
 
 
-def _of_arrays(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with JAX's arrays as results: with `jax_disable_jit`, constants are NumPy's."""
+def _returning_arrays(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Convert results to JAX arrays: with `jax_disable_jit`, constants are NumPy arrays."""
 
     @functools.wraps(fn)
     def call(*args: Any) -> Any:
@@ -65,12 +63,14 @@ def _of_arrays(fn: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _guarded(calls: PythonCalls, equations: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-    """The operations, of which those that call Python go on if it raises."""
+def _with_guards(
+    calls: HostCallbacks, equations: Sequence[Any], results: Sequence[Any]
+) -> list[Any]:
+    """Wrap host callbacks, so that the program goes on if one raises."""
     del results
     return [
-        one.replace(params={**one.params, "callback": Guarded.of(one, calls)})
-        if one.primitive.name in PYTHON_CALLS
+        one.replace(params={**one.params, "callback": GuardedCallback.of(one, calls)})
+        if one.primitive.name in CALLBACK_PRIMITIVES
         else one
         for one in equations
     ]
@@ -83,22 +83,19 @@ def devices_of(closed: ClosedJaxpr, inputs: Iterable[Any]) -> Collection[Any]:
             return value.sharding.device_set
     for equation in equations(closed.jaxpr):
         for value in equation.params.values():
-            mesh = getattr(value, "mesh", value)  # a layout has one
+            mesh = getattr(value, "mesh", value)  # a sharding has one
             if isinstance(mesh, jax.sharding.Mesh) and not mesh.empty:
                 return set(mesh.devices.flat)
     return (default_device(),)
 
 
 def platform_of(devices: Iterable[Any]) -> str:
-    """The kind of devices that compute together."""
+    """The platform of the devices."""
     return next(iter(devices)).platform
 
 
 def compile_for(program: Any, *args: Any) -> None:
-    """Compile what `compiled` gave for arguments like these, as its first call would.
-
-    Nothing is computed, and no memory of an argument is reused.
-    """
+    """Compile a result of `compiled` for these arguments, without running it."""
     traced = program.trace(*args)
     with _found_again(traced) if getattr(program, "is_by_jax", False) else nullcontext():
         traced.lower().compile()
@@ -109,11 +106,11 @@ def _found_again(traced: Any) -> AbstractContextManager[object]:
 
 
 @final
-class _Tuned:
-    """A program with options and rules; inside another it is one without.
+class _TunedProgram:
+    """A program with compiler options and rewrites; inlined into another, it has neither.
 
-    There JAX refuses options, and a gradient may be taken, which our rules do not have. `by_jax`:
-    JAX divides it over devices, and convolutions in it.
+    There JAX refuses options, and our operations have no gradients. `by_jax`: XLA partitions the
+    program, and convolutions in it.
     """
 
     def __init__(self, program: Any, inner: Any, *, by_jax: bool = False) -> None:
@@ -132,6 +129,6 @@ class _Tuned:
             return self.program(*args)
 
 
-def steady(program: Any) -> Any:
-    """The quickest way to call what `compiled` made, once it is compiled and nothing traces it."""
-    return program.program if isinstance(program, _Tuned) else program
+def compiled_call(program: Any) -> Any:
+    """The fastest callable of a result of `compiled`, once it is compiled and outside traces."""
+    return program.program if isinstance(program, _TunedProgram) else program

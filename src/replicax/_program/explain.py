@@ -1,4 +1,4 @@
-"""Errors of a program in the user's words: what is wrong, on which line, and on which worker."""
+"""Explains JAX's errors to users: the cause, the line of their code, and the worker."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ WHAT_TO_TRY = (
 
 
 def raise_explained(error: Exception, needs: Callable[[], str] = str) -> NoReturn:
-    """Raise an error that came out of a trace, in the user's words if JAX's own were raised.
+    """Raise an error of a trace or a step, explained if JAX raised it.
 
-    If it is a step's that ran out of memory, `needs` says how much the step wants.
+    `needs` describes the memory of the step, for a step that ran out of memory.
     """
     _advise(error, needs)
     explained = explain(error)
@@ -60,20 +60,20 @@ def raise_explained(error: Exception, needs: Callable[[], str] = str) -> NoRetur
 
 
 def _advise(error: Exception, needs: Callable[[], str]) -> None:
-    """Say once, beneath the error of an accelerator without memory, what to try."""
+    """Add advice to an out-of-memory error of an accelerator, once."""
     if not is_device_error(error) or _NO_MEMORY not in str(error):
         return
     is_said = any(note.endswith(WHAT_TO_TRY) for note in getattr(error, "__notes__", ()))
     if jax.default_backend() == "cpu" or is_said:
         return
     said = ""
-    with contextlib.suppress(Exception):  # the error is worth more than its explanation
+    with contextlib.suppress(Exception):  # the error matters more than its explanation
         said = needs()
     error.add_note(said + WHAT_TO_TRY)
 
 
 def explain(error: Exception) -> Exception:
-    """Say a JAX tracing error in the user's words; any other error is returned as it is."""
+    """Return an explained error for a JAX tracing error; any other error as it is."""
     if isinstance(error, NeedsValues):
         return error
     root = root_of(error)
@@ -112,7 +112,7 @@ def explain(error: Exception) -> Exception:
             f"No gradient through this loop, {user_line(error)}: its number of rounds is not "
             f"known. {known}"
         )
-    return of_the_layer(error)
+    return layer_error(error)
 
 
 def variable_in_jax(path: str) -> UsageError:
@@ -131,17 +131,17 @@ def tracer_for_variable(path: str) -> UsageError:
 
 
 def user_line(error: BaseException) -> str:
-    """The innermost line of the user's that an error passed, in words."""
+    """The innermost line of user code in an error's traceback, as text."""
     return _line_of(reversed(list(traceback.walk_tb(error.__traceback__))))
 
 
 def current_line() -> str:
-    """The line of the user's that is carried out now, in words."""
+    """The line of user code that is running, as text."""
     return _line_of(traceback.walk_stack(None))
 
 
 def why_not_converted(error: BaseException) -> str:
-    """Why Python's control flow in the user's innermost function is Python's, in words."""
+    """Why the control flow of the innermost user function was not converted, as text."""
     for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
         if frame.f_code in seams.unconverted:
             name, why = frame.f_code.co_name, seams.unconverted[frame.f_code]
@@ -163,10 +163,9 @@ def _line_of(places: Iterable[tuple[Any, int]]) -> str:
 
 
 def root_of(error: BaseException) -> BaseException:
-    """The error that came before those that libraries made of it.
+    """The error from which libraries made this one; an error of user code is returned as it is.
 
-    Keras raises another one where a layer's `call` fails, which says less. What the user's own code
-    raises is the user's word.
+    Keras raises an error of its own, which says less, where a layer's `call` fails.
     """
     while error.__traceback__ is not None:
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
@@ -177,15 +176,15 @@ def root_of(error: BaseException) -> BaseException:
     return error
 
 
-def of_the_layer(error: Exception) -> Exception:
-    """The error that says what went wrong in a layer.
+def layer_error(error: Exception) -> Exception:
+    """The original error of a layer, if Keras failed to copy it.
 
-    Keras makes an error of a layer again, with the layer's arguments in its text. Where the class
-    takes more than a text, what it raises is about that, and lacks the user's words and line.
+    Keras makes a copy of a layer's error with the layer's arguments in its text. If the class takes
+    more than a text, Keras raises an error about that instead.
     """
     root: Any = root_of(error)
     if not isinstance(error, TypeError | AttributeError) or root is error:
-        return error  # no class is called wrongly by that
+        return error  # not the error of a wrong call of the class
     if str(root) in str(error):
         return error
     try:
@@ -195,11 +194,11 @@ def of_the_layer(error: Exception) -> Exception:
     return error
 
 
-def before_the_build(error: BaseException) -> BaseException:
-    """The error of a layer that Keras built before `fit`, which puts another one over it.
+def error_before_build(error: BaseException) -> BaseException:
+    """The original error of a layer that Keras built before `fit`.
 
-    `error` is what our wrapper of Keras' method caught; its own frame and the method's are its
-    traceback if the method itself raised it.
+    `error` is what our wrapper of Keras' method caught. If Keras' method itself raised it, the
+    traceback has only the frames of the wrapper and of the method.
     """
     entry = error.__traceback__ and error.__traceback__.tb_next
     return error.__context__ or error if entry and entry.tb_next is None else error
@@ -211,20 +210,20 @@ def _is_library(frame: Any) -> bool:
 
 
 def is_device_error(error: BaseException) -> bool:
-    """Whether an error came out of a running program, and so may be another worker's fault."""
+    """Whether an error comes from a running executable: another worker may have caused it."""
     if isinstance(error, jax.errors.JaxRuntimeError):
         return True
     return type(error) is ValueError and bool(_STATUS.match(str(error)))
 
 
-def blame(error: BaseException) -> None:
-    """If another worker is the cause of an error, end this process with a message that names it."""
+def end_if_worker_failed(error: BaseException) -> None:
+    """End this process if another worker caused the error, with a message that names it."""
     if current().size > 1 and is_device_error(error):
         current().explain(error)
 
 
-def tell_lost(error: Exception, variables: Iterable[Any], values: Iterable[Any]) -> None:
-    """Note on an error which variables have lost their values, because a step failed."""
+def note_lost_variables(error: Exception, variables: Iterable[Any], values: Iterable[Any]) -> None:
+    """Add a note on variables whose donated values a failed step has lost."""
     pairs = zip(variables, values, strict=True)
     lost = [one.path for one, value in pairs if getattr(value, "is_deleted", bool)()]
     if lost:
@@ -235,11 +234,10 @@ def tell_lost(error: Exception, variables: Iterable[Any], values: Iterable[Any])
 
 
 def memory_needs(compiled: Any, variables: tuple[Sequence[Any], Sequence[Any]], arrays: Any) -> str:
-    """What a step that ran out of memory needs on each device, and which batch would fit, in words.
+    """The memory that a step needs on each device, and the batch size that would fit, as text.
 
-    `compiled` is what `jax.jit` gave; `variables` are the values of those that are written, and of
-    the others. `arrays` are the batches of `fit`, or what the replicas get. The program is compiled
-    already, so its analysis costs only a look.
+    `compiled` is a result of `jax.jit`; `variables` are the values of the written and the other
+    variables; `arrays` are the batches of `fit`, or the arguments of `run`.
     """
     analysis = compiled.trace(*variables, arrays).lower().compile().memory_analysis()
     held = [value for values in variables for value in values]
@@ -258,9 +256,9 @@ def memory_needs(compiled: Any, variables: tuple[Sequence[Any], Sequence[Any]], 
     if not known:
         return said
     fullest = min(known, key=lambda device: known[device])
-    room = known[fullest] + arguments  # these are there already
+    room = known[fullest] + arguments  # which are allocated already
     said += f"{device_name(fullest)} has {size(room)} for it. "
-    if room >= total:  # taken by another program meanwhile, or in pieces
+    if room >= total:  # another program took it meanwhile, or it is fragmented
         return said
     if room <= fixed:
         return f"{said}No batch fits beside the variables. "
@@ -269,7 +267,7 @@ def memory_needs(compiled: Any, variables: tuple[Sequence[Any], Sequence[Any]], 
 
 
 def _rows(share: float, arrays: Any, devices: int) -> str:
-    if not isinstance(arrays[0], tuple):  # what replicas get: their rows may be on any axis
+    if not isinstance(arrays[0], tuple):  # arguments of `run`: rows may be on any axis
         return f"a batch {share:.2f} times as large"
     rows = jax.tree.leaves(arrays[0])[0].shape[0]
     return f"a batch of {int(share * rows) // devices * devices} instead of {rows} rows"

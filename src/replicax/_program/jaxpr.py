@@ -1,7 +1,7 @@
-"""Walks over jaxprs: what an equation calls, its results, and the values of a program so far.
+"""Walks over jaxprs: the jaxpr that an equation calls, binding an equation again, environments.
 
-An analysis may look into what is rematerialized; a pass that rewrites may not. A `jax.checkpoint`
-that is taken apart keeps the values that it was written to throw away.
+An analysis may look into `jax.checkpoint`. A pass that rewrites may not: an inlined checkpoint
+would keep the values that it is there to rematerialize.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
 
-from replicax._core.host_calls import PYTHON_CALLS
+from replicax._core.host_calls import CALLBACK_PRIMITIVES
 
 # One inner program, called once with the same arguments.
 _CALLS = ("jit", "closed_call", "custom_jvp_call", "custom_vjp_call")
 _REMAT = ("remat2", "checkpoint")
 
 
-def called(equation: Any, *, remat: bool = False) -> Any:
-    """The closed jaxpr that an equation only calls; None for other equations.
+def inner_jaxpr(equation: Any, *, remat: bool = False) -> Any:
+    """The closed jaxpr that an equation calls once with its operands; None for other equations.
 
-    With `remat`, what is rematerialized counts as called.
+    With `remat`, a `jax.checkpoint` counts as a call.
     """
     if equation.primitive.name not in (_CALLS + _REMAT if remat else _CALLS):
         return None
@@ -45,11 +45,10 @@ def flatten(
     *,
     remat: bool = False,
 ) -> list[Any]:
-    """Go through a closed jaxpr and those that it calls; the keys of its results.
+    """Interpret a closed jaxpr, calls inlined, on abstract values; returns the results' values.
 
-    `inputs` are the keys of its arguments. `constant` makes one for a constant or a literal; `note`
-    makes those of an equation's results, told of its operands'. With `remat`, what is
-    rematerialized counts as called.
+    `inputs` are the values of its arguments, `constant` makes the value of a constant or literal,
+    and `note` those of an equation's results from its operands'. For `remat` see `inner_jaxpr`.
     """
     known = dict(zip(closed.jaxpr.constvars, map(constant, closed.consts), strict=True))
     known.update(zip(closed.jaxpr.invars, inputs, strict=True))
@@ -59,7 +58,7 @@ def flatten(
 
     for equation in closed.jaxpr.eqns:
         operands = [key(atom) for atom in equation.invars]
-        inner = called(equation, remat=remat)
+        inner = inner_jaxpr(equation, remat=remat)
         if inner is None:
             results = note(equation, operands)
         else:
@@ -76,43 +75,43 @@ def equations(jaxpr: Any) -> Iterator[Any]:
             yield from equations(inner)
 
 
-def calls_python(closed: Any) -> bool:
-    """Whether a program calls Python, which may raise in its midst."""
-    names = {*PYTHON_CALLS, "debug_print"}
+def has_host_callbacks(closed: Any) -> bool:
+    """Whether a program calls Python, which may raise while it runs."""
+    names = {*CALLBACK_PRIMITIVES, "debug_print"}
     return any(equation.primitive.name in names for equation in equations(closed.jaxpr))
 
 
 def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """The results of an equation, under the settings and the names that it was traced under."""
+    """Bind an equation again, under the settings and the name stack that it was traced under."""
     params = equation.primitive.get_bind_params(equation.params)
     here = jax.sharding.get_abstract_mesh()  # not where it was traced
-    with equation.ctx.manager, jax.sharding.use_abstract_mesh(here), named(equation):
+    with equation.ctx.manager, jax.sharding.use_abstract_mesh(here), name_scope_of(equation):
         results = equation.primitive.bind(*operands, **params)
     return list(results) if equation.primitive.multiple_results else [results]
 
 
 def shard_map(fn: Callable[..., Any], **how: Any) -> Any:
-    """`jax.shard_map` of a function, which makes anew what it is given without elements.
+    """`jax.shard_map` of a function that replaces arguments without elements.
 
     XLA ends the process if a map on several CPU devices reads such an array (JAX 0.11.2).
     """
-    return jax.shard_map(lambda *args: fn(*jax.tree.map(made_if_empty, args)), **how)
+    return jax.shard_map(lambda *args: fn(*jax.tree.map(fresh_if_empty, args)), **how)
 
 
-def made_if_empty(array: Any) -> Any:
-    """An array; if it has no elements, one like it that does not depend on it."""
+def fresh_if_empty(array: Any) -> Any:
+    """The array; without elements, an equal one that does not depend on it."""
     return array if np.size(array) else jnp.zeros_like(array)
 
 
-def named(equation: Any) -> contextlib.AbstractContextManager[Any]:
-    """The scope that an equation was traced in, for its name in what is compiled."""
+def name_scope_of(equation: Any) -> contextlib.AbstractContextManager[Any]:
+    """The name scope that an equation was traced in, for its name in the compiled program."""
     names = str(equation.source_info.name_stack)
     return jax.named_scope(names) if names else contextlib.nullcontext()
 
 
 @final
-class Values(dict[Any, Any]):
-    """The values of a jaxpr's variables, while its equations are gone through."""
+class Environment(dict[Any, Any]):
+    """The values of a jaxpr's variables during its evaluation."""
 
     def __init__(self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any]) -> None:
         super().__init__(zip(jaxpr.constvars, consts, strict=True))

@@ -1,4 +1,4 @@
-"""Which inputs the outputs of a jaxpr depend on, and whether they depend on the replica.
+"""Replication analysis: the inputs that the outputs of a jaxpr depend on, and which may vary.
 
 JAX can type values as varying or invariant over a mesh axis, but its checks refuse common Keras
 layers (an LSTM's scan carry starts invariant and becomes varying). So the same question is
@@ -16,46 +16,46 @@ from replicax._core.errors import UsageError
 from replicax._core.topology import AXIS
 from replicax._program.jaxpr import equations, flatten
 
-VARIES = "varies"
+VARYING = "varies"
 
 Labels = frozenset[Hashable]
-NOTHING: Labels = frozenset()
+NO_LABELS: Labels = frozenset()
 
-# Their results are equal on every replica of the axis.
+# Collectives whose results are equal on every replica.
 _COMBINING = {"psum", "pmax", "pmin", "all_gather"}
 
 
-def dependence(closed: Any, inputs: Sequence[Labels]) -> list[Labels]:
-    """For each output of a closed jaxpr, the labels of all inputs that it was made from.
+def propagate_labels(closed: Any, inputs: Sequence[Labels]) -> list[Labels]:
+    """For each output of a closed jaxpr, the labels of all inputs that it was computed from.
 
-    An input has `VARIES` if it differs per replica, and may have other labels. `VARIES` ends where
-    replicas are combined, and begins where a replica asks for its number.
+    An input has the label `VARYING` if it differs per replica, and may have other labels. A
+    collective that combines replicas removes `VARYING`; `axis_index` adds it.
     """
-    return flatten(closed, inputs, lambda _: NOTHING, _labels_of_results, remat=True)
+    return flatten(closed, inputs, lambda _: NO_LABELS, _labels_of_results, remat=True)
 
 
 def _labels_of_results(equation: Any, inputs: list[Labels]) -> list[Labels]:
     name, params = equation.primitive.name, equation.params
     if name == "axis_index" and params.get("axis_name") == AXIS:
-        return [frozenset({VARIES})]
+        return [frozenset({VARYING})]
     if name == "scan":
         return _scan_labels(equation, inputs)
     if name == "while":
         return _while_labels(params, inputs)
     if name == "cond":
-        _refuse_parting(inputs[0], params["branches"], "branch")
-        branches = [dependence(branch, inputs[1:]) for branch in params["branches"]]
-        return [NOTHING.union(inputs[0], *column) for column in zip(*branches, strict=True)]
-    union = NOTHING.union(*inputs)
-    if _over_replicas(equation):
-        # Any other communication (a scatter, a shift) leaves each replica its own part.
+        _refuse_divergence(inputs[0], params["branches"], "branch")
+        branches = [propagate_labels(branch, inputs[1:]) for branch in params["branches"]]
+        return [NO_LABELS.union(inputs[0], *column) for column in zip(*branches, strict=True)]
+    union = NO_LABELS.union(*inputs)
+    if _communicates(equation):
+        # Other collectives (a scatter, a permutation) give each replica its own part.
         whole = name in _COMBINING and params.get("axis_index_groups") is None
-        union = union - {VARIES} if whole else union | {VARIES}
+        union = union - {VARYING} if whole else union | {VARYING}
     elif any(
-        mentions_replica(sub) or has_collective(sub)
+        uses_replica_id(sub) or has_collective(sub)
         for sub in jax.extend.core.jaxprs_in_params(params)
     ):
-        union |= {VARIES}
+        union |= {VARYING}
     return [union] * len(equation.outvars)
 
 
@@ -67,7 +67,7 @@ def _scan_labels(equation: Any, inputs: list[Labels]) -> list[Labels]:
     fixed, slices = inputs[:consts], inputs[consts + carries :]
     carry = inputs[consts : consts + carries]
     while True:  # labels only grow, so this ends
-        results = dependence(body, [*fixed, *carry, *slices])
+        results = propagate_labels(body, [*fixed, *carry, *slices])
         grown = [before | after for before, after in zip(carry, results[:carries], strict=True)]
         if grown == carry:
             return [*carry, *results[carries:]]
@@ -75,7 +75,7 @@ def _scan_labels(equation: Any, inputs: list[Labels]) -> list[Labels]:
 
 
 def _same_shapes(inside: Sequence[Any], outside: Sequence[Any]) -> int:
-    """How many values of a scan each round gets or gives whole, not as a slice."""
+    """How many values a scan passes to, or gets from, its body whole and not as slices."""
     return sum(a.aval.shape == b.aval.shape for a, b in zip(inside, outside, strict=True))
 
 
@@ -83,18 +83,18 @@ def _while_labels(params: Any, inputs: list[Labels]) -> list[Labels]:
     tests, consts = params["cond_nconsts"], params["body_nconsts"]
     tested, fixed, carry = inputs[:tests], inputs[tests : tests + consts], inputs[tests + consts :]
     while True:
-        # How often the loop runs may differ: its condition marks everything it carries.
-        (condition,) = dependence(params["cond_jaxpr"], [*tested, *carry])
-        _refuse_parting(condition, [params["cond_jaxpr"], params["body_jaxpr"]], "loop")
-        results = dependence(params["body_jaxpr"], [*fixed, *carry])
+        # The number of rounds may differ per replica, so the condition labels every carry.
+        (condition,) = propagate_labels(params["cond_jaxpr"], [*tested, *carry])
+        _refuse_divergence(condition, [params["cond_jaxpr"], params["body_jaxpr"]], "loop")
+        results = propagate_labels(params["body_jaxpr"], [*fixed, *carry])
         grown = [a | b | condition for a, b in zip(carry, results, strict=True)]
         if grown == carry:
             return carry
         carry = grown
 
 
-def _refuse_parting(condition: Labels, programs: Sequence[Any], kind: str) -> None:
-    if VARIES in condition and any(has_collective(program.jaxpr) for program in programs):
+def _refuse_divergence(condition: Labels, programs: Sequence[Any], kind: str) -> None:
+    if VARYING in condition and any(has_collective(program.jaxpr) for program in programs):
         raise UsageError(
             f"Cannot all-reduce or gather inside a {kind} whose condition differs per replica: "
             "some replicas would wait forever. Combine the values outside, or decide by a value "
@@ -103,21 +103,21 @@ def _refuse_parting(condition: Labels, programs: Sequence[Any], kind: str) -> No
 
 
 def is_collective(equation: Any) -> bool:
-    """Whether an equation communicates over the replica axis, or asks for the replica's number."""
-    return equation.primitive.name == "axis_index" or _over_replicas(equation)
+    """Whether an equation communicates over the replica axis, or is `axis_index`."""
+    return equation.primitive.name == "axis_index" or _communicates(equation)
 
 
-def mentions_replica(jaxpr: Any) -> bool:
+def uses_replica_id(jaxpr: Any) -> bool:
     """Whether a jaxpr, or one inside it, asks for the replica's number."""
     return any(equation.primitive.name == "axis_index" for equation in equations(jaxpr))
 
 
 def has_collective(jaxpr: Any) -> bool:
     """Whether a jaxpr, or one inside it, communicates over the replica axis."""
-    return any(map(_over_replicas, equations(jaxpr)))
+    return any(map(_communicates, equations(jaxpr)))
 
 
-def _over_replicas(equation: Any) -> bool:
+def _communicates(equation: Any) -> bool:
     if equation.primitive.name == "axis_index":
         return False
     axes = equation.params.get("axes", equation.params.get("axis_name", ()))

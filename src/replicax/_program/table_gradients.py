@@ -1,11 +1,11 @@
-"""Gradients of tables, kept as the rows that they have until somebody needs the whole.
+"""Gradients of embedding tables as `IndexedSlices`, until an operation needs the dense gradient.
 
-The gradient of an embedding is zero but for the rows that a batch looked up. JAX writes all of
-it: zeros as large as the table, the rows added to them, then an optimizer that reads table and
-gradient and writes the table. Here the rows stay rows through what is linear, and a table that
-they are added to or subtracted from gets them where they belong. Replicas exchange the rows, not
-the tables. What belongs to one row of the table is summed first and added once, as a whole gradient
-would be: a word that occurs often would else lose much of its update to rounding.
+The gradient of an embedding is zero outside the rows that a batch looked up. JAX computes it
+densely: zeros as large as the table, a scatter-add of the rows, then an optimizer that reads table
+and gradient and writes the table. Here the rows pass through linear operations as slices, and are
+scattered into the table that they are added to or subtracted from. Replicas exchange slices, not
+tables. Rows with the same index are summed before they are added, as in a dense gradient: added one
+by one, the many rows of a frequent word would lose much of their update to rounding.
 """
 
 from __future__ import annotations
@@ -33,26 +33,25 @@ from replicax._cpu.tables import (
     is_for_kernel,
     sums_where_first,
 )
-from replicax._program.jaxpr import Values, bind, equations, shard_map
-from replicax._program.rows import is_look_up, pays_to_gather
+from replicax._program.batch_axes import is_table_gradient, pays_to_gather
+from replicax._program.jaxpr import Environment, bind, equations, shard_map
 
 _SCALED = {"mul": operator.mul, "div": operator.truediv}
 _ADDED = {"add": operator.pos, "add_any": operator.pos, "sub": operator.neg}
 
 
 def has_tables(jaxpr: Any) -> bool:
-    """Whether a program, or one inside it, adds rows where indices say."""
+    """Whether a program, or one inside it, has a scatter-add."""
     return any(equation.primitive is lax.scatter_add_p for equation in equations(jaxpr))
 
 
-def evaluate_by_rows(
+def evaluate_with_slices(
     closed: Any, *args: Any, platform: str, replicas: int = 1, mesh: Mesh | None = None
 ) -> list[Any]:
-    """Run a closed jaxpr on arrays or tracers, with the gradients of tables as rows.
+    """Evaluate a closed jaxpr on arrays or tracers, with gradients of tables as `IndexedSlices`.
 
-    Sums are taken over `replicas`, their number, if all have programs of the same shapes; in the
-    global view the replicas of a `mesh` divide the rows. Products are turned before, where that
-    pays on the platform.
+    In the replica view, `replicas` is the number of replicas that run this program. In the global
+    view, the replicas of a `mesh` shard the rows.
     """
     closed = turned_on(platform, closed)
     if not has_tables(closed.jaxpr):
@@ -60,33 +59,35 @@ def evaluate_by_rows(
     return _Evaluation(replicas, platform, mesh).outputs(closed, args)
 
 
-def with_rows(step: Callable[..., Any], mesh: Mesh | None, *, platform: str) -> Callable[..., Any]:
-    """A step of the global view that keeps the gradients of tables as rows.
+def with_slices(
+    step: Callable[..., Any], mesh: Mesh | None, *, platform: str
+) -> Callable[..., Any]:
+    """A step of the global view with gradients of tables as `IndexedSlices`.
 
-    The replicas of a mesh divide the rows; None stands for one replica.
+    The replicas of the mesh shard the rows; None for one replica.
     """
 
     how = {"platform": platform, "replicas": 1 if mesh is None else mesh.shape[AXIS], "mesh": mesh}
 
     def stepped(*args: Any) -> Any:
         closed, shapes = jax.make_jaxpr(step, return_shape=True)(*args)
-        found = evaluate_by_rows(closed, *jax.tree.leaves(args), **how)
+        found = evaluate_with_slices(closed, *jax.tree.leaves(args), **how)
         return jax.tree.unflatten(jax.tree.structure(shapes), found)
 
     return stepped
 
 
 @dataclass
-class Rows:
-    """A sum of rows, each added to zeros where its index says."""
+class IndexedSlices:
+    """A gradient of a table: rows to add to zeros at their indices; repeated indices add up."""
 
-    scatter: Any  # the operation that makes the whole table
+    scatter: Any  # the equation that makes the dense gradient
     zeros: Any
     indices: Any
     updates: Any  # the rows
     firsts: Firsts  # of the indices; shared by all sums with the same indices
-    whole: Any = None  # the whole table, once it was asked for
-    by_kernel: bool = False  # a kernel adds rows to tables, and each device has all rows
+    dense: Any = None  # the dense gradient, cached
+    by_kernel: bool = False  # whether a kernel may add the rows: each device has all of them
 
     @property
     def may_repeat(self) -> bool:
@@ -94,7 +95,7 @@ class Rows:
 
     @property
     def is_for_kernel(self) -> bool:
-        """Whether a kernel makes the sums and adds them; it needs no first rows for that."""
+        """Whether a kernel sums the rows and adds them; it needs no first rows."""
         arrays = self.zeros, self.indices, self.updates
         return self.may_repeat and self.by_kernel and is_for_kernel(*arrays)
 
@@ -102,10 +103,10 @@ class Rows:
     def lacks_firsts(self) -> bool:
         return self.may_repeat and self.firsts.places is None and not self.is_for_kernel
 
-    def changed(self, how: Callable[[Any], Any]) -> Rows:
-        return replace(self, updates=how(self.updates), whole=None)
+    def with_updates(self, how: Callable[[Any], Any]) -> IndexedSlices:
+        return replace(self, updates=how(self.updates), dense=None)
 
-    def made_whole(self) -> Any:
+    def to_dense(self) -> Any:
         return bind(self.scatter, [self.zeros, self.indices, self.updates])[0]
 
     def added_to(self, table: Any, sign: Callable[[Any], Any]) -> Any:
@@ -117,29 +118,28 @@ class Rows:
 
 @final
 class _Evaluation:
-    """Runs a program, operation by operation.
+    """Evaluates a program, equation by equation.
 
-    In the global view, which has a `mesh`, a sum over rows needs no operation of its own; in the
-    view of one replica `mesh` is None.
+    `mesh` is None in the replica view. In the global view sums over replicas are implicit.
     """
 
     def __init__(self, replicas: int, platform: str, mesh: Mesh | None = None) -> None:
         self._replicas, self._mesh = replicas, mesh
-        # In the global view a table may be divided, of which a kernel wants the whole.
+        # In the global view a table may be sharded; a kernel needs all of it.
         self._by_kernel = mesh is None and is_for(platform)
-        self._apart: list[Rows] = []  # what needs the rows of other replicas, too
-        self._found: list[Rows] = []  # what may be added to tables
+        self._local: list[IndexedSlices] = []  # without the rows of other replicas
+        self._candidates: list[IndexedSlices] = []  # may be added to tables later
 
     def outputs(self, closed: Any, args: Sequence[Any]) -> list[Any]:
         return [self._dense(value) for value in self._run(closed.jaxpr, closed.consts, args)]
 
     def _run(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-        """The results, some of which may be rows."""
-        known = Values(jaxpr, consts, args)
-        spread: dict[Any, Any] = {}  # what is one number everywhere
+        """The results, of which some may be `IndexedSlices`."""
+        known = Environment(jaxpr, consts, args)
+        spread: dict[Any, Any] = {}  # arrays that are one broadcast number
 
         def number(atom: Any) -> Any:
-            """The number that an operand is everywhere; None if there is none."""
+            """The number that all elements of an operand are; None if not known."""
             if isinstance(atom, jax.extend.core.Literal) or not atom.aval.shape:
                 return known.read([atom])[0]
             return spread.get(atom)
@@ -147,7 +147,7 @@ class _Evaluation:
         for equation in jaxpr.eqns:
             operands = known.read(equation.invars)
             numbers = [number(atom) for atom in equation.invars]
-            results = self._rows(equation, operands, numbers)
+            results = self._sparse(equation, operands, numbers)
             if results is None:
                 results = bind(equation, [self._dense(value) for value in operands])
             if equation.primitive is lax.broadcast_in_dim_p and numbers[0] is not None:
@@ -155,8 +155,10 @@ class _Evaluation:
             known.write(equation, results)
         return known.read(jaxpr.outvars)
 
-    def _rows(self, equation: Any, operands: list[Any], numbers: Sequence[Any]) -> list[Any] | None:
-        """The results of an operation that makes rows, or leaves them rows, or adds them up."""
+    def _sparse(
+        self, equation: Any, operands: list[Any], numbers: Sequence[Any]
+    ) -> list[Any] | None:
+        """The results of an equation that makes, keeps or uses slices; None for other equations."""
         name = equation.primitive.name
         if name == "jit" and has_tables(equation.params["jaxpr"].jaxpr):
             inner = equation.params["jaxpr"]
@@ -164,83 +166,91 @@ class _Evaluation:
         if equation.primitive is lax.scatter_add_p:
             is_zero = not isinstance(numbers[0], jax.Array) and numbers[0] == 0
             pays = pays_to_gather(equation, 1) or self._goes_to_kernel(equation)
-            return [self._noted(equation, *operands)] if is_zero and pays else None
-        if not any(isinstance(operand, Rows) for operand in operands):
+            return [self._slices(equation, *operands)] if is_zero and pays else None
+        if not any(isinstance(operand, IndexedSlices) for operand in operands):
             return None
-        if self._mesh is None and (add_up := _sum_over_replicas(equation)):
-            return self._summed(operands, add_up)
+        if self._mesh is None and (all_reduce := _psum_of(equation)):
+            return self._reduced(operands, all_reduce)
         first, second = operands[0], operands[-1]
         if name == "neg":
             self._gather()
-            return [first.changed(operator.neg)]
+            return [first.with_updates(operator.neg)]
         if name in _SCALED:
             return self._scaled(_SCALED[name], operands, numbers)
-        if name in _ADDED and isinstance(second, Rows):
+        if name in _ADDED and isinstance(second, IndexedSlices):
             return self._added(self._dense(first), second, _ADDED[name])
         if name in ("add", "add_any"):
             return self._added(second, first, operator.pos)
         return None
 
     def _goes_to_kernel(self, scatter: Any) -> bool:
-        """Whether the kernel adds the rows, which costs less than to make as large a table."""
+        """Whether the kernel adds the rows, which costs less than a dense gradient."""
         arrays = [atom.aval for atom in scatter.invars]
         alone = self._by_kernel and self._replicas == 1
-        return alone and is_look_up(scatter) and is_for_kernel(*arrays)
+        return alone and is_table_gradient(scatter) and is_for_kernel(*arrays)
 
-    def _noted(self, scatter: Any, zeros: Any, indices: Any, updates: Any) -> Any:
+    def _slices(self, scatter: Any, zeros: Any, indices: Any, updates: Any) -> Any:
         indices, updates = self._dense(indices), self._dense(updates)
         firsts = Firsts(indices, len(zeros))
-        rows = Rows(scatter, zeros, indices, updates, firsts, by_kernel=self._by_kernel)
+        rows = IndexedSlices(scatter, zeros, indices, updates, firsts, by_kernel=self._by_kernel)
         if self._mesh is not None:
             if len(rows.updates) % self._replicas:
-                return rows.made_whole()
-            self._apart.append(rows)
-        self._found.append(rows)
+                return rows.to_dense()
+            self._local.append(rows)
+        self._candidates.append(rows)
         return rows
 
     def _scaled(
         self, how: Any, operands: Sequence[Any], numbers: Sequence[Any]
     ) -> list[Any] | None:
         first, second = operands
-        if isinstance(first, Rows) and numbers[1] is not None:
+        if isinstance(first, IndexedSlices) and numbers[1] is not None:
             rows, number = first, numbers[1]
         elif numbers[0] is not None and how is operator.mul:
             rows, number = second, numbers[0]
         else:
             return None
         self._gather()
-        return [rows.changed(lambda own: how(own, number))]
+        return [rows.with_updates(lambda own: how(own, number))]
 
-    def _added(self, table: Any, rows: Rows, sign: Callable[[Any], Any]) -> list[Any] | None:
+    def _added(
+        self, table: Any, rows: IndexedSlices, sign: Callable[[Any], Any]
+    ) -> list[Any] | None:
         self._gather()
         if jnp.shape(table) != rows.zeros.shape:
             return None
         if rows.lacks_firsts:
-            others = [one.firsts for one in self._found if one.lacks_firsts and one.whole is None]
+            others = [
+                one.firsts for one in self._candidates if one.lacks_firsts and one.dense is None
+            ]
             find_firsts(list({id(one): one for one in [rows.firsts, *others]}.values()))
         return [rows.added_to(table, sign)]
 
     def _dense(self, value: Any) -> Any:
-        if not isinstance(value, Rows):
+        if not isinstance(value, IndexedSlices):
             return value
         self._gather()
-        if value.whole is None:
-            value.whole = value.made_whole()
-        return value.whole
+        if value.dense is None:
+            value.dense = value.to_dense()
+        return value.dense
 
     def _gather(self) -> None:
-        """Exchange the rows of all tables as soon as those of one are needed.
+        """Exchange the rows of all tables when the rows of one are needed.
 
-        Gradients come before updates, so there is one exchange.
+        All gradients are computed before the first update, so there is one exchange.
         """
-        apart, self._apart = self._apart, []
+        apart, self._local = self._local, []
         if not apart:
             return
-        exchange = _gathered
+        exchange = _all_gather
         if self._mesh is not None:
-            split, whole = PartitionSpec(AXIS), PartitionSpec()
+            split, replicated = PartitionSpec(AXIS), PartitionSpec()
             exchange = shard_map(
-                _gathered, mesh=self._mesh, in_specs=(split,), out_specs=whole, check_vma=False
+                _all_gather,
+                mesh=self._mesh,
+                in_specs=(split,),
+                out_specs=replicated,
+                check_vma=False,
             )
         everyones = exchange([(rows.indices, rows.updates) for rows in apart])
         for rows, (indices, updates) in zip(apart, everyones, strict=True):
@@ -250,44 +260,44 @@ class _Evaluation:
             params = {**rows.scatter.params, "indices_are_sorted": False, "unique_indices": False}
             rows.scatter = rows.scatter.replace(params=params)
 
-    def _summed(self, operands: Sequence[Any], add_up: Callable[..., list[Any]]) -> list[Any]:
-        """The sums over the replicas; a sum of rows is the rows of all replicas."""
-        results = [self._of_all(value) for value in operands]
+    def _reduced(self, operands: Sequence[Any], all_reduce: Callable[..., list[Any]]) -> list[Any]:
+        """All-reduce dense operands; the all-reduce of slices is the slices of all replicas."""
+        results = [self._global(value) for value in operands]
         others = [i for i, found in enumerate(results) if found is None]
-        sums = add_up([self._dense(operands[i]) for i in others]) if others else []
+        sums = all_reduce([self._dense(operands[i]) for i in others]) if others else []
         for i, total in zip(others, sums, strict=True):
             results[i] = total
-        self._apart += [found for found in results if isinstance(found, Rows)]
+        self._local += [found for found in results if isinstance(found, IndexedSlices)]
         return results
 
-    def _of_all(self, value: Any) -> Rows | None:
-        """The rows of all replicas, not here yet; None for what is not exchanged as rows."""
-        waits = any(value is rows for rows in self._apart)  # a sum over all already
-        if waits or not isinstance(value, Rows) or not self._exchanges(value):
+    def _global(self, value: Any) -> IndexedSlices | None:
+        """The slices of all replicas, not gathered yet; None for a dense all-reduce."""
+        is_global = any(value is rows for rows in self._local)  # summed over replicas already
+        if is_global or not isinstance(value, IndexedSlices) or not self._pays_to_exchange(value):
             return None
-        # Usually only the sum is added to a table: first rows of a replica's own are not needed.
-        self._found = [rows for rows in self._found if rows.firsts is not value.firsts]
+        # Usually only the global sum is added to a table: drop the local rows.
+        self._candidates = [rows for rows in self._candidates if rows.firsts is not value.firsts]
         firsts = Firsts(value.indices, len(value.zeros))
-        self._found.append(replace(value, firsts=firsts, whole=None))
-        return self._found[-1]
+        self._candidates.append(replace(value, firsts=firsts, dense=None))
+        return self._candidates[-1]
 
-    def _exchanges(self, rows: Rows) -> bool:
+    def _pays_to_exchange(self, rows: IndexedSlices) -> bool:
         return self._replicas > 1 and pays_to_gather(rows.scatter, self._replicas)
 
 
-def _sum_over_replicas(equation: Any) -> Callable[[list[Any]], list[Any]] | None:
-    """How an operation sums arrays over all replicas; None if it does not."""
+def _psum_of(equation: Any) -> Callable[[list[Any]], list[Any]] | None:
+    """The all-reduce that an equation performs; None for other equations."""
     params = equation.params
-    if (add_up := summing_in_packs(equation)) is not None:
-        return add_up
+    if (all_reduce := summing_in_packs(equation)) is not None:
+        return all_reduce
     plain = params.get("axes") == (AXIS,) and params.get("axis_index_groups") is None
     if equation.primitive.name == "psum" and plain:
         return lambda leaves: list(lax.psum(leaves, AXIS))
     return None
 
 
-def _gathered(apart: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Inside a map over the replicas: indices and rows of all replicas, in their order."""
+def _all_gather(apart: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Inside `shard_map`: all-gather indices and rows, in replica order, in few buffers."""
     arrays = jax.tree.leaves(apart)
     found: dict[int, Any] = {}
     # As bits: indices and rows of one element size travel in one buffer.

@@ -24,7 +24,7 @@ from replicax._core.errors import UsageError
 from replicax._cpu.attention import on_this_machine
 from replicax._cpu.programs import with_rules
 from replicax._program.capture import evaluate
-from replicax._program.jaxpr import called
+from replicax._program.jaxpr import inner_jaxpr
 from replicax._ps.variables.shard_optimizer import check_by_rows
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def _follow(jaxpr: Any, variable: Any) -> Source | None:
     while id(variable) in made_by:
         eqn = made_by[id(variable)]
         name = eqn.primitive.name
-        inner = called(eqn)
+        inner = inner_jaxpr(eqn)
         if inner is not None:
             place = next(i for i, out in enumerate(eqn.outvars) if out is variable)
             found = _follow(inner.jaxpr, inner.jaxpr.outvars[place])

@@ -24,8 +24,8 @@ from replicax._core.errors import UsageError
 from replicax._core.tracing import trace_around_tapes
 from replicax._keras import _compat
 from replicax._program.aggregation import change
-from replicax._program.capture import Captured, TraceAgain, capture, current_recorder
-from replicax._program.feeding import Refusal
+from replicax._program.capture import Captured, Retrace, capture, current_recorder
+from replicax._program.iterator_inputs import NoIterators
 from replicax._program.program import rebuilt
 
 if TYPE_CHECKING:
@@ -52,14 +52,14 @@ class DenseUse(UsageError):
         )
 
 
-class NeedsBatch(TraceAgain):
+class NeedsBatch(Retrace):
     """Raised when the function takes one batch more than expected."""
 
     def __init__(self, source: Any) -> None:
         self.source = source
 
 
-class NotBuilt(TraceAgain):
+class NotBuilt(Retrace):
     """Raised when the function applies an optimizer without variables."""
 
     def __init__(self, optimizer: Any, variables: Sequence[Any]) -> None:
@@ -231,7 +231,7 @@ class Recorder:
         found = []
         pushed = {id(variable) for push, _ in self.pushes for variable in push.variables}
         for variable, new in scope.updates():
-            old = scope.lent.get(id(variable))
+            old = scope.bound.get(id(variable))
             shape = tuple(variable.shape)
             if old is None or tuple(jnp.shape(new)) != shape:
                 continue  # traced again later, or a table, whose rows optimizers change
@@ -266,7 +266,7 @@ def _both(variable: Any) -> UsageError:
 
 def _accumulates(variable: Any) -> bool:
     """Whether workers' writes to a variable add up: metrics, and moving statistics."""
-    if _compat.counts_draws(variable):
+    if _compat.is_seed_state(variable):
         return True  # random states: two closures that draw at once count as two
     number = "float" in variable.dtype or "int" in variable.dtype
     return number and (
@@ -317,7 +317,7 @@ def _recorded_add(original: Callable[..., Any], sign: int) -> Callable[..., Any]
         recorder = current_recorder()
         if recorder is None:
             return original(self, value)
-        before = _compat.unheard(scope, self)
+        before = _compat.unobserved(scope, self)
         after = original(self, value)
         recorder.add(self, value if sign > 0 else -jnp.asarray(value), before, after)
         return after
@@ -421,7 +421,7 @@ def _captured(
         return {"result": result, **recorder.end(_compat.get_stateless_scope())}
 
     leaves = [*arrays, *batches, *positions]
-    return capture(flat, leaves, known=known, recorder=recorder, reader=Refusal())
+    return capture(flat, leaves, known=known, recorder=recorder, reader=NoIterators())
 
 
 def _recorded(captured: Captured, recorder: Recorder) -> Recorded:

@@ -151,7 +151,7 @@ class ClosureSteps:
     def _take_one(self) -> None:
         result, rows = self._waiting.popleft()
         self._newest[:] = [result.fetch()]
-        self._throughput.did(1, rows)
+        self._throughput.record(1, rows)
 
     def flush(self) -> None:
         """Wait for everything that was scheduled."""

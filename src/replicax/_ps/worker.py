@@ -17,7 +17,7 @@ import numpy as np
 from replicax._core.host_calls import Check
 from replicax._cpu import kernels
 from replicax._net import Reply, answering, array_of, raw
-from replicax._program.compiling import compile_for, compiled, steady
+from replicax._program.compiling import compile_for, compiled, compiled_call
 from replicax._ps.data.worker_data import Ended, NeedsProgram, Readers
 from replicax._ps.hosts.contact import Dialer
 from replicax._ps.programs import check_narrow, taken
@@ -198,7 +198,7 @@ def _compiled_now(code: bytes) -> Any:
     exported = jax.export.deserialize(bytearray(code))
     program = compiled(exported.call)
     compile_for(program, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in exported.in_avals))
-    return steady(program)
+    return compiled_call(program)
 
 
 def _pickled(error: Exception) -> bytes:

@@ -95,7 +95,7 @@ def _as_pytree(
     def gradients(weights: Any) -> list[Any]:
         if not pure.is_complete:  # `pure` will be called again, with all the variables it reads
             return [jnp.zeros_like(value) for value in inputs if is_differentiable(value)]
-        with pure.lent(values):
+        with pure.bound(values):
             found = _gradients(rule, jax.tree.leaves(weights), given, pure.variables)
         pairs = zip(found, inputs, strict=True)
         return [_like(gradient, value) for gradient, value in pairs if is_differentiable(value)]
@@ -244,7 +244,7 @@ class Purified:
 
     def __call__(self, values: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, list[Any]]:
         """The result, and the new values of the assigned variables."""
-        with self.lent(values) as scope:
+        with self.bound(values) as scope:
             try:
                 result = self._call(arrays)
             finally:
@@ -254,9 +254,9 @@ class Purified:
         return result, [new for _, new in updates]
 
     @contextlib.contextmanager
-    def lent(self, values: Sequence[Any]) -> Iterator[CaptureScope]:
+    def bound(self, values: Sequence[Any]) -> Iterator[CaptureScope]:
         with CaptureScope(finds=True) as scope:
-            scope.lend(zip(self.variables, values, strict=True))
+            scope.bind(zip(self.variables, values, strict=True))
             yield scope
 
     @property

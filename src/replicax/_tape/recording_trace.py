@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from replicax._core.errors import TapeMisuse
 from replicax._core.tracing import current_trace, evaluation
 from replicax._program.compiling import compiled
-from replicax._program.jaxpr import Values
+from replicax._program.jaxpr import Environment
 
 if TYPE_CHECKING:
     from replicax._tape.tape_entries import TapeEntries
@@ -142,7 +142,7 @@ def is_differentiable(value: Any) -> bool:
 def _evaluate(closed: Any, inputs: Sequence[Any]) -> list[Any]:
     """Run a jaxpr in the current context; `eval_jaxpr` would restore the context of its trace."""
     jaxpr = closed.jaxpr
-    values = Values(jaxpr, closed.consts, inputs)
+    values = Environment(jaxpr, closed.consts, inputs)
     for equation in jaxpr.eqns:
         found = equation.primitive.bind(*values.read(equation.invars), **equation.params)
         several = equation.primitive.multiple_results
@@ -150,7 +150,6 @@ def _evaluate(closed: Any, inputs: Sequence[Any]) -> list[Any]:
     return values.read(jaxpr.outvars)
 
 
-_core = jax.extend.core
 _FUNCTIONS = (_core.ClosedJaxpr, _core.Jaxpr)
 _known: weakref.WeakKeyDictionary[Any, tuple[Any, ...]] = weakref.WeakKeyDictionary()
 

@@ -17,7 +17,6 @@ from replicax._tape.recording_trace import is_differentiable, recorded
 from replicax._tape.tape_entries import (
     TapeEntries,
     UnconnectedGradients,
-    basis_for,
     basis_of_rows,
     checked,
     gradient_of,
@@ -207,7 +206,8 @@ class GradientTape:
         del parallel_iterations, experimental_use_pfor
         unconnected = UnconnectedGradients(unconnected_gradients)
         target = self._target(target)
-        rows = self._rows(target, sources, basis_for(target))
+        one_hot = jnp.eye(target.size, dtype=target.dtype).reshape(-1, *target.shape)
+        rows = self._rows(target, sources, one_hot)
         jacobians = [
             jacobian_of(row, source.shape, stored_type(source), target.shape, unconnected)
             for row, source in zip(rows, leaves_of(sources), strict=True)

@@ -192,11 +192,6 @@ def total(gradients: Sequence[Any]) -> Any:
     return functools.reduce(lax.add, gradients) if gradients else None
 
 
-def basis_for(target: Any) -> Any:
-    """One-hot output gradients, one for each element of a target."""
-    return jnp.eye(target.size, dtype=target.dtype).reshape(-1, *target.shape)
-
-
 def basis_of_rows(target: Any, source: Any) -> Any:
     """Output gradients that are 1 at one element of each row, and 0 elsewhere.
 

@@ -124,7 +124,7 @@ class ReplicaMonitor(keras.callbacks.Callback):
             )
         self._throughput = throughput_of(model)
         _compat.at_end_of_fit(model, self._close)
-        self._throughput.heard = self._after_step
+        self._throughput.on_step = self._after_step
         if workers.channel_of(model).is_chief:
             self.log_dir.mkdir(parents=True, exist_ok=True)
             self._lines = (self.log_dir / "monitor.jsonl").open("a", encoding="utf-8")
@@ -172,7 +172,7 @@ class ReplicaMonitor(keras.callbacks.Callback):
                 self._events.add(f"{kind}/{tag}", "scalars", np.asarray(number, "f4"), line["step"])
 
     def _close(self) -> None:
-        self._throughput.heard = None
+        self._throughput.on_step = None
         if self._lines is not None:
             self._lines.close()
         if self._events is not None:

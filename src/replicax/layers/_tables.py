@@ -11,7 +11,7 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._core.lookup import NO_ID, embedding_lookup, embedding_lookup_sparse
 from replicax._keras import _compat
-from replicax._keras.distribution import installed
+from replicax._keras.distribution import with_distribution
 from replicax._ps.tables.dynamic_table import DynamicTableSpec
 from replicax._ps.tables.table_home import place_table
 
@@ -426,7 +426,7 @@ def to_plain(model: Any) -> Any:
         copies.append((new, values))
         return new
 
-    with installed(None):
+    with with_distribution(None):
         try:
             plain = keras.models.clone_model(model, clone_function=copy, recursive=True)
         except ValueError as error:

@@ -18,10 +18,10 @@ from replicax._core.errors import (
     checks_types,
     did_you_mean,
 )
-from replicax._core.events import Step, tell
+from replicax._core.events import Step, notify
 from replicax._core.machine.startup import forked, in_fork
 from replicax._core.options import InputOptions, RunOptions
-from replicax._core.placement import movable
+from replicax._core.placement import uncommitted
 from replicax._core.reduce import ReduceOp
 from replicax._fit.trainer import install_hooks
 from replicax._input.context import InputContext, ValueContext
@@ -260,7 +260,7 @@ class Strategy:
         """
         self._check_cross_replica("reduce")
         result = self._engine.reduce(ReduceOp.parse(reduce_op), value, axis)
-        tell(lambda: Step("reduce", value, result))
+        notify(lambda: Step("reduce", value, result))
         return result
 
     @checks_types
@@ -292,7 +292,7 @@ class Strategy:
             One nest per replica; `(value,)` if nothing in it is distributed. Arrays stay on the
             devices that have them, and may be computed with together.
         """
-        return jax.tree.map(movable, self._engine.local_values(value))
+        return jax.tree.map(uncommitted, self._engine.local_values(value))
 
     @checks_types
     def experimental_distribute_dataset(

@@ -127,7 +127,7 @@ class ParameterServerStrategy(Strategy):
             steps_maker(coordination, store),
             coordination.members,
             coordination.created_dataset,
-            functools.cache(_say_who_computes),
+            functools.cache(_warn_computes_here),
             coordination.described,
         )
         whole = Engine(topology, store, CrossDeviceOps(), closures=closures)
@@ -135,7 +135,7 @@ class ParameterServerStrategy(Strategy):
         self.close = coordination.close
 
 
-def _say_who_computes() -> None:
+def _warn_computes_here() -> None:
     logging.getLogger("replicax").warning(
         "`strategy.run` outside a scheduled function computes in the coordinator's process, and no "
         "worker helps. Call it inside a function that `ClusterCoordinator.schedule` is given."

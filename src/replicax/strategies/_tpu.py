@@ -96,7 +96,16 @@ class TPUStrategy(Strategy):
         Raises:
             UsageError: If a replica has no such device.
         """
-        return assigned_over_model(tensor, logical_device_id, self._engine.topology)
+        devices = self._engine.topology.model_parallel
+        if not 0 <= logical_device_id < devices:
+            raise UsageError.of(
+                "logical_device_id",
+                f"from 0 to {devices - 1}",
+                logical_device_id,
+                "The computation_shape of a device assignment sets how many devices a replica has.",
+            )
+        # All devices of a replica run one program, so each of them computes the tensor.
+        return self.experimental_replicate_to_logical_devices(tensor)
 
     def experimental_split_to_logical_devices(
         self, tensor: Any, partition_dimensions: Sequence[int]
@@ -140,7 +149,10 @@ class TPUStrategy(Strategy):
         Returns:
             The tensor.
         """
-        return whole_over_model(tensor, self._engine.topology)
+        topology = self._engine.topology
+        if topology.model_parallel == 1:
+            return tensor
+        return _constrained(tensor, _free(tensor.ndim), topology)
 
 
 # Tensors are divided over the devices of one replica, the mesh axis `model`, by functions that
@@ -178,25 +190,6 @@ def split_over_model(tensor: Any, dims: Sequence[int], topology: Topology) -> An
     placed = _constrained(stacked, [MODEL, *_free(rank)], topology)
     back = [axis for pair in zip(range(rank), range(rank, 2 * rank), strict=True) for axis in pair]
     return placed.reshape(*parts, *inner).transpose(back).reshape(tensor.shape)
-
-
-def whole_over_model(tensor: Any, topology: Topology) -> Any:
-    """Let every device of a replica have the whole of the replica's tensor."""
-    if topology.model_parallel == 1:
-        return tensor
-    return _constrained(tensor, _free(tensor.ndim), topology)
-
-
-def assigned_over_model(tensor: Any, logical_device_id: int, topology: Topology) -> Any:
-    """Check that the device exists; all devices run one program, so each computes the tensor."""
-    if not 0 <= logical_device_id < topology.model_parallel:
-        raise UsageError.of(
-            "logical_device_id",
-            f"from 0 to {topology.model_parallel - 1}",
-            logical_device_id,
-            "The computation_shape of a device assignment sets how many devices a replica has.",
-        )
-    return whole_over_model(tensor, topology)
 
 
 def _free(rank: int) -> list[Any]:

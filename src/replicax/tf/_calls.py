@@ -19,7 +19,7 @@ from jax.export import is_symbolic_dim
 
 from replicax._core.errors import IndexOutOfBounds, ReplicaxError, UsageError
 from replicax._core.host_calls import is_compiling
-from replicax._core.tracing import NeedsValues, is_inside
+from replicax._core.tracing import NeedsValues, in_pipeline
 from replicax.data._host import HostTensor
 from replicax.tf._dtypes import as_dtype
 
@@ -227,7 +227,7 @@ def numpy_or_jax(*arguments: Any) -> Any:
         return np
     kinds: set[bool] = set()
     _note_kinds(arguments, kinds)
-    return np if kinds == {True} or (not kinds and is_inside()) else jnp
+    return np if kinds == {True} or (not kinds and in_pipeline()) else jnp
 
 
 def _note_kinds(values: Any, kinds: set[bool]) -> None:

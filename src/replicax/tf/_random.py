@@ -19,9 +19,9 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
-from replicax._core.tracing import is_inside
+from replicax._core.tracing import in_pipeline
 from replicax._keras import _compat
-from replicax._program.capture import CaptureScope, begin_with, keep_while
+from replicax._program.capture import CaptureScope, drop_with_owner, initialize_with
 from replicax.tf._calls import REFUSALS, explain, static_shape
 from replicax.tf._random_streams import as_key, streams
 
@@ -196,7 +196,7 @@ def _from_stream(
     draw: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], seed: int | None = None
 ) -> Any:
     """Draw from the stream of a seed: other numbers at each call."""
-    if is_inside() and not _are_traced(args, kwargs.values()):
+    if in_pipeline() and not _are_traced(args, kwargs.values()):
         with streams().lock:
             return draw(_HOST, streams().on_host(seed), *args, **kwargs)
     return draw(jax.random, streams().key(seed), *args, **kwargs)
@@ -207,7 +207,7 @@ def _from_seed(
 ) -> Any:
     """Draw what follows from a seed of two numbers."""
     words = seed if isinstance(seed, list | tuple) else ()
-    if is_inside() and not _are_traced([seed], words, args, kwargs.values()):
+    if in_pipeline() and not _are_traced([seed], words, args, kwargs.values()):
         bits = np.random.Philox(list(map(int, np.asarray(seed).astype(np.int64).view(np.uint64))))
         return draw(_HOST, np.random.Generator(bits), *args, **kwargs)
     return draw(jax.random, as_key(seed), *args, **kwargs)
@@ -315,7 +315,7 @@ def set_seed(seed: int) -> None:
 
 def split(seed: Any, num: int = 2, alg: Any = "auto_select") -> Any:
     """New seeds of a seed: an array of shape (num, 2)."""
-    if is_inside() and not isinstance(seed, Tracer):
+    if in_pipeline() and not isinstance(seed, Tracer):
         limits = (0, 2**31 - 1, np.int32)
         return _from_seed(lambda random, key: random.randint(key, (num, 2), *limits), (), {}, seed)
     return jax.random.key_data(jax.random.split(as_key(seed), num)).astype("int32")
@@ -323,7 +323,7 @@ def split(seed: Any, num: int = 2, alg: Any = "auto_select") -> Any:
 
 def fold_in(seed: Any, data: Any, alg: Any = "auto_select") -> Any:
     """A new seed of a seed and a number."""
-    if is_inside() and not isinstance(seed, Tracer):
+    if in_pipeline() and not isinstance(seed, Tracer):
         words = [*np.asarray(seed).tolist(), int(data)]
         return np.random.SeedSequence([word % 2**64 for word in words]).generate_state(2).view("i4")
     return jax.random.key_data(jax.random.fold_in(as_key(seed), data)).astype("int32")
@@ -355,8 +355,8 @@ class Generator:
             drawn = jax.random.bits(streams().key(), (2,), "uint32") if is_programs else None
             begin = [secrets.randbits(32), 0] if drawn is None else drawn
         self._seeds = keras.random.SeedGenerator(0)
-        begin_with(self.state, _words(begin))
-        keep_while(self, self.state)
+        initialize_with(self.state, _words(begin))
+        drop_with_owner(self, self.state)
 
     @classmethod
     def from_seed(cls, seed: Any, alg: Any = None) -> Generator:

@@ -14,13 +14,13 @@ import keras
 from jax.core import Tracer
 
 from replicax._core import seams
-from replicax._core.host_calls import PythonCalls
+from replicax._core.host_calls import HostCallbacks
 from replicax._core.topology import default_device
 from replicax._fit.step_program import model_step, step_variables
 from replicax._keras import _compat
 from replicax._program.compiling import compiled
-from replicax._program.jaxpr import calls_python
-from replicax._program.table_gradients import with_rows
+from replicax._program.jaxpr import has_host_callbacks
+from replicax._program.table_gradients import with_slices
 from replicax.tf._keras2 import around, own_steps, uncalled
 from replicax.tf._symbolic import trying_sizes
 
@@ -138,8 +138,8 @@ class DefaultStep:
         self._model, self._kind = model, kind
         step = functools.partial(model_step, model, kind)
         if kind == "train":
-            step = with_rows(step, None, platform=default_device().platform)
-        self._calls = PythonCalls()
+            step = with_slices(step, None, platform=default_device().platform)
+        self._calls = HostCallbacks()
         self._keeping = compiled(step, calls=self._calls)
         self._donating = compiled(step, donate_argnums=0)
         self._programs: dict[Any, Any] = {}
@@ -161,7 +161,7 @@ class DefaultStep:
         leaves, tree = jax.tree.flatten(batch)
         key = tree, *map(jax.typeof, leaves)
         if key not in self._programs:
-            checks = calls_python(self._donating.trace(state, batch).jaxpr)
-            kept = functools.partial(self._calls.carry_out, self._keeping)
+            checks = has_host_callbacks(self._donating.trace(state, batch).jaxpr)
+            kept = functools.partial(self._calls.run, self._keeping)
             self._programs[key] = kept if checks else self._donating
         return self._programs[key]

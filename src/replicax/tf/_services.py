@@ -22,7 +22,7 @@ import replicax
 from replicax._core.errors import UnknownDevice, UsageError
 from replicax._core.host_calls import is_compiling
 from replicax._core.topology import parse_device
-from replicax._core.tracing import is_inside
+from replicax._core.tracing import in_pipeline
 from replicax._keras.variable import Variable
 from replicax.data._host import HostTensor
 from replicax.tf._calls import fitting
@@ -224,7 +224,7 @@ def _typed(result: Any, Tout: Any) -> Any:
         return [_typed(one, kind) for one, kind in zip(_listed(result), Tout, strict=True)]
     kind = np.dtype(Tout)
     array = HostTensor.of(result) if kind.kind == "O" else np.asarray(result, kind)
-    if is_inside() or kind.kind == "O":
+    if in_pipeline() or kind.kind == "O":
         return HostTensor.of(array)
     return jax.numpy.array(fitting(array))  # `func` may go on with its own array
 

@@ -20,7 +20,7 @@ from jax.dtypes import canonicalize_dtype
 from replicax._core.errors import LeakedTracer, UsageError
 from replicax._core.host_calls import is_compiling
 from replicax._core.topology import device_name
-from replicax._core.tracing import is_inside
+from replicax._core.tracing import in_pipeline
 from replicax._keras import _compat
 from replicax.data import ArraySpec
 from replicax.data._host import HostTensor, array_shape
@@ -122,7 +122,7 @@ def _as_tensor(value: Any, dtype: Any) -> Any:
             raise UsageError.of("value", f"of integers for {wanted}", value, "Call `tf.cast`.")
     if dtype is not None:
         held = np.asarray(value if held.dtype != object else held).astype(numpy_dtype(dtype))
-    if held.dtype.kind in "OSU" or is_inside():
+    if held.dtype.kind in "OSU" or in_pipeline():
         return HostTensor.of(held)
     if is_compiling() and held.dtype.kind in "biu" and held.size <= MOST_FOLDED:
         # What Python computes of it is known, too.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from replicax._core.channel import Channel, current
 from replicax._core.errors import UsageError
-from replicax._program.identity import StateWatch
+from replicax._program.agreement import StateCheck
 from replicax.train import _files
 from replicax.train._bundle import Bundle, is_bundle
 from replicax.train._parts import (
@@ -328,7 +328,7 @@ class Checkpoint:
         channel = self.channel
         parts = together(channel, "collected", self._parts)
         if channel.size > 1:
-            StateWatch().compare(
+            StateCheck().compare(
                 [pair for part in parts if isinstance(part, Variables) for pair in part.values()]
             )
         sources: dict[str, Source] = {}

@@ -19,7 +19,7 @@ from replicax._core.errors import UsageError
 from replicax._core.placement import is_divided, place, to_host
 from replicax._keras import _compat
 from replicax._keras.attributes import names_below
-from replicax._keras.compressed import LeftOver, left_over_by
+from replicax._keras.compressed import Residuals, residuals_of
 from replicax._keras.module import Module
 from replicax.train._arrays import Arrays, box_of
 from replicax.train._files import Piece, whole_box
@@ -61,7 +61,7 @@ class LeftOvers:
     """What one optimizer has left over of compressed gradients: nothing before the first step."""
 
     name: str
-    owner: LeftOver
+    owner: Residuals
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def parts_of(objects: Mapping[str, Any]) -> list[Part]:
     for part in list(parts):
         if isinstance(part.owner, _compat.BaseOptimizer):
             inner = getattr(part.owner, "inner_optimizer", part.owner)  # of one that scales losses
-            parts.append(LeftOvers(f"{part.name}.left_over", left_over_by(inner)))
+            parts.append(LeftOvers(f"{part.name}.left_over", residuals_of(inner)))
     _check_names([part.name for part in parts])
     return parts
 
@@ -303,7 +303,7 @@ def check(variable: Any, arrays: Arrays, key: str) -> None:
 def put(variable: Any, arrays: Mapping[str, np.ndarray], key: str) -> None:
     """Restore a variable, even one that was made while a step is traced."""
     if not _shards(variable) and _compat.awaits_value(variable):
-        _compat.start_from(variable, arrays[key])
+        _compat.set_initializer(variable, arrays[key])
     else:
         with _compat.outside_scopes():
             assign(variable, arrays, key)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from replicax._core.events import (
     begin_common,
     begin_step,
+    clear_pending,
     dispatched,
     is_on_devices,
     listen,
     position,
-    settled,
 )
 
 
@@ -29,7 +29,7 @@ def test_devices_are_asked_until_they_are_done_or_forgotten():
     done.append(True)
     assert not is_on_devices()
     done.clear()
-    settled()
+    clear_pending()
     assert not is_on_devices()
 
 

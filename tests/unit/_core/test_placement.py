@@ -13,14 +13,14 @@ from jax.sharding import SingleDeviceSharding
 from replicax._core import placement
 from replicax._core.placement import (
     aligned,
-    copied,
+    copy_array,
     gather_rows,
     is_here,
-    is_spread,
     move_all,
     place,
     place_all,
     place_batch,
+    spans_processes,
 )
 from replicax._core.topology import Topology
 
@@ -32,7 +32,7 @@ def test_a_copy_has_memory_of_its_own(layout):
     host = aligned((4,), "float32")  # which devices of a CPU take over and may share
     host[:] = range(4)
     value = place(host, layout)
-    copy = copied(value)
+    copy = copy_array(value)
     assert copy.sharding == layout and copy.tolist() == [0, 1, 2, 3]
     taken, own = (
         {piece.data.unsafe_buffer_pointer() for piece in array.addressable_shards}
@@ -84,7 +84,7 @@ def test_rows_that_the_devices_do_not_divide():
 
 def test_of_one_process_all_is_here():
     for value in (np.ones(2), jnp.ones(2), place(np.ones(2), TWO.split), 1.0):
-        assert not is_spread(value)
+        assert not spans_processes(value)
         assert is_here(value, 1)
 
 
@@ -92,7 +92,7 @@ def test_a_replica_of_another_process_is_not_here(monkeypatch):
     devices = np.array([SimpleNamespace(process_index=index) for index in (0, 0, 1)])
     mesh = SimpleNamespace(devices=devices)
     value = SimpleNamespace(sharding=SimpleNamespace(mesh=mesh))
-    monkeypatch.setattr(placement, "is_spread", lambda value: True)
+    monkeypatch.setattr(placement, "spans_processes", lambda value: True)
     assert [is_here(value, replica) for replica in range(3)] == [True, True, False]
 
 

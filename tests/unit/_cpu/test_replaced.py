@@ -26,7 +26,7 @@ from replicax._cpu import attention, kernels, programs
 from replicax._cpu.adam import Settings, adam
 from replicax._cpu.programs import with_rules
 from replicax._cpu.tables import add_sums, first_places
-from replicax._program.table_gradients import with_rows
+from replicax._program.table_gradients import with_slices
 from replicax._ps.recording import install
 
 rx.MirroredStrategy(["CPU:0"])  # puts in what strategies replace
@@ -147,7 +147,7 @@ def sgd_of_a_table(table, ids):
     def step(table, ids):
         return table - 0.5 * jax.grad(lambda t: (jnp.take(t, ids, axis=0) ** 2).sum())(table)
 
-    return with_rows(step, None, platform="cpu")(table, ids)
+    return with_slices(step, None, platform="cpu")(table, ids)
 
 
 def adam_step(value, momentum, gradient):

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from replicax._cpu import kernels, tables
 from replicax._cpu.programs import with_rules
 from replicax._cpu.tables import add_sums, first_places
-from replicax._program.table_gradients import with_rows
+from replicax._program.table_gradients import with_slices
 
 from helpers import tuned
 
@@ -149,7 +149,7 @@ def for_sgd():
 
 def test_a_step_makes_no_gradient_whole():
     tables, ids, scales = for_sgd()
-    step = with_rows(sgd, None, platform="cpu")
+    step = with_slices(sgd, None, platform="cpu")
     text = jax.jit(with_rules(step)).lower(tables, ids, scales).as_text()
     assert text.count(f"@{kernels.ADD_SUMS}(") == 3
     assert "scatter" not in text
@@ -168,7 +168,7 @@ def test_columns_of_one_array_are_parted():
         return [*sgd(tables, ids, scales), parts[1] - parts[0] * 3]
 
     arrays = for_sgd()
-    found = jax.jit(with_rules(with_rows(step, None, platform="cpu")))(*arrays)
+    found = jax.jit(with_rules(with_slices(step, None, platform="cpu")))(*arrays)
     np.testing.assert_allclose(found[3], arrays[0][2] * -1, rtol=1e-5)
 
 
@@ -180,7 +180,7 @@ def test_changes_of_rows():
         halves = whole * 0.5
         return table + halves * 3.0, table - -(halves / 4.0), halves
 
-    found = jax.jit(with_rules(with_rows(step, None, platform="cpu")))(table, ids, rows)
+    found = jax.jit(with_rules(with_slices(step, None, platform="cpu")))(table, ids, rows)
     for ours, own in zip(found, step(table, ids, rows), strict=True):
         np.testing.assert_allclose(ours, own, rtol=1e-5)
 
@@ -249,11 +249,11 @@ def test_each_device_its_rows():
 
 def test_neither_exported_nor_switched_off():
     tables, ids, scales = for_sgd()
-    by_rows = with_rules(with_rows(sgd, None, platform="cpu"))
+    by_rows = with_rules(with_slices(sgd, None, platform="cpu"))
     exported = jax.export.export(jax.jit(by_rows))(tables, ids, scales)
     assert "@rx_" not in exported.mlir_module()
     expected = jax.jit(by_rows)(tables, ids, scales)
     found = exported.call(tables, ids, scales)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), found, expected)
     with tuned(tables=False):
-        assert not is_by_kernel(with_rows(sgd, None, platform="cpu"), tables, ids, scales)
+        assert not is_by_kernel(with_slices(sgd, None, platform="cpu"), tables, ids, scales)

@@ -28,7 +28,7 @@ def original(x, y=None, sample_weight=None, batch_size=None, shuffle=False, clas
     return "Keras' own"
 
 
-choose = adapted(original)
+choose = _compat.calling(adapted, original)
 
 
 def test_every_epoch_reads_all_batches():

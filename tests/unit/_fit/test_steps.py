@@ -12,7 +12,7 @@ import pytest
 
 import replicax as rx
 from replicax._fit.batches import placed
-from replicax._fit.step_program import are_alike
+from replicax._fit.step_program import are_equal_shapes
 
 from helpers import run_python
 
@@ -78,10 +78,10 @@ def test_steps_that_are_not_compiled_run_one_by_one(mirrored):
 
 def test_batches_are_alike_by_structure_shape_and_type():
     one = (np.ones((2, 3)), None)
-    assert are_alike([one, (np.zeros((2, 3)), None)])
-    assert not are_alike([one, (np.ones((1, 3)), None)])
-    assert not are_alike([one, (np.ones((2, 3), "float32"), None)])
-    assert not are_alike([one, (np.ones((2, 3)), np.ones(2))])
+    assert are_equal_shapes([one, (np.zeros((2, 3)), None)])
+    assert not are_equal_shapes([one, (np.ones((1, 3)), None)])
+    assert not are_equal_shapes([one, (np.ones((2, 3), "float32"), None)])
+    assert not are_equal_shapes([one, (np.ones((2, 3)), np.ones(2))])
 
 
 # The kernel of 64 · 64 = 4096 elements is divided, and so are Adam's two slots of it.
@@ -94,7 +94,7 @@ def bytes_of_step(strategy):
     model.fit(X[:8], Y[:8], batch_size=8, verbose=0)
     program = next(iter(model.train_function._programs.values()))
     batch = next(placed([(X[:8], Y[:8])], strategy.extended.distribution, ahead=0))
-    memory = program.compiled.lower(*program.state.bound(), [batch]).compile().memory_analysis()
+    memory = program.compiled.lower(*program.state.committed(), [batch]).compile().memory_analysis()
     return memory.argument_size_in_bytes, memory.output_size_in_bytes
 
 

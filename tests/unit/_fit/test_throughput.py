@@ -8,7 +8,7 @@ import pytest
 
 import replicax as rx
 from replicax._fit import steps
-from replicax._fit.figures import Figures, Members, Snapshot, between
+from replicax._fit.figures import Figures, Snapshot, WorkerStats, between
 from replicax._fit.steps import Throughput, rows_of, throughput_of
 from replicax._keras import _compat
 
@@ -54,12 +54,12 @@ def step(of, batches, seconds=0.0, log=None, clock=None):
     (batch,) = of.take(batches, 1)
     if clock is not None:
         clock.now += seconds
-    of.did(1, rows_of(batch), {"loss": log or Log()})
+    of.record(1, rows_of(batch), {"loss": log or Log()})
 
 
 def test_workers_that_wait_for_each_other():
-    before = Snapshot(10.0, 5, 100, 1.0, Members(lateness=[0.0, 1.0, 7.0]))
-    after = Snapshot(14.0, 13, 356, 2.0, Members(lateness=[0.5, 3.0, 7.0]))
+    before = Snapshot(10.0, 5, 100, 1.0, WorkerStats(lateness=[0.0, 1.0, 7.0]))
+    after = Snapshot(14.0, 13, 356, 2.0, WorkerStats(lateness=[0.5, 3.0, 7.0]))
     found = between(before, after)
     # 256 rows and 1 s of waiting in 4 s. For worker 1 the others wait 2 s: without it, 2 s.
     assert found == Figures(64.0, 0.25, slowest_worker=1, slowest_factor=2.0)
@@ -67,8 +67,8 @@ def test_workers_that_wait_for_each_other():
 
 
 def test_workers_of_parameter_servers():
-    before = Members({}, {0: (10, 1.0), 1: (4, 4.0)}, {0: 5, 2: 1}, (10, 30))
-    after = Members({}, {0: (20, 3.0), 1: (8, 8.0), 2: (10, 3.0)}, {0: 7, 2: 3}, (20, 110))
+    before = WorkerStats({}, {0: (10, 1.0), 1: (4, 4.0)}, {0: 5, 2: 1}, (10, 30))
+    after = WorkerStats({}, {0: (20, 3.0), 1: (8, 8.0), 2: (10, 3.0)}, {0: 7, 2: 3}, (20, 110))
     found = between(Snapshot(0.0, members=before), Snapshot(2.0, 22, 0, 0.0, after))
     # Means of 0.2, 1 and 0.3 s: worker 1 takes 4 times the median of the others, 0.25 s.
     # 2 gradients are late by 0 and 2 by 2: 1 on average. 80 others for 10 closures.
@@ -88,9 +88,11 @@ def test_what_is_not_known_is_not_said():
         == between(Snapshot(1.0, 3), Snapshot(2.0, 3))
         == Figures()
     )
-    one = Members(closures={1: (3, 1.0)}, staleness={0: 2})
+    one = WorkerStats(closures={1: (3, 1.0)}, staleness={0: 2})
     # The only worker is not the slowest, and a server that came back has counted less than before.
-    found = between(Snapshot(0.0, members=Members(staleness={0: 9})), Snapshot(1.0, 1, 0, 0.0, one))
+    found = between(
+        Snapshot(0.0, members=WorkerStats(staleness={0: 9})), Snapshot(1.0, 1, 0, 0.0, one)
+    )
     assert found.known() == {"data_wait": 0.0}
     assert str(Figures()) == ""
     assert [str(Figures(rate)) for rate in (0.25, 12.5, 12345.6)] == [
@@ -199,8 +201,8 @@ def test_the_bar_may_ask_while_the_end_of_an_epoch_is_begun(clock, monkeypatch):
         start(thread)
 
     monkeypatch.setattr(steps.threading.Thread, "start", asked)
-    paced.did(1, 8)
-    paced.did(1, 8, {"loss": log})
+    paced.record(1, 8)
+    paced.record(1, 8, {"loss": log})
     paced.end()
     log.ready = True
     assert paced.figures() is not None

@@ -302,7 +302,7 @@ def test_a_plain_model_does_not_see_the_scope_it_is_called_in(strategy):
 
 def test_keras_own_distribution_still_works(mirrored, caplog):
     del mirrored  # made, so that the seams are in
-    trainer._told_of_keras_alone.clear()
+    trainer._warned_outside_scope.clear()
     devices = [f"cpu:{number}" for number in range(2)]
     layout = keras.distribution.DataParallel(devices=devices)
     with layout.scope():
@@ -369,7 +369,7 @@ def test_keras_looks_for_variables_in_no_step(strategy, monkeypatch):
 
 
 def test_a_model_of_no_scope_is_said_to_be_keras_own_once(caplog):
-    trainer._told_of_keras_alone.clear()
+    trainer._warned_outside_scope.clear()
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     for _ in range(2):
@@ -380,7 +380,7 @@ def test_a_model_of_no_scope_is_said_to_be_keras_own_once(caplog):
 
 
 def test_a_model_of_the_default_strategy_is_not_said_to_be_keras_own(caplog):
-    trainer._told_of_keras_alone.clear()
+    trainer._warned_outside_scope.clear()
     with rx.get_strategy().scope():
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")

@@ -15,9 +15,9 @@ from jax.sharding import PartitionSpec as P
 
 import replicax as rx
 from replicax._core.placement import VariableSpec
-from replicax._fit.step_program import spread
+from replicax._fit.step_program import shard_batch
 from replicax._keras import _compat
-from replicax._keras.distribution import adopt, check_variable, installed
+from replicax._keras.distribution import adopt, check_variable, with_distribution
 from replicax.testing import MATRIX, strategy_params
 
 CENTRAL = "central_storage_2"
@@ -63,7 +63,7 @@ def test_a_layout_is_given_once(mirrored):
 
 
 def spreading(strategy):
-    return functools.partial(spread, strategy.extended.distribution.topology)
+    return functools.partial(shard_batch, strategy.extended.distribution.topology)
 
 
 def test_a_batch_is_spread_over_the_replicas(two):
@@ -161,7 +161,7 @@ def test_a_distribution_is_current_inside_its_block_only(mirrored):
     assert _compat.distribution() is None
     with mirrored.scope():
         assert _compat.distribution() is distribution
-        with installed(None):
+        with with_distribution(None):
             assert _compat.distribution() is None
         assert _compat.distribution() is distribution
     assert _compat.distribution() is None
@@ -268,6 +268,6 @@ def test_a_thread_keeps_no_distribution_of_a_scope_that_a_model_was_made_in(two)
 
 
 def test_a_model_of_no_strategy_stays_so_in_a_scope(two):
-    with two.scope(), installed(None):
+    with two.scope(), with_distribution(None):
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     assert _compat.strategy_of(model) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 
@@ -82,7 +83,7 @@ def test_one_process_places_as_keras_does(mirrored):
 
 def test_other_layouts_are_for_keras(monkeypatch, mirrored):
     passed = []
-    wrapped = workers._placed(lambda *given: passed.append(given))
+    wrapped = functools.partial(workers._placed, lambda *given: passed.append(given))
     wrapped("tensor", "layout")
     wrapped("tensor", jax.sharding.SingleDeviceSharding(jax.devices()[0]))
     assert len(passed) == 2
@@ -94,7 +95,7 @@ def test_a_layout_of_several_processes_is_ours(monkeypatch):
 
     monkeypatch.setattr(workers, "place", lambda tensor, layout: ("placed", tensor))
     layout = Far(jax.devices()[0])
-    assert workers._placed(None)("tensor", layout) == ("placed", "tensor")
+    assert workers._placed(None, "tensor", layout) == ("placed", "tensor")
 
 
 def test_variables_of_one_process_are_left_alone(monkeypatch, mirrored):

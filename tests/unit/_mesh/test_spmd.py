@@ -1,4 +1,4 @@
-"""A replica function becomes a program: which outputs vary, how writes settle, what is donated."""
+"""A replica function becomes a program: varying outputs, aggregated writes, donated arrays."""
 
 from __future__ import annotations
 

@@ -55,18 +55,18 @@ def test_layouts():
 def test_a_resident_store_lends_and_keeps_what_it_is_given():
     store = DeviceStore(replicated(TWO), TWO)
     values = [jnp.ones(2)]
-    assert store.lend(values) is values
-    assert store.keep(values) is values
+    assert store.fetch(values) is values
+    assert store.put_back(values) is values
 
 
 def test_a_central_store_copies_to_the_replicas_and_back():
     store = DeviceStore(on(CPUS[5]), TWO)
-    assert not store.lends_copies  # all CPUs read the same memory
+    assert not store.fetches_copies  # all CPUs read the same memory
     home = jax.device_put(jnp.arange(3.0), store.layout(SPEC))
-    (lent,) = store.lend([home])
+    (lent,) = store.fetch([home])
     assert ids(lent.devices()) == [0, 1]
     assert lent.tolist() == [0.0, 1.0, 2.0]
-    (kept,) = store.keep([lent * 2])
+    (kept,) = store.put_back([lent * 2])
     assert ids(kept.devices()) == [5]
     assert kept.tolist() == [0.0, 2.0, 4.0]
 

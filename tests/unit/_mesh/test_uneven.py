@@ -61,7 +61,7 @@ def test_replicas_must_write_the_same_variables():
 @pytest.mark.parametrize(
     ("aggregation", "expected"), [("sum", 3.0), ("mean", 1.5), ("only_first_replica", 2.0)]
 )
-def test_writes_that_only_shapes_decide_are_settled(aggregation, expected):
+def test_writes_that_only_shapes_decide_are_aggregated(aggregation, expected):
     variable = keras.Variable(0.0, aggregation=aggregation)
     _, _, (new,) = built(lambda group, x: variable.assign(1.0 * x.shape[0]))
     assert float(new) == expected
@@ -225,7 +225,7 @@ def test_each_output_is_answered_for():
 
 
 def test_data_is_none_of_its_business():
-    # What differs because its input does is found by dependence.py.
+    # What differs because its input does is found by replication.py.
     assert same(lambda x: x.sum()) == [True]
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from jax import lax
 
-from replicax._core.packing import sum_in_packs, sums_in_one_pack
+from replicax._core.packing import pack_sizes, sum_in_packs
 from replicax._core.reduce import ReduceOp, reduce_value
 from replicax._core.topology import AXIS, Topology
 from replicax._core.values import PerReplica
-from replicax._program.bucketing import with_sums_along, with_sums_together
+from replicax._program.bucketing import bucket_all_reduces, bucket_outputs
 from replicax._program.capture import capture
 
 from helpers import assert_trees_close
@@ -109,7 +109,7 @@ def all_reduces(jaxpr):
 )
 def test_results_are_those_of_one_device(step, expected):
     topology = Topology.local(["CPU:0", "CPU:1"])
-    together = with_sums_together(step, topology.mesh, lambda parts: lax.psum(parts, AXIS))
+    together = bucket_all_reduces(step, topology.mesh, lambda parts: lax.psum(parts, AXIS))
     batch = {"x": numbers(ROWS, 32), "y": numbers(ROWS, 3)}
     compiled = jax.jit(
         together,
@@ -135,14 +135,14 @@ def test_what_is_rematerialized_stays_so():
         return {e.primitive.name for e in jaxpr.eqns}.union(*map(names, inner))
 
     topology = Topology.local(["CPU:0", "CPU:1"])
-    together = with_sums_together(checkpointed, topology.mesh, lambda parts: lax.psum(parts, AXIS))
+    together = bucket_all_reduces(checkpointed, topology.mesh, lambda parts: lax.psum(parts, AXIS))
     batch = {"x": numbers(ROWS, 32)}
     assert names(jax.make_jaxpr(together)(WEIGHTS, batch).jaxpr) & {"remat2", "checkpoint"}
 
 
 def test_rows_that_the_replicas_do_not_divide_are_left_to_xla():
     topology = Topology.local(["CPU:0", "CPU:1"])
-    together = with_sums_together(dense, topology.mesh, lambda parts: lax.psum(parts, AXIS))
+    together = bucket_all_reduces(dense, topology.mesh, lambda parts: lax.psum(parts, AXIS))
     batch = {"x": numbers(5, 32), "y": numbers(5, 3)}
     compiled = jax.jit(together)
     assert all_reduces(compiled.trace(WEIGHTS, batch).jaxpr.jaxpr) == []
@@ -155,7 +155,7 @@ def test_what_a_sum_is_added_to_counts_once():
     def step(total, batch):
         return total.at[batch["i"]].add(batch["x"])
 
-    together = with_sums_together(step, topology.mesh, lambda parts: lax.psum(parts, AXIS))
+    together = bucket_all_reduces(step, topology.mesh, lambda parts: lax.psum(parts, AXIS))
     batch = {"i": np.array([0, 1, 1, 2]), "x": np.ones((4, 2), "float32")}
     total = np.array([[10, -np.inf], [10, 10], [np.inf, 10]], "float32")
     found = jax.jit(together)(total, batch)
@@ -169,7 +169,7 @@ def test_operations_with_effects_keep_their_order():
         jax.debug.print("{}", weight, ordered=False)
         return weight * batch["x"].sum()
 
-    together = with_sums_together(step, topology.mesh, lambda parts: lax.psum(parts, AXIS))
+    together = bucket_all_reduces(step, topology.mesh, lambda parts: lax.psum(parts, AXIS))
     traced = jax.jit(together).trace(np.float32(1), {"x": numbers(ROWS, 2)})
     assert all_reduces(traced.jaxpr.jaxpr) == []
 
@@ -191,14 +191,14 @@ def step(x):
 def test_numbers_that_are_known_before_the_gradients_are_summed_go_along():
     before = captured(step)
     varies = [True, True, False, False, True, True]
-    found, places = with_sums_along(before, varies, 2)
+    found, places = bucket_outputs(before, varies, 2)
     assert places == (0,)  # the others: an array, sums, an integer, a narrow number
     fn = jax.extend.core.jaxpr_as_fun(found.jaxpr)
     *outputs, total = jax.vmap(fn, axis_name="replica")(X)
     assert outputs[0].tolist() == [3.0, 8.0]
     assert outputs[2].tolist() == [[4.0, 7.0]] * 2
     assert total.tolist() == [11.0] * 2
-    packs = [each for each in found.jaxpr.jaxpr.eqns if sums_in_one_pack(each)]
+    packs = [each for each in found.jaxpr.jaxpr.eqns if pack_sizes(each) == (0, 0)]
     assert [len(each.invars) for each in packs] == [2]  # one sum, of both
 
 
@@ -209,7 +209,7 @@ def test_where_nothing_can_go_along_the_program_stays():
         (lambda x: (sum_in_packs([x])[0], 3.0 + 0 * x[0]), [False, False]),
     ]:
         before = captured(fn)
-        assert with_sums_along(before, varies, 2) == (before, ())
+        assert bucket_outputs(before, varies, 2) == (before, ())
 
 
 def test_the_sum_of_a_value_is_not_that_of_what_is_made_of_it():

@@ -13,7 +13,7 @@ import replicax.tf as tf
 from replicax._core.errors import UsageError
 from replicax._program.capture import (
     CaptureScope,
-    MadeOfArguments,
+    InitialValueFromArguments,
     capture,
     evaluate,
 )
@@ -51,7 +51,7 @@ def test_reads_and_writes_are_noted():
 def test_lent_values_are_read_and_are_no_writes():
     v = keras.Variable(1.0)
     with CaptureScope() as scope:
-        scope.lend([(v, jnp.float32(7.0))])
+        scope.bind([(v, jnp.float32(7.0))])
         assert float(v.value) == 7.0
     assert (scope.reads, scope.writes) == ({}, {})
 
@@ -214,7 +214,7 @@ def test_an_argument_of_replicas_with_different_sizes_is_refused(mirrored):
         lambda context: jnp.ones(1 + context.replica_id_in_sync_group)
     )
     scale = Scale(lambda x: x * jnp.ones(2))
-    with pytest.raises(MadeOfArguments):
+    with pytest.raises(InitialValueFromArguments):
         mirrored.run(lambda x: scale(jnp.sum(x)), args=(rows,))
 
 

@@ -12,7 +12,7 @@ import pytest
 import replicax as rx
 from replicax._core.channel import Alone, set_current
 from replicax._program import explain
-from replicax._program.explain import blame, is_device_error
+from replicax._program.explain import end_if_worker_failed, is_device_error
 
 GLOO = "UNKNOWN: Gloo AllReduce failed: Connection closed by peer"
 
@@ -62,14 +62,14 @@ def channel():
 
 def test_an_error_of_the_runtime_is_asked_about(channel):
     error = ValueError(GLOO)
-    blame(error)
-    blame(ValueError("no"))
+    end_if_worker_failed(error)
+    end_if_worker_failed(ValueError("no"))
     assert channel.asked == [error]
 
 
 def test_one_worker_alone_has_nobody_to_blame(monkeypatch):
     monkeypatch.setattr(Alone, "explain", None)
-    assert blame(ValueError(GLOO)) is None
+    assert end_if_worker_failed(ValueError(GLOO)) is None
 
 
 @pytest.mark.parametrize(("backend", "times"), [("gpu", 1), ("cpu", 0)])
@@ -104,7 +104,7 @@ def trained_by(strategy):
         model.compile(keras.optimizers.SGD(0.1), "mse")
     model.fit(ROWS, TARGETS, batch_size=64, verbose=0)
     (program,) = model.train_function._programs.values()
-    program._steady = WithoutMemory(program._steady)
+    program._call = WithoutMemory(program._call)
     return model
 
 
@@ -155,7 +155,7 @@ def test_a_step_of_a_custom_loop_says_the_part_of_its_batch(monkeypatch, mirrore
     mirrored.run(step, args=(ROWS,))
     programs = mirrored.extended.distribution.engine._programs._programs
     ((made, _),) = programs._known.values()
-    made.program._steady = WithoutMemory(made.program._steady)
+    made.program._call = WithoutMemory(made.program._call)
     monkeypatch.setattr("jax.default_backend", lambda: "gpu")
     monkeypatch.setattr(explain, "free_memory", lambda devices: 16 * 1024)
     with pytest.raises(jax.errors.JaxRuntimeError) as failed:
@@ -168,7 +168,7 @@ def test_what_central_storage_lends_is_counted_once(monkeypatch):
     strategy = rx.CentralStorageStrategy(["CPU:1", "CPU:2"], "CPU:0")
     model = trained_by(strategy)
     store, lent = strategy.extended.distribution.store, []
-    lend = type(store).lend
-    monkeypatch.setattr(store, "lend", lambda values: lent.append(1) or lend(store, values))
+    fetch = type(store).fetch
+    monkeypatch.setattr(store, "fetch", lambda values: lent.append(1) or fetch(store, values))
     note_of(model, monkeypatch, 2048)
     assert len(lent) == 1

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._program.program import BySignature, ProgramCache
+from replicax._program.program import LRUCache, ProgramCache
 from replicax.data import Dataset
 from replicax.tf._flow.control_flow import map_fn, scan
 
@@ -87,10 +87,10 @@ class Holder:
 def test_an_object_in_the_place_of_a_dead_one_has_an_iterator_of_its_own():
     step = rx.function(lambda holder: next(holder.iterator) * 1)
     traces = step._traces.of(None)
-    traces.programs, traces.feeds = ProgramCache(limit=2), BySignature(limit=2)
+    traces.programs, traces.iterator_inputs = ProgramCache(limit=2), LRUCache(limit=2)
     # More than are kept: the first ones are freed, and later ones lie where they were.
     assert [int(step(Holder(number))) for number in range(12)] == list(range(12))
-    assert len(traces.feeds) == len(traces.programs) == 2
+    assert len(traces.iterator_inputs) == len(traces.programs) == 2
 
 
 def test_an_object_that_takes_things_back_is_no_iterator():

@@ -13,7 +13,7 @@ import pytest
 import replicax as rx
 from replicax import tf
 from replicax._program import program
-from replicax._program.program import queue_of
+from replicax._program.program import in_flight_on
 
 from helpers import run_python
 
@@ -96,7 +96,7 @@ Y = np.ones((4, 1), "float32")
 
 @pytest.fixture(autouse=True)
 def nothing_in_flight():
-    for queue in program._queues.values():
+    for queue in program._by_devices.values():
         queue.wait()
 
 
@@ -230,7 +230,7 @@ class Token:
 
 
 def test_a_step_that_failed_is_told_of_once():
-    queue, failed, token = queue_of(CPUS[:2]), Token(fails=True), Token()
+    queue, failed, token = in_flight_on(CPUS[:2]), Token(fails=True), Token()
     queue.put(failed)
     with pytest.raises(RuntimeError, match="failed"):
         queue.wait()
@@ -242,7 +242,7 @@ def test_a_step_that_failed_is_told_of_once():
 
 
 def test_a_step_on_devices_that_cannot_dead_lock_is_not_kept():
-    queue, token = queue_of(CPUS[:1]), Token()
+    queue, token = in_flight_on(CPUS[:1]), Token()
     queue.put(token)
     queue.wait()
     assert token.waits == 0

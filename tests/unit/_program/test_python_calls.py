@@ -170,10 +170,10 @@ def test_a_step_that_loses_variables_says_so_and_each_later_one():
         model.compile("sgd", "mse")
     model.fit(X, Y, batch_size=8, verbose=0)
     (program,) = model.train_function._programs.values()
-    works, program._steady = program._steady, Broken()
+    works, program._call = program._call, Broken()
     for _ in range(2):
         with pytest.raises(RuntimeError) as failed:
             model.fit(X, Y, batch_size=8, verbose=0)
         assert "checkpoint" in failed.value.__notes__[0]
         assert "kernel" in failed.value.__notes__[0]
-        program._steady = works
+        program._call = works

@@ -8,27 +8,27 @@ import pytest
 from jax import lax
 
 from replicax._core.topology import AXIS
-from replicax._program.jaxpr import called
+from replicax._program.jaxpr import inner_jaxpr
 from replicax._program.replication import (
-    VARIES,
-    dependence,
+    VARYING,
     has_collective,
     is_collective,
-    mentions_replica,
+    propagate_labels,
+    uses_replica_id,
 )
 
-DIFFERS, SAME = frozenset({VARIES}), frozenset()
+DIFFERS, SAME = frozenset({VARYING}), frozenset()
 X = jnp.ones(4)
 
 
 def labels(fn, *inputs, x=X):
     """The labels of the outputs of `fn`, for inputs with these labels."""
     jaxpr = jax.make_jaxpr(fn, axis_env=[(AXIS, 2)])(*[x] * len(inputs))
-    return dependence(jaxpr, inputs)
+    return propagate_labels(jaxpr, inputs)
 
 
 def varies(fn, *inputs, x=X):
-    return [VARIES in one for one in labels(fn, *inputs, x=x)]
+    return [VARYING in one for one in labels(fn, *inputs, x=x)]
 
 
 def replica_id():
@@ -140,7 +140,7 @@ def test_labels_are_those_of_everything_a_value_is_made_from():
 
 def test_a_number_on_another_axis_is_none_of_ours():
     jaxpr = jax.make_jaxpr(lambda: lax.axis_index("model"), axis_env=[("model", 2)])()
-    assert dependence(jaxpr, []) == [SAME]
+    assert propagate_labels(jaxpr, []) == [SAME]
 
 
 @pytest.mark.parametrize("combine", [lax.psum, lax.pmax, lax.pmin, lax.pmean, lax.all_gather])
@@ -149,7 +149,7 @@ def test_what_is_combined_is_the_same(combine):
 
 
 def test_what_was_combined_keeps_its_other_labels():
-    both = frozenset({VARIES, "old"})
+    both = frozenset({VARYING, "old"})
     assert labels(lambda x: lax.psum(x, AXIS), both) == [frozenset({"old"})]
 
 
@@ -173,7 +173,7 @@ def test_combining_over_another_axis_combines_no_replicas():
         return lax.psum(x, "model")
 
     jaxpr = jax.make_jaxpr(fn, axis_env=[(AXIS, 2), ("model", 2)])(X)
-    assert dependence(jaxpr, [DIFFERS]) == [DIFFERS]
+    assert propagate_labels(jaxpr, [DIFFERS]) == [DIFFERS]
 
 
 def equation_of(fn, *args):
@@ -185,12 +185,12 @@ def test_collectives_are_recognised_inside_loops():
     jaxpr, equation = equation_of(a_loop_of_sums, X)
     assert has_collective(jaxpr)
     assert not is_collective(equation)
-    assert not mentions_replica(jaxpr)
+    assert not uses_replica_id(jaxpr)
 
 
 def test_the_number_is_recognised_inside_calls():
     jaxpr, _ = equation_of(jax.jit(lambda x: x + replica_id()), X)
-    assert mentions_replica(jaxpr)
+    assert uses_replica_id(jaxpr)
     assert not has_collective(jaxpr)
 
 
@@ -201,6 +201,6 @@ def test_asking_for_the_number_is_a_meeting_point_too():
 
 def test_a_call_is_opened_and_a_sum_is_not():
     _, call = equation_of(jax.jit(lambda x: x + 1), X)
-    assert len(called(call).jaxpr.eqns) == 1
+    assert len(inner_jaxpr(call).jaxpr.eqns) == 1
     _, addition = equation_of(lambda x: x + 1, X)
-    assert called(addition) is None
+    assert inner_jaxpr(addition) is None

@@ -13,7 +13,7 @@ from replicax._core.packing import sum_in_packs
 from replicax._core.topology import AXIS, Topology
 from replicax._cpu import kernels
 from replicax._cpu.tables import _FIRSTS
-from replicax._program.table_gradients import evaluate_by_rows, with_rows
+from replicax._program.table_gradients import evaluate_with_slices, with_slices
 
 from helpers import tuned
 
@@ -103,7 +103,7 @@ def exchanged(jaxpr):
 
 @pytest.mark.parametrize(("step", "expected", "wholes"), STEPS)
 def test_rows_go_where_they_belong_without_a_whole_gradient(step, expected, wholes):
-    program = jax.jit(with_rows(step, None, platform="cpu"))
+    program = jax.jit(with_slices(step, None, platform="cpu"))
     assert written_wholly(program.trace(TABLE, IDS, SCALES).jaxpr.jaxpr) == wholes
     np.testing.assert_allclose(program(TABLE, IDS, SCALES), expected, rtol=1e-5, atol=1e-6)
 
@@ -129,7 +129,7 @@ def test_repeated_rows_of_many_tables_are_found_by_the_operations_of_one(kernel)
         return [t - 0.5 * g for t, g in zip(tables, gradients, strict=True)]
 
     with tuned(tables=kernel):
-        program = jax.jit(with_rows(step, None, platform="cpu"))
+        program = jax.jit(with_slices(step, None, platform="cpu"))
         found = operations(program.trace(tables, ids, SCALES).jaxpr.jaxpr)
     searches = sum(e.primitive is _FIRSTS for e in found)
     assert searches == (0 if kernel and kernels.are_there() else 1)
@@ -149,7 +149,7 @@ def test_two_look_ups_of_one_table_are_added():
     expected = TABLE - G
     for number, scale in zip(IDS[:4], SCALES[:4], strict=True):
         expected[number] -= 2 * scale
-    found = jax.jit(with_rows(step, None, platform="cpu"))(TABLE, IDS, SCALES)
+    found = jax.jit(with_slices(step, None, platform="cpu"))(TABLE, IDS, SCALES)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -162,7 +162,7 @@ def layouts():
 def test_replicas_of_the_global_view_exchange_rows(step, expected, wholes):
     topology, inputs = layouts()
     program = jax.jit(
-        with_rows(step, topology.mesh, platform="cpu"),
+        with_slices(step, topology.mesh, platform="cpu"),
         in_shardings=inputs,
         out_shardings=topology.replicated,
     )
@@ -176,7 +176,7 @@ def test_replicas_of_the_global_view_exchange_rows(step, expected, wholes):
 @pytest.mark.parametrize("rows", [7, 1])
 def test_rows_that_the_replicas_do_not_divide_are_left_to_xla(rows):
     topology, _ = layouts()
-    program = jax.jit(with_rows(sgd, topology.mesh, platform="cpu"))
+    program = jax.jit(with_slices(sgd, topology.mesh, platform="cpu"))
     assert exchanged(program.trace(TABLE, IDS[:rows], SCALES[:rows]).jaxpr.jaxpr) == []
     expected = jax.jit(sgd)(TABLE, IDS[:rows], SCALES[:rows])
     found = program(TABLE, IDS[:rows], SCALES[:rows])
@@ -190,7 +190,7 @@ def in_replicas(step, size):
     closed = jax.make_jaxpr(step, axis_env=[(AXIS, 2)])(*shapes)
     split, whole = jax.P(AXIS), jax.P()
     mapped = jax.shard_map(
-        lambda *args: evaluate_by_rows(closed, *args, platform="cpu", replicas=2),
+        lambda *args: evaluate_with_slices(closed, *args, platform="cpu", replicas=2),
         mesh=topology.mesh,
         in_specs=(whole, split, split),
         out_specs=whole,
@@ -280,7 +280,7 @@ def test_what_many_occurrences_add_is_not_lost_to_rounding():
     def step(table, ids, scales):
         return table - gradient(table, ids, scales)
 
-    program = jax.jit(with_rows(step, None, platform="cpu"))
+    program = jax.jit(with_slices(step, None, platform="cpu"))
     scales = np.full(count, 0.75e-9, "float32")  # each less than half of a unit in the last place
     assert count * 1 * 2 <= size
     found = np.asarray(program(table, ids, scales), "float64")[3, 0]
@@ -295,7 +295,9 @@ def test_what_has_no_rows_of_fractions_is_made_whole(made):
         return lax.div(jnp.zeros(50, "int32").at[jnp.array([3, 3])].add(3), jnp.int32(4))
 
     expected = jax.jit(step)(SCALES)
-    np.testing.assert_array_equal(jax.jit(with_rows(step, None, platform="cpu"))(SCALES), expected)
+    np.testing.assert_array_equal(
+        jax.jit(with_slices(step, None, platform="cpu"))(SCALES), expected
+    )
 
 
 def test_operations_keep_the_names_of_their_scopes():
@@ -303,7 +305,7 @@ def test_operations_keep_the_names_of_their_scopes():
         with jax.named_scope("encoder"):
             return table * 2 - gradient(table, ids, scales)
 
-    lowered = jax.jit(with_rows(step, None, platform="cpu")).trace(TABLE, IDS, SCALES).lower()
+    lowered = jax.jit(with_slices(step, None, platform="cpu")).trace(TABLE, IDS, SCALES).lower()
     assert "encoder" in lowered.as_text(debug_info=True)
 
 
@@ -316,5 +318,7 @@ def test_a_step_is_traced_once(mesh):
         return x + 1
 
     topology, _ = layouts()
-    assert jax.jit(with_rows(step, topology.mesh if mesh else None, platform="cpu"))(SCALES)[0] == 2
+    assert (
+        jax.jit(with_slices(step, topology.mesh if mesh else None, platform="cpu"))(SCALES)[0] == 2
+    )
     assert len(traced) == 1

@@ -8,7 +8,7 @@ import pytest
 
 from replicax._core.errors import VariableNotReduced
 from replicax._core.topology import AXIS
-from replicax._program.aggregation import Settlement, analyse
+from replicax._program.aggregation import WriteRule, analyze_writes
 from replicax._program.capture import capture
 
 
@@ -24,7 +24,7 @@ def test_what_replicas_made_differently_varies():
         return jnp.ones(2)
 
     program = captured(fn)
-    assert analyse(program, [True], [True, True]) == ((False,), [Settlement.STORE])
-    assert analyse(program, [True], [False, True])[0] == (True,)
+    assert analyze_writes(program, [True], [True, True]) == ((False,), [WriteRule.STORE])
+    assert analyze_writes(program, [True], [False, True])[0] == (True,)
     with pytest.raises(VariableNotReduced, match="variable 'count'"):
-        analyse(program, [True], [True, False])
+        analyze_writes(program, [True], [True, False])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._core.placement import copied
+from replicax._core.placement import copy_array
 
 CENTRAL = {"apart": (["CPU:1", "CPU:2", "CPU:3"], "CPU:5"), "shared": (["CPU:1", "CPU:2"], "CPU:1")}
 X = np.random.default_rng(0).normal(size=(22, 4)).astype("float32")
@@ -117,9 +117,9 @@ def strategy(request, monkeypatch):
     strategy = rx.CentralStorageStrategy(["CPU:1", "CPU:2"], home)
     if request.param == "copies":
         store = strategy.extended.distribution.store
-        lend = type(store).lend
-        monkeypatch.setattr(store, "lends_copies", True)
-        monkeypatch.setattr(store, "lend", lambda values: [*map(copied, lend(store, values))])
+        fetch = type(store).fetch
+        monkeypatch.setattr(store, "fetches_copies", True)
+        monkeypatch.setattr(store, "fetch", lambda values: [*map(copy_array, fetch(store, values))])
     return strategy
 
 
@@ -153,7 +153,7 @@ def failing_midway(strategy, monkeypatch):
     def fail(self, values):
         raise MemoryError("no room at home")
 
-    monkeypatch.setattr(type(strategy.extended.distribution.store), "keep", fail)
+    monkeypatch.setattr(type(strategy.extended.distribution.store), "put_back", fail)
 
 
 def test_a_step_that_fails_midway_changes_no_variable(strategy, monkeypatch):

@@ -41,11 +41,11 @@ def test_tables_keep_their_rows_where_a_program_for_tensorflow_has_no_strategy(m
     ids, targets = np.array([[3], [3], [1], [4]]), np.ones((4, 1, 2), "float32")
     kept, tables = [], []
 
-    def with_rows(step, mesh, *, platform):
+    def with_slices(step, mesh, *, platform):
         kept.append(mesh)
-        return table_gradients.with_rows(step, mesh, platform=platform)
+        return table_gradients.with_slices(step, mesh, platform=platform)
 
-    monkeypatch.setattr(_seams, "with_rows", with_rows)
+    monkeypatch.setattr(_seams, "with_slices", with_slices)
     for speaks in (False, True):
         monkeypatch.setattr(seams, "speaks_tensorflow", speaks)
         table = np.arange(400, dtype="float32").reshape(200, 2)

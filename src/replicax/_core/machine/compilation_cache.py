@@ -1,9 +1,8 @@
-"""Compiled programs on disk, so that the second start of a program compiles nothing.
+"""Configures JAX's compilation cache on disk: its folder, size and permissions.
 
-JAX has all of it but the decision: where, how much, what if it cannot be. A user's own
-`jax_compilation_cache_dir` is left alone. What is kept runs as the user's own code, so nobody else
-may write there. The rule is ssh's, for every folder up to the root: it is this user's or root's,
-and others cannot write to it unless it is sticky, as `/tmp` is.
+A user's own `jax_compilation_cache_dir` is left alone. Cached programs run as the user's code, so
+nobody else may write to the folder. The rule is ssh's: every folder up to the root belongs to this
+user or root, and others cannot write to it unless it is sticky, as `/tmp` is.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from replicax._core.env import (
 )
 from replicax._core.errors import UsageError
 
-# Bytes on disk; what was not used for longest goes first.
+# Bytes on disk; the least recently used programs are evicted first.
 MAX_BYTES = 1 << 30
 # Files, of which a script has 15 to 50. JAX looks at each whenever it writes another, for
 # 90 µs: 5 s for the 53,000 files of 20 KB, a usual size, that 1 GiB holds.
@@ -52,7 +51,7 @@ def jax_setting(name: str) -> Any:
 
 @functools.cache
 def begin() -> None:
-    """Keep compiled programs where the user's environment says; only the first call does."""
+    """Configure the cache from the environment, once."""
     is_chosen = jax_setting("jax_compilation_cache_dir") is not None
     if is_chosen or not jax_setting("jax_enable_compilation_cache"):
         return
@@ -123,7 +122,7 @@ def _tidy(folder: Path) -> None:
 
 @functools.cache
 def _name() -> str:
-    """A name for what this CPU can do."""
+    """A folder name for the features of this CPU."""
     found = [platform.machine(), platform.processor()]
     with suppress(OSError):
         first, _, _ = _CPU_INFO.read_text().partition("\n\n")

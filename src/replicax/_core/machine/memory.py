@@ -1,4 +1,4 @@
-"""Memory: how much devices have free, sizes in words, and how a process keeps what it has freed.
+"""Free memory of devices, sizes as text, and malloc settings that keep freed memory.
 
 glibc allocates each large block as a mapping of its own, and unmaps it at once when it is freed. So
 the arrays of each step are new mappings, with a page fault per 4 KB: `keep_memory` keeps it for the

@@ -1,8 +1,7 @@
-"""What is decided before JAX starts: which devices this process can use, and what it begins with.
+"""Settings that must be made before JAX starts: devices, memory, the compilation cache.
 
-A process can join a cluster, and say how many devices its CPU is, only until JAX starts. Programs
-ask for their GPUs before that, so they are counted without starting it. Nothing here is done by an
-import.
+A process can join a cluster, and set its number of CPU devices, only until JAX starts. Programs ask
+for GPUs before that, so GPUs are counted without starting JAX. An import does nothing of this.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from replicax._core.machine.compilation_cache import jax_setting
 from replicax._core.machine.memory import keep_memory
 from replicax._core.machine.nvidia import has_plugin
 
-# In a process that was forked after JAX had started, its parent's id. It has none of JAX's threads,
-# and would wait for them for ever.
+# The parent's process id, in a process forked after JAX had started. It lacks JAX's threads and
+# would wait for them forever.
 forked: list[int] = []
 _started: list[bool] = []  # whether JAX had, at the latest fork
 
 
 def in_fork() -> BackendAlreadyInitialized:
-    """The error of a call that needs devices, in a process that `forked` has."""
+    """The error of a call that needs devices in a `forked` process."""
     return BackendAlreadyInitialized(
         f"No devices in this process, a fork of process {forked[0]}, in which JAX had started. Use "
         '`multiprocessing.get_context("spawn")`, or fork before the first strategy.'
@@ -45,7 +44,7 @@ def in_fork() -> BackendAlreadyInitialized:
 
 
 def _ask_before_fork() -> None:
-    # In the parent: another thread may hold JAX's lock, which a child would wait for for ever.
+    # In the parent: in the child, another thread's lock on JAX would never be released.
     _started[:] = [is_started()]
 
 
@@ -63,12 +62,10 @@ def begin() -> None:
 
 @functools.cache
 def _begin() -> None:
-    """Let JAX start sooner: without a library for TPUs that are not here, with programs kept.
+    """Prepare the start of JAX: no libtpu without a TPU, the compilation cache, malloc settings.
 
-    The C library keeps memory for the next step, and for the next batch of pictures wherever steps
-    run: else each has its page faults. It is told before JAX starts, whose threads get heaps of
-    their own, from which it gives memory back whatever it is told later. A step of a small CNN on a
-    CPU has 27,000 page faults then, else none.
+    `keep_memory` must run before JAX starts threads, because their heaps ignore later settings: a
+    step of a small CNN on a CPU would have 27,000 page faults instead of none.
     """
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_ask_before_fork, after_in_child=_note_fork)
@@ -140,13 +137,13 @@ def use_gpus(numbers: Sequence[int], of: int) -> None:
 
 
 def grow_gpu_memory(grow: bool) -> None:
-    """Let JAX take memory of GPUs as it needs it, or most of it at once."""
+    """Let JAX allocate GPU memory as needed, or most of it at the start."""
     _before_start(f"memory growth {grow}")
     set_variables({PREALLOCATE: "false" if grow else "true"})
 
 
 def compute_deterministically() -> None:
-    """Let GPUs give the same numbers each time; CPUs and TPUs do."""
+    """Make GPU kernels deterministic; CPUs and TPUs are."""
     if is_started() and jax.default_backend() != "gpu":
         return
     _before_start("deterministic kernels")

@@ -15,7 +15,7 @@ import numpy as np
 
 from replicax._core.errors import ClosureInputError, OutOfRangeError, UsageError
 from replicax._core.tracing import with_around
-from replicax._keras.distribution import installed
+from replicax._keras.distribution import with_distribution
 from replicax._ps.data.splits import Division, Place, divisible, read, whole
 from replicax.data._node import drawn_seeds, with_seeds
 
@@ -250,7 +250,7 @@ class SplitReader:
 
 def made(make: Any) -> Any:
     """The data set that a function makes, or the data set itself."""
-    with installed(_Refusal()):
+    with with_distribution(_Refusal()):
         return make() if callable(make) else make
 
 

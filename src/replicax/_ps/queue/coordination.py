@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from replicax._control import Limits
 from replicax._core.errors import CancelledError, UsageError
-from replicax._fit.figures import Members
+from replicax._fit.figures import WorkerStats
 from replicax._input.context import InputContext
 from replicax._ps.data.per_worker import PerWorkerDataset
 from replicax._ps.hosts.contact import Heartbeat
@@ -244,9 +244,9 @@ class Coordination:
         counts = f"{there.num_workers} worker(s) and {there.num_servers} parameter server(s)"
         return f"{counts} {there.where}"
 
-    def members(self) -> Members:
+    def members(self) -> WorkerStats:
         """What is known of workers and servers, without asking them."""
-        return Members(
+        return WorkerStats(
             closures=self._lanes.work.done(),
             staleness=self._heartbeat.staleness(),
             depths=self._queue.depths,

@@ -14,7 +14,7 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
-from replicax._keras.distribution import installed
+from replicax._keras.distribution import with_distribution
 from replicax._net import array_of, raw
 from replicax._ps.server.server import packed, unpacked
 from replicax._ps.store.home import Placed
@@ -196,7 +196,7 @@ def place_table(make: Callable[[], Any], spec: DynamicTableSpec, padding: int | 
     `make` makes a Keras variable of shape (0, …); `padding` among ids means no id.
     """
     store = getattr(_compat.distribution(), "store", None)
-    with installed(None):  # servers need not hold an array without rows
+    with with_distribution(None):  # servers need not hold an array without rows
         variable = make()
     move_out(variable, LocalTable(variable.path, spec, padding), TableVariable)
     if getattr(store, "has_tables", False):

@@ -22,8 +22,8 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
-from replicax._keras.distribution import installed
-from replicax._program.compiling import compiled, steady
+from replicax._keras.distribution import with_distribution
+from replicax._program.compiling import compiled, compiled_call
 
 # Settings by which a row's update depends on other rows or steps, or does more.
 _NOT_ROWWISE = (
@@ -143,7 +143,7 @@ class ShardOptimizer:
                 if key not in self._updates:
                     update = compiled(self._traced(key))
                     found = update(*given)
-                    self._updates[key] = steady(update)
+                    self._updates[key] = compiled_call(update)
                     return found
         return self._updates[key](*given)
 
@@ -180,7 +180,7 @@ class ShardOptimizer:
 
     def _build(self, part: Part) -> tuple[Any, list[Any], list[np.ndarray]]:
         if part not in self._built:
-            with installed(None):  # the copy belongs to no strategy, even in an open scope
+            with with_distribution(None):  # the copy belongs to no strategy, even in an open scope
                 self._built[part] = _copy(self._recipe, part)
         return self._built[part]
 

@@ -22,7 +22,7 @@ from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.cross_device_ops import CrossDeviceOps
 from replicax._core.errors import UsageError
 from replicax._core.values import PerReplica
-from replicax._fit.step_program import program_of_steps, spread, step_state, step_variables
+from replicax._fit.step_program import program_of_steps, shard_batch, step_state, step_variables
 from replicax._fit.trainer import install_hooks
 from replicax._keras import _compat
 from replicax._keras.distribution import spec_of
@@ -30,7 +30,7 @@ from replicax._mesh.engine import Engine
 from replicax._mesh.spmd import build as build_replica_program
 from replicax._mesh.spmd import stack_of
 from replicax._mesh.store import DeviceStore, Placement
-from replicax._program.jaxpr import calls_python
+from replicax._program.jaxpr import has_host_callbacks
 from replicax._tools.plan.hlo import Collective, collectives
 from replicax.strategies import Strategy
 
@@ -77,15 +77,17 @@ def lower_train_step(model: Any, batch: Any, strategy: Strategy) -> Lowered:
         batch = jax.tree.map(
             lambda leaf: _laid_out(leaf, distribution.get_data_layout(leaf.shape)), batch
         )
-        divide = functools.partial(spread, distribution.topology)
+        divide = functools.partial(shard_batch, distribution.topology)
 
         def traced(*, is_called: bool) -> Any:
-            state = step_state(groups, "train", calls_python=is_called, store=store)
-            program = program_of_steps(model, "train", state, layouts, spread=divide, logs=None)
+            state = step_state(groups, "train", host_callbacks=is_called, store=store)
+            program = program_of_steps(
+                model, "train", state, layouts, shard_batch=divide, logs=None
+            )
             return program.trace(sum(values, []), [], [batch])
 
         found = traced(is_called=False)
-        lowered = (traced(is_called=True) if calls_python(found.jaxpr) else found).lower()
+        lowered = (traced(is_called=True) if has_host_callbacks(found.jaxpr) else found).lower()
     trainable, others, optimizer, metrics = (bytes_per_device(group) for group in values)
     return Lowered(lowered, trainable + others, optimizer + metrics, bytes_per_device(batch))
 

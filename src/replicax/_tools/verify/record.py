@@ -161,7 +161,7 @@ class Recorder:
 
 
 def _kind(variable: Any) -> str:
-    if _compat.counts_draws(variable):
+    if _compat.is_seed_state(variable):
         return SEED
     return WEIGHT if variable.trainable else STATISTIC
 

@@ -18,7 +18,7 @@ from replicax._core.errors import UsageError, checks_types
 from replicax._core.topology import Topology, default_devices
 from replicax._fit.step_program import model_step, step_variables
 from replicax._keras import _compat
-from replicax._keras.distribution import installed
+from replicax._keras.distribution import with_distribution
 from replicax._tools.progress import Listener
 from replicax._tools.script import ended_after, replaced, under
 from replicax._tools.strategies import make
@@ -276,7 +276,7 @@ class OnOneDevice:
         one, start = self._device.replicated, self._state
         state, batches = jax.device_put((start, jax.tree.map(np.array, step.given)), one)
         logs = gradients = None
-        with installed(None):
+        with with_distribution(None):
             for batch in batches:
                 logs, state, gradients = self._compute(state, batch)
         given = rows_of(step.given)
@@ -332,7 +332,7 @@ class OnOneDevice:
         groups = step_variables(self._model, "train")
         for kind, variables, values in zip(_GROUPS, groups, state, strict=True):
             for variable, value in zip(variables, values, strict=True):
-                counted = kind == STATISTIC and _compat.counts_draws(variable)
+                counted = kind == STATISTIC and _compat.is_seed_state(variable)
                 key = (variable.path, paths[variable.path])
                 paths[variable.path] += 1
                 found[key] = on_host(variable, variable.path, SEED if counted else kind, value)

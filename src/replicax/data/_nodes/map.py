@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from replicax._core.errors import MapFailed, ReplicaxError, UsageError
-from replicax._core.tracing import call_inside
+from replicax._core.tracing import call_in_pipeline
 from replicax.data._element import as_element, as_returned
 from replicax.data._node import (
     Cursor,
@@ -49,7 +49,7 @@ def call(fn: Callable[..., Any], element: Any, number: int) -> Any:
     """`fn(element)`; the parts of a tuple are separate arguments, as in tf.data."""
     try:
         # As in tf.data, a named tuple stays one argument.
-        return call_inside(fn, *element if type(element) is tuple else (element,))
+        return call_in_pipeline(fn, *element if type(element) is tuple else (element,))
     except ReplicaxError:
         raise
     except Exception as error:

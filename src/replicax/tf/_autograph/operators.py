@@ -16,7 +16,7 @@ from malt.operators.variables import UndefinedReturnValue
 
 from replicax._core.errors import UsageError
 from replicax._program.explain import current_line
-from replicax._program.feeding import MAX_UNROLLED
+from replicax._program.iterator_inputs import MAX_UNROLLED
 from replicax.data._host import HostTensor
 from replicax.tf._autograph.calling import converted_call
 from replicax.tf._autograph.staged import State, Undefined, branch, loop, undecided

@@ -407,7 +407,7 @@ class _Inside:
     """Answers in a loop of the program, where there is no element of an iterator for each round."""
 
     def __init__(self, reader: Reader) -> None:
-        self.loop, self.begin, self.unrolls = reader.loop, reader.begin, reader.unrolls
+        self.loop, self.begin = reader.loop, reader.begin
 
     def take(self, iterator: Any) -> NoReturn:
         """The function can only be a loop of Python."""

@@ -17,6 +17,7 @@ from jax.core import Tracer
 from replicax._core.errors import UsageError
 from replicax._core.tracing import NeedsValues, current_reader, refuse_to_loop
 from replicax._keras import _compat
+from replicax._program.iterator_inputs import MAX_UNROLLED
 from replicax.data._host import Unchanging
 from replicax.tf._calls import is_symbolic, numpy_dtype, operation, registered
 
@@ -70,7 +71,7 @@ class Range(Unchanging):
 
     def __iter__(self) -> Iterator[Any]:
         reader = current_reader()
-        if reader is not None and not reader.unrolls(len(self)):
+        if reader is not None and len(self) > MAX_UNROLLED:
             reader.loop(f"loops over a `tf.range` of {len(self)}")
         return (self[number, ...] for number in builtins.range(len(self)))
 

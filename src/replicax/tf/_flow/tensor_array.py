@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
-from replicax._core.tracing import is_inside
+from replicax._core.tracing import in_pipeline
 
 
 @final
@@ -129,7 +129,7 @@ class TensorArray:
 
     def stack(self, name: str | None = None) -> Any:
         """All elements, along a new first axis."""
-        if self._buffer is None and is_inside():
+        if self._buffer is None and in_pipeline():
             return Unwritten(self._size, self._dtype)
         return self._written()
 

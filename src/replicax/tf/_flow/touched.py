@@ -45,7 +45,7 @@ class Touched:
         """Call a function with these values of variables; its result, and their new values."""
         mine = list(self.written.values())
         with CaptureScope(is_branch=True) as scope:
-            scope.lend(zip([*mine, *self._others], [*written, *others], strict=True))
+            scope.bind(zip([*mine, *self._others], [*written, *others], strict=True))
             result = arrays_of(fn(*args))
             news = [scope.get_current_value(variable) for variable in mine]
         return result, news

@@ -154,7 +154,7 @@ def _set_first(layer: Any, weights: Any) -> None:
     with _compat.outside_scopes():
         for variable, value in zip(layer.weights, weights, strict=True):
             if _compat.awaits_value(variable) and np.shape(value) == tuple(variable.shape):
-                _compat.start_from(variable, value)
+                _compat.set_initializer(variable, value)
             else:
                 variable.assign(value)
 

@@ -15,7 +15,7 @@ from typing import Any, final
 import jax
 
 from replicax._core import seams
-from replicax._fit.replica_steps import dividing, rows_together
+from replicax._fit.replica_steps import concatenated, dividing
 from replicax._fit.step_program import default_step, joined, own_step, shares_variables, takes_batch
 from replicax._function.function import function
 from replicax._keras import _compat
@@ -99,7 +99,7 @@ class BatchSteps:
     def _replicated(self, batch: Any) -> Any:
         found = self._strategy.run(self._step, args=(batch,))
         if self._kind == "predict":
-            return rows_together(found)
+            return concatenated(found)
         return self._strategy.reduce("MEAN", found, axis=None)
 
 

@@ -1,7 +1,7 @@
-"""Where the rows of a batch lie in the values of a jaxpr, and which operations add them up.
+"""The batch axis of each value of a jaxpr, and the operations that sum over it.
 
-A guess that is wrong costs time, never a number: whoever divides a sum divides it correctly along
-any axis that it is taken over.
+A wrong guess costs time, never correctness: a sum may be sharded along any axis that it is taken
+over.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from jax.lax import GatherScatterMode as _Mode
 from replicax._cpu.lowering import has_known_sizes
 from replicax._cpu.tables import adds_rows
 
-Axis = int | None  # of the rows; None where they are not, or not known
+Axis = int | None  # the batch axis; None if there is none, or it is unknown
 
 
 def axes_of_results(equation: Any, rows: Sequence[Axis]) -> list[Axis]:
-    """The axis of the rows in each result of an operation, from the axis in each operand."""
-    found = _RULES.get(equation.primitive.name, _as_it_is)
+    """The batch axis of each result of an operation, from the batch axis of each operand."""
+    found = _RULES.get(equation.primitive.name, _same_axis)
     return [found(equation, rows, out.aval.shape) for out in equation.outvars]
 
 
@@ -42,9 +42,9 @@ def summed_axes(equation: Any, rows: Sequence[Axis]) -> list[Axis] | None:
         dims = params["dimension_numbers"]
         pairs = [(dims.lhs_spec[1], dims.rhs_spec[1])]
     elif name == "scatter-add":
-        if pays_to_gather(equation, 1):  # then table_gradients.py lets each replica add all rows
+        if pays_to_gather(equation, 1):  # table_gradients.py gathers the rows instead
             return None
-        return _scattered(params["dimension_numbers"], rows, equation.invars[2].aval.ndim)
+        return _scatter_axes(params["dimension_numbers"], rows, equation.invars[2].aval.ndim)
     else:
         return None
     both = [pair for pair in pairs if rows[0] == pair[0] or rows[1] == pair[1]]
@@ -57,12 +57,12 @@ def pays_to_gather(scatter: Any, replicas: int) -> bool:
     Each replica has as many rows.
     """
     table, _, updates = (atom.aval for atom in scatter.invars)
-    # Every replica adds the rows of all, which takes longer than to add up whole tables.
-    return is_look_up(scatter) and 2 * replicas * updates.size <= table.size
+    # Factor 2: each replica then adds the rows of all replicas, which an all-reduce would not.
+    return is_table_gradient(scatter) and 2 * replicas * updates.size <= table.size
 
 
-def is_look_up(scatter: Any) -> bool:
-    """Whether an operation adds a fixed number of rows at indices, and drops those outside."""
+def is_table_gradient(scatter: Any) -> bool:
+    """Whether a scatter-add is a table's gradient: known shapes, whole rows, drops outside ids."""
     arrays = [atom.aval for atom in scatter.invars]
     numbers = jnp.issubdtype(arrays[2].dtype, jnp.floating) and arrays[1].ndim > 1
     outside = scatter.params["mode"] in (_Mode.FILL_OR_DROP, _Mode.PROMISE_IN_BOUNDS)
@@ -70,16 +70,16 @@ def is_look_up(scatter: Any) -> bool:
     return known and numbers and outside and adds_rows(*arrays, **scatter.params)
 
 
-def _scattered(dims: Any, rows: Sequence[Axis], ndim: int) -> list[Axis] | None:
-    """Rows that are added where their indices say: the gradient of an embedding."""
+def _scatter_axes(dims: Any, rows: Sequence[Axis], ndim: int) -> list[Axis] | None:
+    """The axes of a scatter-add of rows, such as the gradient of an embedding."""
     scattered = [axis for axis in range(ndim) if axis not in dims.update_window_dims]
     if rows[0] is not None or rows[2] not in scattered or dims.operand_batching_dims:
         return None
     return [None, scattered.index(rows[2]), rows[2]]
 
 
-def _as_it_is(equation: Any, rows: Sequence[Axis], shape: Sequence[int]) -> Axis:
-    """The same axis as in an operand, if it is as long: most operations keep the order of axes."""
+def _same_axis(equation: Any, rows: Sequence[Axis], shape: Sequence[int]) -> Axis:
+    """The axis of an operand, if the result is as long there: most operations keep the axes."""
     for operand, axis in zip(equation.invars, rows, strict=True):
         if axis is not None and len(shape) > axis and shape[axis] == operand.aval.shape[axis]:
             return axis
@@ -95,7 +95,7 @@ def _transposed(equation: Any, rows: Sequence[Axis], shape: Sequence[int]) -> Ax
 
 
 def _reshaped(equation: Any, rows: Sequence[Axis], shape: Sequence[int]) -> Axis:
-    """The axis that begins with the rows: others may have been joined to it."""
+    """The axis that starts with the rows; other axes may have been merged into it."""
     axis, before = rows[0], equation.invars[0].aval.shape
     if axis is None:
         return None
@@ -106,15 +106,15 @@ def _reshaped(equation: Any, rows: Sequence[Axis], shape: Sequence[int]) -> Axis
     return None
 
 
-def _without_axes(equation: Any, rows: Sequence[Axis], shape: Sequence[int]) -> Axis:
+def _axes_removed(equation: Any, rows: Sequence[Axis], shape: Sequence[int]) -> Axis:
     gone = equation.params["axes" if "axes" in equation.params else "dimensions"]
     if rows[0] is None or rows[0] in gone:
         return None
     return rows[0] - sum(axis < rows[0] for axis in gone)
 
 
-def _multiplied(equation: Any, rows: Sequence[Axis], shape: Sequence[int]) -> Axis:
-    """Results have the axes of a batch of products first, then those of the left, of the right."""
+def _dot_general(equation: Any, rows: Sequence[Axis], shape: Sequence[int]) -> Axis:
+    """A result has the batch axes first, then the free axes of the left and right operand."""
     contracted, batched = equation.params["dimension_numbers"]
     free = []
     for operand, gone, together in zip(equation.invars, contracted, batched, strict=True):
@@ -126,7 +126,7 @@ def _multiplied(equation: Any, rows: Sequence[Axis], shape: Sequence[int]) -> Ax
     return None
 
 
-def _convolved(equation: Any, rows: Sequence[Axis], shape: Sequence[int]) -> Axis:
+def _convolution(equation: Any, rows: Sequence[Axis], shape: Sequence[int]) -> Axis:
     dims = equation.params["dimension_numbers"]
     if rows[0] == dims.lhs_spec[0]:
         return dims.out_spec[0]
@@ -137,8 +137,8 @@ _RULES = {
     "broadcast_in_dim": _broadcast,
     "transpose": _transposed,
     "reshape": _reshaped,
-    "dot_general": _multiplied,
-    "conv_general_dilated": _convolved,
-    **dict.fromkeys(("squeeze", "argmax", "argmin"), _without_axes),
-    **{f"reduce_{how}": _without_axes for how in ("and", "max", "min", "or", "prod", "sum")},
+    "dot_general": _dot_general,
+    "conv_general_dilated": _convolution,
+    **dict.fromkeys(("squeeze", "argmax", "argmin"), _axes_removed),
+    **{f"reduce_{how}": _axes_removed for how in ("and", "max", "min", "or", "prod", "sum")},
 }

@@ -1,9 +1,9 @@
-"""Data that a traced function asks for: it becomes an input, or the function a host loop.
+"""Iterators that a traced function reads: an element becomes an input of the program.
 
-One element of an iterator is an input of the program, which is taken anew for each call. What goes
-through data in a loop cannot be a program: the number of rounds is not known, and an element
-taken while tracing would be a constant of it. Then `HostLoop` ends the trace, and the function
-runs as plain Python from then on.
+Each call takes a new element. A function that loops over data cannot be compiled: the number of
+rounds is unknown, and an element taken while tracing would be a constant. Then `RunsInPython` ends
+the trace, and the function runs as plain Python from then on. `static_key` and `structure_of` make
+cache keys of arguments that are not arrays.
 """
 
 from __future__ import annotations
@@ -18,21 +18,20 @@ import jax
 from replicax._core import seams
 from replicax._core.errors import OutOfRangeError, UsageError
 from replicax._core.tracing import current_reader, current_trace, read_by, refuse_inside_a_trace
-from replicax._program.capture import TraceAgain
+from replicax._program.capture import Retrace
 
 if TYPE_CHECKING:
     import logging
 
-# A loop of so few rounds costs little when it is written out, and stays part of the program.
+# Longer loops run in Python: unrolled they would take long to compile.
 MAX_UNROLLED = 16
 
 
-class HostLoop(TraceAgain):
-    """Raised while a function is traced that only plain Python can run.
+class RunsInPython(Retrace):
+    """Raised during the trace of a function that only plain Python can run.
 
-    `what` it does, empty if that was logged before; `once` if it does so in its first call only;
-    `always` if it does so for any arguments, not just for these; `is_slow` if nearly all of it is
-    computed outside compiled programs.
+    `what` the function does, empty if logged before; `once`: in its first call only; `always`: for
+    any arguments, not only these; `is_slow`: hardly anything of it runs in compiled programs.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class HostLoop(TraceAgain):
             logger.info(text, name, self.what)
 
 
-class NeedsElement(TraceAgain):
+class NeedsElement(Retrace):
     """The function asks an iterator for its next element."""
 
     def __init__(self, iterator: Any) -> None:
@@ -62,18 +61,15 @@ class NeedsElement(TraceAgain):
         self.iterator = iterator
 
 
-class Feed(NamedTuple):
-    """Which iterator an element comes from.
-
-    `leaf` is its number among the leaves of the arguments; else it is the `iterator`.
-    """
+class IteratorInput(NamedTuple):
+    """The iterator of an element: a `leaf` of the arguments by number, or another `iterator`."""
 
     leaf: int | None
     iterator: Any
 
     @classmethod
-    def of(cls, iterator: Any, leaves: Sequence[Any]) -> Feed:
-        """The feed of an iterator that a call with these leaves has asked."""
+    def of(cls, iterator: Any, leaves: Sequence[Any]) -> IteratorInput:
+        """Describe an iterator that a call with these leaves has read."""
         for number, leaf in enumerate(leaves):
             if leaf is not None and leaf.value is iterator:
                 return cls(number, None)
@@ -84,16 +80,16 @@ class Feed(NamedTuple):
 
 
 @final
-class Elements:
-    """Answers a traced function: each iterator has one element for it."""
+class TracedIterators:
+    """The reader of a traced function: it may take one element from each iterator."""
 
     def __init__(self, elements: Sequence[tuple[Any, Any]]) -> None:
         self._elements = {id(iterator): [element] for iterator, element in elements}
         self._trace = current_trace()
-        self._signal: TraceAgain | None = None
+        self._signal: Retrace | None = None
 
     def answer(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call the traced function; a signal ends the trace even if the function catches it."""
+        """Call the function; a signal ends the trace even if the function catches it."""
         with read_by(self):
             try:
                 return fn(*args, **kwargs)
@@ -111,22 +107,19 @@ class Elements:
         return waiting.pop()
 
     def loop(self, what: str) -> NoReturn:
-        self._end(HostLoop(what))
+        self._end(RunsInPython(what))
 
     def begin(self, what: str) -> None:
-        self._end(HostLoop(what, once=True))
+        self._end(RunsInPython(what, once=True))
 
-    def unrolls(self, rounds: int) -> bool:
-        return rounds <= MAX_UNROLLED
-
-    def _end(self, signal: TraceAgain) -> NoReturn:
+    def _end(self, signal: Retrace) -> NoReturn:
         self._signal = self._signal or signal
         raise signal
 
 
 @final
-class Refusal:
-    """Answers a replica function, which cannot be a host loop."""
+class NoIterators:
+    """The reader of a replica function, which cannot run as plain Python."""
 
     def __init__(self) -> None:
         self._around = current_reader()
@@ -145,12 +138,9 @@ class Refusal:
         )
 
     def begin(self, what: str) -> None:
-        """Let the function around it run as plain Python, if there is one: it cannot itself."""
+        """Let the function around it, if there is one, run as plain Python."""
         if self._around is not None:
             self._around.begin(what)
-
-    def unrolls(self, rounds: int) -> bool:
-        return rounds <= MAX_UNROLLED
 
 
 def is_data(leaf: Any) -> bool:
@@ -176,7 +166,7 @@ def next_of(iterator: Any) -> Any:
 
 
 def blank_of(source: Any) -> Any:
-    """Zeros such as the next element of a data set, or of an iterator; nothing is taken."""
+    """Zeros like the next element of a data set or an iterator; no element is taken."""
     if not hasattr(source, "blank"):
         raise UsageError(
             f"Cannot warm up with an iterator of type {type(source).__name__}: its batches are "
@@ -187,7 +177,7 @@ def blank_of(source: Any) -> Any:
 
 
 def blanks_for(arguments: Any) -> Any:
-    """The same, with zeros such as a batch for each distributed data set."""
+    """The arguments with a batch of zeros for each distributed data set."""
     return jax.tree.map(
         lambda leaf: blank_of(leaf) if is_data(leaf) and not is_iterator(leaf) else leaf, arguments
     )
@@ -195,7 +185,7 @@ def blanks_for(arguments: Any) -> Any:
 
 @contextlib.contextmanager
 def an_end_is_an_error() -> Generator[None]:
-    """What a call of a compiled function raises at the end of the data."""
+    """Raise `OutOfRangeError` where a compiled function reads past the end of its data."""
     try:
         yield
     except StopIteration as end:
@@ -206,12 +196,12 @@ def an_end_is_an_error() -> Generator[None]:
 
 
 def static_key(leaf: Any) -> Hashable:
-    if is_iterator(leaf):  # that of the next pass is another one, and all else is equal
+    if is_iterator(leaf):  # each pass over a data set has a new iterator
         return (type(leaf), id(leaf.dataset))
     if isinstance(leaf, int | str | bytes | type(None)):
         return (type(leaf), leaf)
     if isinstance(leaf, float | complex):
-        return (type(leaf), repr(leaf))  # 0.0 and -0.0 are equal, but not the same number
+        return (type(leaf), repr(leaf))  # 0.0 == -0.0, but they are different constants
     if hasattr(type(leaf), "__tf_tracing_type__"):
         return (type(leaf), leaf.__tf_tracing_type__(None))
     # By identity: models, variables, functions. The cache keeps the leaf alive.
@@ -219,10 +209,10 @@ def static_key(leaf: Any) -> Hashable:
 
 
 def structure_of(fn: Any, kept: list[Any], around: tuple[int, ...] = ()) -> Hashable:
-    """What a function is made of: equal for two that a `def` in a loop makes of the same things.
+    """A key of a function's code and closure: equal for functions that a `def` in a loop makes.
 
-    `fn` may also be what a function holds; `around` are the functions that hold it. `kept` gets
-    what the structure names by `id`.
+    `fn` may also be a value in a closure; `around` are the functions around it. Objects whose `id`s
+    are in the key are appended to `kept`.
     """
     if not isinstance(fn, FunctionType):
         kept.append(fn)
@@ -230,16 +220,10 @@ def structure_of(fn: Any, kept: list[Any], around: tuple[int, ...] = ()) -> Hash
     if id(fn) in around:
         return ("itself", around.index(id(fn)))
     around = (*around, id(fn))
-    held = [*(cell.cell_contents for cell in fn.__closure__ or () if _is_filled(cell))]
-    held += [*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values()]
+    held = [*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values()]
+    for cell in fn.__closure__ or ():
+        with contextlib.suppress(ValueError):  # an empty cell
+            held.append(cell.cell_contents)
     kept.append(fn.__globals__)
     parts = tuple(structure_of(value, kept, around) for value in held)
     return (fn.__code__, id(fn.__globals__), tuple(fn.__kwdefaults__ or ()), parts)
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True

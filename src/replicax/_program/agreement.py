@@ -1,12 +1,11 @@
-"""Whether all workers have the same programs, and the same state.
+"""Whether all workers have the same programs and the same variables.
 
-A program is compared in words. Names, addresses and the order in which Python made things are left
-out: two processes that traced the same code get the same words.
+A program is compared as text without names, addresses and parameters that differ between
+processes: two processes that traced the same code get the same text.
 
-Workers that train together hold copies of every variable. A copy that is changed on one worker
-only stays different, and nothing fails. So now and then each worker compares a checksum of all its
-copies, made on the devices, with the others; if one differs, checksums of the single variables tell
-which. (Whether replicas of one process agree is `_mesh/uneven.py`.)
+Workers that train together hold copies of every variable. A copy that only one worker changes stays
+different, and nothing fails. So from time to time workers compare a checksum of all their copies,
+computed on the devices. If it differs, checksums of single variables tell which.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from replicax._core.channel import agree, current
 from replicax._core.digests import checksum, uncounted
 from replicax._core.errors import WorkerLost, WorkersDiffer
 from replicax._core.packing import groups
-from replicax._core.placement import is_spread
+from replicax._core.placement import spans_processes
 from replicax._program.jaxpr import shard_map
 
 _SIMPLE = (int, float, complex, str, bytes, bool, type(None), np.dtype, np.generic)
 
 
 def versions() -> dict[str, str]:
-    """The versions and devices that must be the same on all workers."""
+    """The versions and devices that must be equal on all workers."""
     devices = jax.local_devices()
     return {
         "Python": ".".join(map(str, sys.version_info[:2])),
@@ -54,8 +53,8 @@ def versions() -> dict[str, str]:
 def program_facts(
     closed: Any, arguments: Any, variables: Sequence[tuple[str, Any]] = ()
 ) -> dict[str, str]:
-    """What workers compare of a traced program; `variables` are in the program's order."""
-    words = list(_words(closed))
+    """The facts of a traced program that workers compare; `variables` in the program's order."""
+    words = list(_lines(closed))
     return {
         "variables": _digest([uncounted(path) for path, _ in variables]),
         **{
@@ -71,10 +70,10 @@ def program_facts(
 def agree_on_program(
     what: str, closed: Any, arguments: Any, variables: Sequence[tuple[str, Any]] = ()
 ) -> int:
-    """Compare a traced program with those of all workers, before it runs for the first time.
+    """Compare a traced program between workers before its first run.
 
-    Returns a number of the program, the same on all workers; 0 of one worker. If they differ, every
-    worker raises `WorkersDiffer`, with the first operation that is not the same.
+    Returns a checksum of the program, 0 for one worker. If the programs differ, every worker raises
+    `WorkersDiffer` with the first operation that differs.
     """
     channel = current()
     if channel.size == 1:
@@ -83,8 +82,8 @@ def agree_on_program(
     try:
         agree(what, facts)
     except WorkersDiffer:
-        # All workers are here: they find out together where the programs part.
-        words = [*_words(closed), "the end"]
+        # All workers raise this, so all compare operations next.
+        words = [*_lines(closed), "the end"]
         sums = channel.exchange("operations", [zlib.crc32(word.encode()) for word in words])
         columns = enumerate(itertools.zip_longest(*sums))
         first = next((place for place, column in columns if len(set(column)) > 1), None)
@@ -95,8 +94,8 @@ def agree_on_program(
 
 
 def agree_on_shared(what: str, leaves: Sequence[Any]) -> None:
-    """Compare arrays that every worker holds for itself and that are taken to be the same."""
-    mine = [leaf for leaf in leaves if not isinstance(leaf, Tracer) and not is_spread(leaf)]
+    """Compare arrays that every worker passes by itself and that must be equal."""
+    mine = [leaf for leaf in leaves if not isinstance(leaf, Tracer) and not spans_processes(leaf)]
     if mine and current().size > 1:
         agree(what, {"shared arrays": f"{', '.join(map(_aval, mine))}, {checksum(mine)}"})
 
@@ -104,14 +103,14 @@ def agree_on_shared(what: str, leaves: Sequence[Any]) -> None:
 _RAISED = "errors of Python that a step calls"
 
 
-def together(compute: Callable[..., Any], *args: Any) -> Any:
-    """The results of a step that calls Python; all workers raise if that raises on one."""
+def raise_on_all(compute: Callable[..., Any], *args: Any) -> Any:
+    """Run a step with host callbacks; all workers raise if a callback raises on one."""
     channel = current()
-    channel.barrier("a step that calls Python")  # who is late shows here, not on the devices
+    channel.barrier("a step that calls Python")  # a late worker is noticed here, not on devices
     try:
         results = compute(*args)
     except BaseException as error:
-        # Not waited for: the others are still on the devices if these have failed here alone.
+        # No wait: the other workers may still be computing.
         channel.offer(_RAISED, f"{type(error).__name__}: {error}")
         raise
     told = channel.exchange(_RAISED, "")
@@ -125,14 +124,14 @@ def together(compute: Callable[..., Any], *args: Any) -> Any:
     return results
 
 
-def _words(program: Any) -> Iterator[str]:
-    """A text for each constant and operation of a jaxpr, closed or open, and of inner jaxprs."""
+def _lines(program: Any) -> Iterator[str]:
+    """A line for each constant and equation of a jaxpr, closed or open, and of inner jaxprs."""
     yield from (f"constant {_constant(value)}" for value in getattr(program, "consts", ()))
     jaxpr = getattr(program, "jaxpr", program)
     numbers = {var: i for i, var in enumerate([*jaxpr.constvars, *jaxpr.invars])}
 
     def name(atom: Any) -> str:
-        """What a value is, and which: by the order in which the program makes them."""
+        """The aval of a value, and its number in the order of definition."""
         if isinstance(atom, jax.extend.core.Literal):
             return f"{atom.aval}={atom.val!r}"
         return f"{atom.aval}#{numbers.setdefault(atom, len(numbers))}"
@@ -143,12 +142,12 @@ def _words(program: Any) -> Iterator[str]:
         params = (f"{key}={_simple(value)}" for key, value in sorted(equation.params.items()))
         yield f"{equation.primitive.name} {ins} -> {outs} {' '.join(params)}"
         for inner in _inner(equation.params):
-            yield from _words(inner)
+            yield from _lines(inner)
     yield f"returns {' '.join(map(name, jaxpr.outvars))}"
 
 
 def _simple(value: Any) -> str:
-    """A parameter as text, if it means the same in every process; else nothing."""
+    """A parameter as text if it is equal in every process; else an empty text."""
     if isinstance(value, _SIMPLE):
         return repr(value)
     if isinstance(value, tuple | list):
@@ -176,9 +175,9 @@ def _digest(words: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
 
 
-# Steps. The checksums of 450 arrays take 2.4 ms where a step with them takes 30 ms and more.
-EVERY = 100
-_GROUP = 64 << 20  # bytes; XLA:CPU needs as much memory again as a program is given
+# The checksums of 450 arrays take 2.4 ms; a step with them takes 30 ms or more.
+STEPS_PER_CHECK = 100
+_GROUP = 64 << 20  # bytes per program; XLA:CPU needs as much memory again as its arguments
 _STATE = "state"
 _FIX = (
     "A callback, or code around the loop, has changed them on some of the workers. Change weights, "
@@ -190,8 +189,8 @@ Pairs = Sequence[tuple[str, Any]]
 
 
 @final
-class StateWatch:
-    """Compares the state of all workers at the first step it is told of, and every `EVERY` steps.
+class StateCheck:
+    """Compares the state of all workers at the first step and every `STEPS_PER_CHECK` steps.
 
     All workers call the same methods at the same points.
     """
@@ -200,20 +199,20 @@ class StateWatch:
         self._count = -1
 
     def restart(self) -> None:
-        """Compare at the next step, too."""
+        """Compare at the next step."""
         self._count = -1
 
     def step(self, pairs: Callable[[], Pairs]) -> None:
-        """Count a step that is about to begin, and compare if its turn has come.
+        """Count a step that is about to begin; compare at every `STEPS_PER_CHECK`th.
 
-        `pairs` gives paths and values of variables. A change is found within `EVERY` steps.
+        `pairs` gives paths and values of variables.
         """
         self._count += 1
-        if self._count % EVERY == 0:
+        if self._count % STEPS_PER_CHECK == 0:
             self.compare(pairs())
 
     def compare(self, pairs: Pairs) -> None:
-        """Compare the state now, which waits for the step before."""
+        """Compare the state now; waits for the previous step."""
         self._count = 0
         copies = [(uncounted(path), value) for path, value in pairs if _is_copy(value)]
         values = [value for _, value in copies]
@@ -223,31 +222,30 @@ class StateWatch:
             several = groups(values, operator.attrgetter("nbytes"), _GROUP)
             found = [program(group).addressable_shards for group in several]
             rows = np.hstack([np.vstack([shard.data for shard in shards]) for shards in found])
-        # Names of types instead of `str` would take 5 times as long: 3 ms for 450 variables.
+        # `dtype.str`, because `dtype.name` takes 5 times as long: 3 ms for 450 variables.
         about = [(path, value.shape, value.dtype.str) for path, value in copies]
         start = zlib.crc32(str(about).encode())
         found = sorted({f"{zlib.crc32(row.tobytes(), start):08x}" for row in rows})
-        # Devices of one worker that differ must not be alike on all workers.
+        # If devices of one worker differ, its text must differ from the other workers' texts.
         own = f" of worker {jax.process_index()}" if len(found) > 1 else ""
         try:
             agree(_STATE, {"checksum of all variables": ", ".join(found) + own}, fix=_FIX)
         except WorkersDiffer:
-            agree(_STATE, _facts(copies, rows), fix=_FIX)  # all workers are here
+            agree(_STATE, _facts(copies, rows), fix=_FIX)  # all workers raised
             raise
 
 
 def _is_copy(value: Any) -> bool:
-    """Whether each device of all workers has the whole of an array.
+    """Whether each device of all workers holds the whole array.
 
-    Others have rows of their own, such as those of a divided optimizer, or of a variable that is
-    combined when it is read. Nobody else has these, so there is nothing to compare.
+    Sharded arrays, such as a sharded optimizer's, have no copies to compare.
     """
     several = isinstance(value, jax.Array) and not value.is_fully_addressable
     return several and value.is_fully_replicated and isinstance(value.sharding, NamedSharding)
 
 
 def _facts(copies: Pairs, rows: np.ndarray) -> dict[str, str]:
-    """Each variable by itself, single numbers first: a learning rate changes all weights."""
+    """A fact per variable, scalars first: a learning rate changes all weights."""
     facts: dict[str, str] = {}
     for number in sorted(range(len(copies)), key=lambda number: copies[number][1].shape != ()):
         path, value = copies[number]
@@ -270,9 +268,9 @@ def _is_shown(value: Any) -> bool:
 
 @functools.lru_cache(maxsize=8)
 def _program(mesh: Mesh) -> Any:
-    """From arrays that all devices have copies of to a row of checksums for each device."""
+    """A program from replicated arrays to a row of checksums for each device."""
     rows = PartitionSpec(mesh.axis_names)
-    # Not checked: copies that differ are what is looked for.
+    # `check_vma` would refuse what this looks for: copies that differ.
     return jax.jit(
         shard_map(
             lambda values: jnp.stack(list(map(_checksum, values)))[None],
@@ -285,7 +283,7 @@ def _program(mesh: Mesh) -> Any:
 
 
 def _checksum(value: Any) -> Any:
-    """The bits of an array as one number, which depends on the place of each."""
+    """A checksum of the bits of an array and their positions."""
     bits = _bits(value)
     if _is_shown(value):
         return bits
@@ -299,7 +297,7 @@ def _bits(value: Any) -> Any:
     if jnp.issubdtype(value.dtype, jnp.complexfloating):
         value = jnp.stack([value.real, value.imag])
     if jnp.issubdtype(value.dtype, jnp.floating):
-        # The bits of a NaN depend on the order of what was added up.
+        # The bits of a NaN depend on the order of additions.
         value = jnp.where(value != value, jnp.full((), jnp.nan, value.dtype), value)
     elif value.dtype == bool or jnp.iinfo(value.dtype).bits < 8:
         value = value.astype(jnp.int8)

@@ -13,8 +13,8 @@ import pytest
 
 from replicax._core.digests import checksum, sample_checksum, uncounted
 from replicax._core.errors import WorkerLost, WorkersDiffer
-from replicax._program import identity
-from replicax._program.identity import agree_on_program, program_facts, versions
+from replicax._program import agreement
+from replicax._program.agreement import agree_on_program, program_facts, versions
 
 from channels import as_workers
 from helpers import run_python
@@ -24,7 +24,7 @@ X = jnp.ones((2, 3))
 FACTS = """
 import json
 import replicax, keras, jax, jax.numpy as jnp
-from replicax._program import identity
+from replicax._program import agreement
 
 keras.utils.set_random_seed(0)
 layer = keras.Sequential([keras.layers.Dense(4, "relu"), keras.layers.Dropout(0.5)])
@@ -40,8 +40,8 @@ def fn(x, key):
 arguments = jnp.ones((2, 3)), jax.random.key(0)
 forward = jax.make_jaxpr(fn)(*arguments)
 closed = jax.make_jaxpr(jax.grad(lambda *given: fn(*given)[0].sum()))(*arguments)
-words = [*identity._words(closed), *identity._words(forward)]
-print(json.dumps([identity.program_facts(closed, arguments[:1]), words]))
+words = [*agreement._lines(closed), *agreement._lines(forward)]
+print(json.dumps([agreement.program_facts(closed, arguments[:1]), words]))
 """
 
 
@@ -102,7 +102,7 @@ def test_arguments_are_shown():
 
 
 def test_one_worker_agrees_without_a_look(monkeypatch):
-    monkeypatch.setattr(identity, "program_facts", None)
+    monkeypatch.setattr(agreement, "program_facts", None)
     assert agree_on_program("step", None, None) == 0
 
 
@@ -216,13 +216,13 @@ def test_what_raises_on_one_worker_raises_on_all():
             raise LookupError("not today")
         return index
 
-    first, second, third = as_workers(3, lambda index: identity.together(step, index))
+    first, second, third = as_workers(3, lambda index: agreement.raise_on_all(step, index))
     assert isinstance(second, LookupError)
     for told in (first, third):
         assert isinstance(told, WorkerLost)
         assert told.workers == (1,)
         assert "LookupError: not today" in str(told)
-    assert as_workers(2, lambda index: identity.together(abs, index)) == [0, 1]
+    assert as_workers(2, lambda index: agreement.raise_on_all(abs, index)) == [0, 1]
 
 
 def test_an_error_of_one_worker_waits_for_nobody():
@@ -233,9 +233,9 @@ def test_an_error_of_one_worker_waits_for_nobody():
 
     def work(index):
         if index == 0:
-            return identity.together(lambda: seen.append(told.wait(20)))
+            return agreement.raise_on_all(lambda: seen.append(told.wait(20)))
         try:
-            return identity.together(fail)
+            return agreement.raise_on_all(fail)
         finally:
             told.set()
 
