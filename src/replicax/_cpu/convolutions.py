@@ -24,7 +24,6 @@ import functools
 import itertools
 import math
 import zlib
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -111,26 +110,8 @@ def _rounding_inside(equation: Any, made_by: Mapping[int, Any]) -> Any:
     return equation.replace(primitive=_ROUNDING, invars=[images, *made.invars], params=params)
 
 
-def unrounded(equations: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
-    """Let convolutions of `bfloat16` give `float32`, where only a conversion to it follows.
-
-    The kernel has its results in 32 bits, unless the CPU multiplies pairs.
-    """
-    uses = Counter(id(atom) for one in equations for atom in one.invars)
-    uses.update(map(id, results))
-    casts = {id(one.invars[0]): one for one in equations if lowering.widens(one)}
-    found, gone = [], set()
-    for one in equations:
-        cast = casts.get(id(one.outvars[0])) if one.primitive.name in _BY_KERNEL else None
-        if cast is not None and uses[id(one.outvars[0])] == 1 and _has_32_bits(one):
-            gone.add(id(cast))
-            params = {**one.params, "preferred_element_type": np.dtype(np.float32)}
-            one = one.replace(outvars=cast.outvars, params=params)
-        found.append(one)
-    return [one for one in found if id(one) not in gone] if gone else equations
-
-
-def _has_32_bits(equation: Any) -> bool:
+def has_32_bits(equation: Any) -> bool:
+    """Whether the kernel computes a convolution of ours and has its result in 32 bits."""
     form = _form_by_kernel(equation.invars[0].aval, equation.invars[1].aval, **equation.params)
     return form is not None and not (form.can_pair and multiplies_pairs())
 
@@ -172,7 +153,7 @@ def _choose_rounding(ctx: Any, *, turned: Sequence[int], **params: Any) -> Any:
 _ROUNDING = lowering.operation(
     "convolution_rounding", _round_first, _type_of_rounding, _choose_rounding, kernels=[CONVOLUTION]
 )
-_BY_KERNEL = (_OWN, _ROUNDING.name)
+BY_KERNEL = (_OWN, _ROUNDING.name)
 
 
 def _lowered(compute: Callable[..., Any]) -> Callable[..., Any]:
@@ -349,7 +330,7 @@ def found_again(names: Collection[str]) -> contextlib.AbstractContextManager[obj
     another library, or if this JAX has no such setting per thread.
     """
     state: Any = getattr(jax.config, "_value_holders", {}).get(_SETTING)
-    if not set(_BY_KERNEL).intersection(names) or _OF_OTHERS in names or state is None:
+    if not set(BY_KERNEL).intersection(names) or _OF_OTHERS in names or state is None:
         return contextlib.nullcontext()
     return state(True)
 

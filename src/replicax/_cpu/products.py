@@ -155,6 +155,11 @@ def _choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:
     return mlir.lower_fun(functools.partial(_in_pairs, form, aval.shape), multiple_results=False)
 
 
+def has_32_bits(product: Any) -> bool:
+    """Whether a product of `bfloat16` is computed in 32 bits and rounded: without pairs, by XLA."""
+    return is_plain(product.params) and not kernels.multiplies_pairs()
+
+
 def form_of(left: Any, right: Any, *, dimension_numbers: Any, **params: Any) -> Form | None:
     """The convolution that a product of `bfloat16` is; None for products that XLA computes."""
     contracted, batch = (tuple(map(tuple, axes)) for axes in dimension_numbers)

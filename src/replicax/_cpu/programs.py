@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
+from jax import lax
 from jax.extend.backend import get_compile_options
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
 from replicax._cpu import convolutions, elementwise, loops, pooling, products, tables
-from replicax._cpu.lowering import rules
+from replicax._cpu.lowering import own_name, rules, widens
 from replicax._cpu.tuning import computes_with_one_thread, is_on
 
 Exchange = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
@@ -39,7 +42,7 @@ def with_rules(fn: Callable[..., Any]) -> Callable[..., Any]:
     The function maps nests of arrays to a nest of arrays, and must not be differentiated later.
     """
     install()
-    exchanges = (_with_sums_behind, _with_rules, elementwise.rounded_once, convolutions.unrounded)
+    exchanges = (_with_sums_behind, _with_rules, elementwise.rounded_once, _unrounded)
     return rewritten(fn, *exchanges)
 
 
@@ -57,6 +60,34 @@ def _with_rules(equations: Sequence[Any], results: Sequence[Any]) -> list[Any]:
 def _with_rule(equation: Any) -> Any:
     part, own = rules.get(equation.primitive, ("", None))
     return equation if own is None or not is_on(part) else equation.replace(primitive=own)
+
+
+def _unrounded(equations: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
+    """Let products and convolutions give `float32` where only a conversion from `bfloat16` follows.
+
+    CPUs without instructions for pairs of `bfloat16` have their results so before they round them.
+    """
+    uses = Counter(id(atom) for one in equations for atom in one.invars)
+    uses.update(map(id, results))
+    casts = {id(one.invars[0]): one for one in equations if widens(one)}
+    found, gone = [], set()
+    for one in equations:
+        cast = casts.get(id(one.outvars[0])) if one.primitive.name in _WITH_32_BITS else None
+        if cast is None or uses[id(one.outvars[0])] > 1:
+            found.append(one)
+            continue
+        if _WITH_32_BITS[one.primitive.name](one):
+            gone.add(id(cast))
+            params = {**one.params, "preferred_element_type": np.dtype(np.float32)}
+            one = one.replace(outvars=cast.outvars, params=params)
+        found.append(one)
+    return [one for one in found if id(one) not in gone] if gone else equations
+
+
+_WITH_32_BITS: Mapping[str, Callable[[Any], bool]] = {
+    own_name(lax.dot_general_p): products.has_32_bits,
+    **dict.fromkeys(convolutions.BY_KERNEL, convolutions.has_32_bits),
+}
 
 
 def rewritten(fn: Callable[..., Any], *exchanges: Exchange) -> Callable[..., Any]:

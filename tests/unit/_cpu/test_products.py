@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import replicax as rx
-from replicax._cpu import products, programs
+from replicax._cpu import kernels, products, programs
 from replicax._cpu.products import with_products_turned
 
 from helpers import assert_trees_close, tuned
@@ -35,6 +35,29 @@ def test_the_gradient_of_a_weight_is_one_product():
     assert kinds(gradient, w, x) == (2, 1)
     assert kinds(with_products_turned(gradient, "cpu"), w, x) == (2, 0)
     assert_trees_close(with_products_turned(gradient, "cpu")(w, x), gradient(w, x))
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_products_of_which_only_32_bits_are_used_are_not_rounded(pairs, monkeypatch):
+    monkeypatch.setattr(kernels, "multiplies_pairs", lambda: pairs)
+    x, w = (jnp.asarray(numbers(*shape), "bfloat16") for shape in ((5, 40), (40, 3)))
+
+    def wide(x, w):
+        return (x @ w).astype("float32")
+
+    def both(x, w):
+        return x @ w, wide(x, w)
+
+    exact = x.astype("float32") @ w.astype("float32")
+    (product, *_) = jax.make_jaxpr(programs.with_rules(wide))(x, w).eqns
+    # The instructions for pairs round at no cost.
+    assert product.outvars[0].aval.dtype == ("bfloat16" if pairs else "float32")
+    if not pairs:
+        found = jax.jit(programs.with_rules(wide))(x, w)
+        np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5)
+    rounded, same = jax.jit(programs.with_rules(both))(x, w)
+    np.testing.assert_allclose(rounded.astype("float32"), exact, rtol=2**-8)
+    assert rounded.dtype == "bfloat16" and same.dtype == "float32"
 
 
 def test_beside_operations_without_results():
