@@ -81,10 +81,8 @@ def lower_train_step(model: Any, batch: Any, strategy: Strategy) -> Lowered:
 
         def traced(*, is_called: bool) -> Any:
             state = step_state(groups, "train", host_callbacks=is_called, store=store)
-            program = program_of_steps(
-                model, "train", state, layouts, shard_batch=divide, logs=None
-            )
-            return program.trace(sum(values, []), [], [batch])
+            made = program_of_steps(model, "train", state, layouts, shard_batch=divide, logs=None)
+            return made.trace(sum(values, []), [], [batch])
 
         found = traced(is_called=False)
         lowered = (traced(is_called=True) if has_host_callbacks(found.jaxpr) else found).lower()
