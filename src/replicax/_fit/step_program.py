@@ -22,11 +22,13 @@ from replicax._core import seams
 from replicax._core.reduce import Combine, ReduceOp, SyncGroup
 from replicax._core.topology import AXIS
 from replicax._cpu.products import with_products_turned
+from replicax._cpu.programs import rewritten
 from replicax._keras import _compat
 from replicax._keras.distribution import marked
 from replicax._keras.gradients import value_and_grad
 from replicax._program.bucketing import with_sums_together
 from replicax._program.compiling import compiled
+from replicax._program.jaxpr import indexed_by_int32
 from replicax._program.program import ProgramState
 from replicax._program.table_gradients import with_rows
 
@@ -304,5 +306,5 @@ def together(
         add_up = functools.partial(group.all_reduce, ReduceOp.SUM)
         step = with_sums_together(step, topology.mesh, add_up)
     if topology.model_parallel > 1:
-        return with_products_turned(step, topology.platform)
+        return with_products_turned(rewritten(step, indexed_by_int32), topology.platform)
     return with_rows(step, topology.mesh if replicas > 1 else None, platform=topology.platform)

@@ -25,6 +25,7 @@ from jax.sharding import Mesh, PartitionSpec
 from replicax._core.packing import packed, summing_in_packs, unpacked
 from replicax._core.topology import AXIS
 from replicax._cpu.products import turned_on
+from replicax._cpu.programs import exchanged
 from replicax._cpu.tables import (
     Firsts,
     add_sums,
@@ -33,7 +34,7 @@ from replicax._cpu.tables import (
     is_for_kernel,
     sums_where_first,
 )
-from replicax._program.jaxpr import Values, bind, equations, shard_map
+from replicax._program.jaxpr import Values, bind, equations, indexed_by_int32, shard_map
 from replicax._program.rows import is_look_up, pays_to_gather
 
 _SCALED = {"mul": operator.mul, "div": operator.truediv}
@@ -70,6 +71,8 @@ def with_rows(step: Callable[..., Any], mesh: Mesh | None, *, platform: str) -> 
 
     def stepped(*args: Any) -> Any:
         closed, shapes = jax.make_jaxpr(step, return_shape=True)(*args)
+        if mesh is not None:
+            closed = exchanged(closed, indexed_by_int32)
         found = evaluate_by_rows(closed, *jax.tree.leaves(args), **how)
         return jax.tree.unflatten(jax.tree.structure(shapes), found)
 
