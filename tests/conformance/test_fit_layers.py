@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
+from jax import lax
 from keras import layers
 
 from replicax.testing import MATRIX
@@ -40,7 +42,20 @@ class Penalty(layers.Layer):
         return x
 
 
+def sorted_and_shifted(x):
+    """Its gradient scatters into each row: XLA ended the process if rows were uneven."""
+    places = jnp.argmax(x, -1).astype("uint8")
+    shifted = jax.vmap(lambda row, place: lax.dynamic_update_slice(row, row[:2], [place]))
+    return keras.ops.sort(x, -1) + keras.ops.median(x, 0) + shifted(x, places)
+
+
 LAYERS = {
+    "sort": lambda: [
+        layers.Flatten(),
+        layers.Dense(6),
+        layers.Lambda(sorted_and_shifted),
+        layers.Dense(1),
+    ],
     "activity_regularizer_and_add_loss": lambda: [
         layers.Flatten(),
         layers.Dense(6, kernel_regularizer=keras.regularizers.L2(0.01)),

@@ -101,11 +101,16 @@ def rewritten(fn: Callable[..., Any], *exchanges: Exchange) -> Callable[..., Any
     def with_others(*args: Any) -> Any:
         closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*args)
         for exchange in exchanges:
-            closed = _rewritten(closed, exchange, {})
+            closed = exchanged(closed, exchange)
         results = jaxpr_as_fun(closed)(*jax.tree.leaves(args))
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
     return with_others
+
+
+def exchanged(closed: ClosedJaxpr, exchange: Exchange) -> ClosedJaxpr:
+    """A program with the equations that `exchange` gives: see `rewritten`."""
+    return _rewritten(closed, exchange, {})
 
 
 def _rewritten(value: Any, exchange: Exchange, known: dict[int, Any]) -> Any:

@@ -22,11 +22,13 @@ from replicax._core import seams
 from replicax._core.reduce import Combine, ReduceOp, SyncGroup
 from replicax._core.topology import AXIS
 from replicax._cpu.products import with_products_turned
+from replicax._cpu.programs import rewritten
 from replicax._keras import _compat
 from replicax._keras.distribution import mark_slots
 from replicax._keras.gradients import value_and_grad
 from replicax._program.bucketing import bucket_all_reduces
 from replicax._program.compiling import compiled
+from replicax._program.jaxpr import indexed_by_int32
 from replicax._program.program import ProgramState
 from replicax._program.table_gradients import with_slices
 
@@ -295,5 +297,5 @@ def apply_passes(
         all_reduce = functools.partial(group.all_reduce, ReduceOp.SUM)
         step = bucket_all_reduces(step, topology.mesh, all_reduce)
     if topology.model_parallel > 1:
-        return with_products_turned(step, topology.platform)
+        return with_products_turned(rewritten(step, indexed_by_int32), topology.platform)
     return with_slices(step, topology.mesh if replicas > 1 else None, platform=topology.platform)

@@ -13,7 +13,16 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
+from jax import lax
+from jax.extend.core import (
+    ClosedJaxpr,
+    Literal,
+    Var,
+    jaxprs_in_params,
+    new_jaxpr_eqn,
+    no_effects,
+)
+from jax.lax import ScatterDimensionNumbers
 
 from replicax._core.host_calls import CALLBACK_PRIMITIVES
 
@@ -73,6 +82,39 @@ def equations(jaxpr: Any) -> Iterator[Any]:
         yield equation
         for inner in jaxprs_in_params(equation.params):
             yield from equations(inner)
+
+
+def indexed_by_int32(equations: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+    """The equations of a program, with scatters into many arrays at once indexed by `int32`.
+
+    XLA ends the process if it divides such a scatter unevenly and its indices are of another type
+    (JAX 0.10.2). The gradient of `jnp.sort` has `uint32`.
+    """
+    del results
+    return [new for one in equations for new in _indexed_by_int32(one)]
+
+
+def _indexed_by_int32(equation: Any) -> Sequence[Any]:
+    dims = equation.params.get("dimension_numbers")
+    if not isinstance(dims, ScatterDimensionNumbers) or not dims.operand_batching_dims:
+        return [equation]
+    operand, indices, updates = equation.invars
+    aval, new = indices.aval, np.dtype(np.int32)
+    if aval.dtype == new:
+        return [equation]
+    # An index that is too large for the array is too large after it is clamped, too.
+    own, wanted = np.iinfo(aval.dtype), np.iinfo(new)
+    low, high = (
+        Literal(aval.dtype.type(end), aval.update(shape=(), sharding=None))
+        for end in (max(own.min, wanted.min), min(own.max, wanted.max))
+    )
+    clamped, narrow = Var(aval), Var(aval.update(dtype=new))
+    how = {"new_dtype": new, "weak_type": False, "sharding": None}
+    return [
+        new_jaxpr_eqn([low, indices, high], [clamped], lax.clamp_p, {}, no_effects),
+        new_jaxpr_eqn([clamped], [narrow], lax.convert_element_type_p, how, no_effects),
+        equation.replace(invars=[operand, narrow, updates]),
+    ]
 
 
 def has_host_callbacks(closed: Any) -> bool:

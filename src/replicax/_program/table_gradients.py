@@ -25,6 +25,7 @@ from jax.sharding import Mesh, PartitionSpec
 from replicax._core.packing import packed, summing_in_packs, unpacked
 from replicax._core.topology import AXIS
 from replicax._cpu.products import turned_on
+from replicax._cpu.programs import exchanged
 from replicax._cpu.tables import (
     Firsts,
     add_sums,
@@ -34,7 +35,7 @@ from replicax._cpu.tables import (
     sums_where_first,
 )
 from replicax._program.batch_axes import is_table_gradient, pays_to_gather
-from replicax._program.jaxpr import Environment, bind, equations, shard_map
+from replicax._program.jaxpr import Environment, bind, equations, indexed_by_int32, shard_map
 
 _SCALED = {"mul": operator.mul, "div": operator.truediv}
 _ADDED = {"add": operator.pos, "add_any": operator.pos, "sub": operator.neg}
@@ -71,6 +72,8 @@ def with_slices(
 
     def stepped(*args: Any) -> Any:
         closed, shapes = jax.make_jaxpr(step, return_shape=True)(*args)
+        if mesh is not None:
+            closed = exchanged(closed, indexed_by_int32)
         found = evaluate_with_slices(closed, *jax.tree.leaves(args), **how)
         return jax.tree.unflatten(jax.tree.structure(shapes), found)
 
