@@ -464,7 +464,9 @@ class Reader:
             case Plain.FOREIGN:
                 match node.func, values:
                     case ast.Name(id="iter" | "list" | "tuple" | "sorted" | "reversed"), [one]:
-                        return one
+                        # The iterator of a data set has methods of its own.
+                        is_thing = isinstance(one, Thing)
+                        return Many((item_of(one),), is_exact=False) if is_thing else one
                     case ast.Name(id="next"), [one, *_]:
                         return item_of(one)
                     case ast.Name(id="enumerate"), [one, *_]:
