@@ -356,7 +356,13 @@ def _flat_targets(
     *args: Any,
     **options: Any,
 ) -> Any:
-    """The `compute_loss` of models: one target for a row of outputs is that of all of them."""
+    """The `compute_loss` of models: one target for a row of outputs is that of all of them.
+
+    A model of one output takes a dict of targets, too, by the name of the output.
+    """
+    if isinstance(y, dict) and hasattr(y_pred, "shape"):
+        if list(y) == getattr(self, "output_names", None):
+            (y,) = y.values()
     if _is_flat(y, y_pred) and _is_elementwise(self.loss):
         y = keras.ops.expand_dims(y, 1)
     return method(self, x, y, y_pred, *args, **options)
