@@ -360,9 +360,9 @@ def _flat_targets(
 
     A model of one output takes a dict of targets, too, by the name of the output.
     """
-    if isinstance(y, dict) and hasattr(y_pred, "shape"):
-        if list(y) == getattr(self, "output_names", None):
-            (y,) = y.values()
+    is_one = isinstance(y, dict) and hasattr(y_pred, "shape")
+    if is_one and list(y) == getattr(self, "output_names", None):
+        (y,) = y.values()
     if _is_flat(y, y_pred) and _is_elementwise(self.loss):
         y = keras.ops.expand_dims(y, 1)
     return method(self, x, y, y_pred, *args, **options)
