@@ -180,7 +180,6 @@ def unannounced_end(original: Callable[..., Any], self: Any) -> Generator[None, 
 
     Keras would also take the first epoch's length for every epoch.
     """
-
     adapter = self.data_adapter
     unknown = isinstance(adapter, HostAdapter) and adapter.num_batches is None
     if not unknown or self.steps_per_epoch:

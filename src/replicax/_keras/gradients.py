@@ -43,7 +43,6 @@ def value_and_grad(
         >>> float(value), float(gradient)
         (36.0, 24.0)
     """
-
     if not callable(fn):
         raise UsageError.of(
             "fn", "a function", fn, "It comes first: `rx.value_and_grad(fn, variables)`."

@@ -33,14 +33,34 @@ def _reduced_apply(
     that all replicas take the same branch. In a closure for parameter servers the gradients
     leave: the optimizer runs elsewhere.
     """
-
     grads = _without_variables(grads)
     if (recorder := current_recorder()) is not None:
         return recorder.apply(self, grads, trainable_variables)
     if trainable_variables is not None:
         trainable_variables = list(trainable_variables)
+        _build_with_values(self, trainable_variables)
     with _summed(self, grads, trainable_variables) as total:
         return original(self, total, trainable_variables)
+
+
+# They begin with values, which Keras refuses while a function is traced.
+_WITH_VALUES = (keras.optimizers.Adafactor, keras.optimizers.Nadam)
+
+
+def _build_with_values(optimizer: Any, variables: list[Any]) -> None:
+    """Build an optimizer outside of the trace, if it begins with values or is a program's own."""
+    own = getattr(optimizer, "inner_optimizer", optimizer)
+    of_keras = type(own).__module__.startswith("keras.")
+    if optimizer.built or (of_keras and not isinstance(own, _WITH_VALUES)):
+        return
+    if not any(map(_compat.awaits_value, variables)):
+        with _compat.outside_scopes():
+            _compat.build_optimizer(optimizer, variables)
+    elif of_keras:  # the next trace has the model's weights
+        raise UsageError(
+            f"Cannot build {type(own).__name__} for weights that do not exist yet. Build the "
+            "model first, then call `optimizer.build(model.trainable_variables)`."
+        )
 
 
 def _without_variables(grads: Iterable[Any]) -> list[Any]:
@@ -97,12 +117,12 @@ def _traceable_apply(
 
     Its `apply` writes variables inside `cond`, which JAX cannot trace.
     """
-
     if (recorder := current_recorder()) is not None:
         return recorder.apply(self, grads, trainable_variables)
     if not isinstance(_compat.get_stateless_scope(), CaptureScope):
         return original(self, grads, trainable_variables)
     variables = list(trainable_variables or self.inner_optimizer.trainable_variables)
+    _build_with_values(self, variables)
     if not self.built:
         self.build(variables)
         self.built = True
@@ -155,7 +175,6 @@ def _finite_without_rows(original: Callable[..., Any], self: Any, inputs: Any, m
 
     Keras' moments of no rows are NaN, and 0 · NaN would be the gradient of gamma.
     """
-
     if current_group() is None or inputs.shape[0] != 0:
         return original(self, inputs, mask)
     return tuple(

@@ -65,7 +65,6 @@ def by_layout(topology: Topology, layout_map: Any) -> Placement:
     variable of two or more axes, and no fewer than `SMALL` elements, is divided over `model` along
     its largest axis among those that `model` divides.
     """
-
     if layout_map != "auto" and (isinstance(layout_map, str) or not hasattr(layout_map, "keys")):
         raise UsageError.of("layout_map", "'auto', a dict or a `LayoutMap` of Keras", layout_map)
 

@@ -67,7 +67,6 @@ def with_slices(
 
     The replicas of the mesh shard the rows; None for one replica.
     """
-
     how = {"platform": platform, "replicas": 1 if mesh is None else mesh.shape[AXIS], "mesh": mesh}
 
     def stepped(*args: Any) -> Any:

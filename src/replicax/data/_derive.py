@@ -44,11 +44,11 @@ def derived(dataset: Any, node: Node) -> Any:
 
 
 def whole(name: str, value: Any, *, least: int) -> int:
-    """A number of elements as an int of at least `least`."""
+    """A number of elements as an int of at least `least`; `np.ceil` gives a float."""
     try:
         number = operator.index(value)
     except TypeError:
-        number = None
+        number = int(value) if isinstance(value, np.floating) and value.is_integer() else None
     if number is None or number < least:
         raise UsageError.of(name, f"an integer of at least {least}", value)
     return number

@@ -227,6 +227,13 @@ def add_n(inputs: Any, name: str | None = None) -> Any:
     return sum(found[1:], found[0])
 
 
+def accumulate_n(
+    inputs: Any, shape: Any = None, tensor_dtype: Any = None, name: str | None = None
+) -> Any:
+    """`add_n`."""
+    return add_n(inputs)
+
+
 @array_function
 def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Any:
     """An array times a number."""

@@ -86,8 +86,12 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "GradientTape", "Module", "Variable", "VariableAggregation", "VariableSynchronization",
             "custom_gradient", "function", "print",
         ),
+        _of(
+            "._debugging", "Assert", "assert_equal", "assert_greater", "assert_less", "assert_rank"
+        ),
         {
-            "Assert": "._debugging",
+            "as_string": "._strings",
+            "space_to_batch": "._convolutions",
             "UnconnectedGradients": "replicax._tape.tape_entries",
             "recompute_grad": "replicax._tape.custom_gradient",
         },
@@ -573,10 +577,11 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         _ARITHMETIC,
         _of(
             "._elementwise",
-            "angle", "ceil", "conj", "digamma", "divide_no_nan", "erf", "erfc", "erfinv", "expm1",
-            "floordiv", "floormod", "imag", "is_finite", "is_inf", "is_nan", "lgamma", "log",
-            "log1p", "log_sigmoid", "logical_xor", "mod", "multiply_no_nan", "real", "reciprocal",
-            "reciprocal_no_nan", "rint", "rsqrt", "squared_difference", "xdivy", "xlog1py", "xlogy",
+            "accumulate_n", "angle", "ceil", "conj", "digamma", "divide_no_nan", "erf", "erfc",
+            "erfinv", "expm1", "floordiv", "floormod", "imag", "is_finite", "is_inf", "is_nan",
+            "lgamma", "log", "log1p", "log_sigmoid", "logical_xor", "mod", "multiply_no_nan",
+            "real", "reciprocal", "reciprocal_no_nan", "rint", "rsqrt", "squared_difference",
+            "xdivy", "xlog1py", "xlogy",
         ),
         _of(
             "._reductions",
@@ -613,8 +618,9 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "._nn",
             "batch_normalization", "crelu", "ctc_beam_search_decoder", "ctc_greedy_decoder",
             "ctc_loss", "dropout", "elu", "embedding_lookup", "embedding_lookup_sparse", "gelu",
-            "in_top_k", "l2_loss", "leaky_relu", "local_response_normalization", "log_poisson_loss",
-            "log_softmax", "moments", "normalize_moments", "relu", "relu6",
+            "in_top_k", "l2_loss", "leaky_relu", "local_response_normalization",
+            "lrn=local_response_normalization", "log_poisson_loss", "log_softmax", "moments",
+            "normalize_moments", "relu", "relu6",
             "safe_embedding_lookup_sparse", "selu", "sigmoid_cross_entropy_with_logits", "silu",
             "softmax", "softmax_cross_entropy_with_logits", "softplus", "softsign",
             "sparse_softmax_cross_entropy_with_logits", "sufficient_statistics", "swish", "top_k",

@@ -23,6 +23,51 @@ def replica_number():
 # The optimizer.
 
 
+class WithAValue(keras.optimizers.SGD):
+    """Its momentum is a variable that begins with a value, which Keras refuses in a trace."""
+
+    def build(self, variables):
+        super().build(variables)
+        self.factor = keras.Variable(0.5)
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient * self.factor, variable, learning_rate)
+
+
+# From 2 with the gradient 2 · v, after two steps of 0.1; recorded of TensorFlow 2.21.
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: keras.optimizers.Nadam(0.1), 1.8182227611541748),
+        (lambda: keras.optimizers.Adafactor(0.1), 1.6283645629882812),
+        (  # of `stateless_apply` of Keras alone
+            lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Nadam(0.1), 4.0),
+            1.783903,
+        ),
+        (lambda: WithAValue(0.1), 2.0 * 0.9 * 0.9),
+    ],
+    ids=["Nadam", "Adafactor", "loss scale", "a program's own"],
+)
+@pytest.mark.parametrize("built", [True, False], ids=["model built", "model not built"])
+def test_an_optimizer_that_begins_with_values_is_built_in_a_step(mirrored, make, expected, built):
+    with mirrored.scope():
+        start = keras.initializers.Constant(2.0)
+        layer = keras.layers.Dense(1, use_bias=False, kernel_initializer=start)
+        optimizer = make()
+        if built or isinstance(optimizer, WithAValue):
+            layer.build((1, 1))
+
+    def step():
+        with rx.GradientTape() as tape:
+            loss = optimizer.scale_loss(jnp.sum(layer(jnp.ones((1, 1))) ** 2) / 2)
+        weights = layer.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+
+    mirrored.run(step)
+    mirrored.run(step)
+    assert float(layer.kernel[0, 0]) == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("make", "expected"),
     [

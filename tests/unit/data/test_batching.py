@@ -120,6 +120,21 @@ def test_elements_are_filled_up_to_the_longest_of_a_batch():  # as tf.data
     ]
 
 
+def test_a_padded_shape_may_be_of_numpys_integers():  # as tf.data
+    padded = ragged().padded_batch(2, padded_shapes=[np.int64(4)], drop_remainder=True)
+    assert padded.element_spec.shape == (2, 4) and type(padded.element_spec.shape[1]) is int
+    assert listed(padded.take(1)) == [[[0, 0, 0, 0], [0, 1, 0, 0]]]
+
+
+def test_numbers_of_elements_may_be_numpys_floats():  # as tf.data; `np.ceil` gives them
+    ds = Dataset.range(10)
+    assert listed(ds.take(np.ceil(1.5))) == [0, 1] and listed(ds.skip(np.float32(8))) == [8, 9]
+    with pytest.raises(UsageError):  # tf.data takes 2
+        ds.take(np.float64(2.5))
+    with pytest.raises(UsageError):  # as tf.data, a TypeError there
+        ds.take(2.0)
+
+
 def test_parts_of_a_tuple_are_filled_up_apart():  # as tf.data
     assert listed(with_sizes().padded_batch(3)) == [
         ([[0, 0, 0], [0, 1, 0], [0, 1, 2]], [1, 2, 3]),

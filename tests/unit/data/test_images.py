@@ -132,7 +132,7 @@ def test_labels_can_be_given(folder):
 
 @pytest.mark.parametrize("options", [{"labels": None}, {"label_mode": None}])
 def test_images_can_come_without_labels(folder, options):
-    dataset = image_dataset_from_directory(folder, shuffle=False, image_size=2, **options)
+    dataset = image_dataset_from_directory(folder, shuffle=False, image_size=np.int64(2), **options)
     (images,) = dataset
     assert (images[:, 0, 0, 0] / 10).tolist() == list(range(8))
     assert dataset.class_names is None

@@ -282,6 +282,14 @@ def test_a_range_is_an_array(arguments, expected, dtype):
 
 def test_a_range_of_another_type_and_of_a_variable():
     assert tf.range(3, dtype="float32").dtype == "float32"
+    # Counted in 32 bits, where 1 + 1/6 is seven sixths; recorded of TensorFlow.
+    assert [len(tf.range(0, 1 + 1 / n, 1 / n)) for n in (6, 9, 49, 54)] == [7, 10, 50, 56]
+    assert tf.range(0, 1 + 1 / 6, 1 / 6)[-1] == 1.0 and tf.range(5.0, 1.0, -1.5).tolist() == [
+        5,
+        3.5,
+        2,
+    ]
+    assert len(tf.range(1.0, 0.0, 0.5)) == 0
     assert tf.range(keras.Variable(2, dtype="int32")).tolist() == [0, 1]
 
 

@@ -312,6 +312,18 @@ def test_one_target_is_that_of_all_outputs_of_a_row():
     assert found == pytest.approx(2.5)
 
 
+def test_targets_may_be_named_by_the_one_output():
+    inputs = keras.Input((1,))
+    layer = keras.layers.Dense(1, kernel_initializer="ones", name="height")
+    model = tf.keras.Model(inputs, layer(inputs))
+    model.compile(loss="mse", metrics=["mae"])
+    x, y = np.array([[1.0], [3.0]]), np.array([[0.0], [1.0]])
+    # Outputs 1 and 3 for targets 0 and 1: squares 1 and 4, distances 1 and 2.
+    assert model.evaluate(x, {"height": y}, verbose=0) == pytest.approx([2.5, 1.5])
+    with pytest.raises(ValueError):
+        model.evaluate(x, {"width": y}, verbose=0)
+
+
 def test_classes_stay_flat():
     model = tf.keras.Sequential(
         [keras.Input((1,)), keras.layers.Dense(2, kernel_initializer="zeros")]

@@ -103,6 +103,7 @@ def test_results_of_replicas_are_computed_with_together(strategy):
     assert tf.concat(parts, 0).shape == (2 * count,)
     assert tf.stack(parts).numpy()[:, 0].tolist() == [*range(1, count + 1)]
     assert tf.add_n(parts).numpy().tolist() == sum(parts).tolist() == [total, total]
+    assert tf.math.accumulate_n(parts, (2,), tf.float32).numpy().tolist() == [total, total]
     assert (parts[0] + parts[-1]).tolist() == [count + 1.0] * 2
 
 

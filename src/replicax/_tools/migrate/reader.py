@@ -439,9 +439,8 @@ class Reader:
         match called:
             case Known(path=path):
                 found = kinds.find(path)
-                return (
-                    Thing(found) if isinstance(found, type) else kinds.returned(found, path, None)
-                )
+                is_kind = isinstance(found, type)
+                return Thing(found) if is_kind else kinds.returned(found, path, None)
             case Method(owner=owner, name=name):
                 return kinds.returned(getattr(owner.kind, name, None), name, owner.kind)
             case Thing() | Plain.TENSOR:
@@ -464,7 +463,8 @@ class Reader:
             case Plain.FOREIGN:
                 match node.func, values:
                     case ast.Name(id="iter" | "list" | "tuple" | "sorted" | "reversed"), [one]:
-                        return one
+                        kept = not isinstance(one, Thing)  # `iter` has methods of its own
+                        return one if kept else Many((item_of(one),), is_exact=False)
                     case ast.Name(id="next"), [one, *_]:
                         return item_of(one)
                     case ast.Name(id="enumerate"), [one, *_]:

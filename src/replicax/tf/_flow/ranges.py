@@ -51,6 +51,10 @@ def range(
         wanted = np.result_type(*typed) if typed else np.dtype(default)
         if default is np.float32 and wanted.kind in "iu":
             wanted = np.dtype(default)
+    if wanted.kind == "f":  # counted in its own precision, as TensorFlow does
+        first, last, step = (wanted.type(end) for end in ends)
+        count = max(0, int(np.ceil((last - first) / step)))
+        return (first + np.arange(count, dtype=wanted) * step).astype(wanted).view(Range)
     return np.arange(*ends, dtype=wanted).view(Range)
 
 

@@ -356,16 +356,17 @@ def _flat_targets(
     *args: Any,
     **options: Any,
 ) -> Any:
-    """The `compute_loss` of models: one target for a row of outputs is that of all of them."""
+    """The `compute_loss` of models: targets by the name of the output, or one for all of a row."""
+    if isinstance(y, dict) and [*y] == getattr(self, "output_names", None) == [*y][:1]:
+        (y,) = y.values()
     if _is_flat(y, y_pred) and _is_elementwise(self.loss):
         y = keras.ops.expand_dims(y, 1)
     return method(self, x, y, y_pred, *args, **options)
 
 
 def _is_flat(targets: Any, outputs: Any) -> bool:
-    if not hasattr(targets, "shape") or not hasattr(outputs, "shape"):
-        return False
-    return len(targets.shape) == 1 and len(outputs.shape) == 2 and outputs.shape[1] != 1
+    known = hasattr(targets, "shape") and hasattr(outputs, "shape")
+    return known and len(targets.shape) == 1 and len(outputs.shape) == 2 and outputs.shape[1] != 1
 
 
 def _is_elementwise(loss: Any) -> bool:

@@ -242,6 +242,11 @@ def test_what_is_not_known_is_not_judged(text):
     assert len(found.unchecked) == 1
 
 
+def test_the_iterator_of_a_data_set_has_methods_of_its_own():
+    assert not remarks("d = tf.data.Dataset.range(3)\niter(d).get_next()")
+    assert remarks("d = tf.data.Dataset.range(3)\nfor x in list(d):\n  d.get_next()")
+
+
 def test_an_array_of_numpy_may_be_chosen_by():
     assert not remarks("np.random.choice(2, p=np.asarray(np.squeeze(keras.Model()(1))))")
 
