@@ -19,9 +19,9 @@ import pytest
 from jax import lax
 
 from replicax._core.topology import Topology
-from replicax._fit.step_program import spread
+from replicax._fit.step_program import shard_batch
 from replicax._program.compiling import compiled
-from replicax._program.table_gradients import with_rows
+from replicax._program.table_gradients import with_slices
 
 SECONDS = float(os.environ.get("RX_SOAK_SECONDS", "40"))
 WIDTH = 4
@@ -117,9 +117,9 @@ def test_random_chains_of_operations_on_uneven_rows():
         what = f"seed {seed}: {names} of {len(batch)} rows on {replicas} replicas\n"
         sys.stdout.write(what)
         topology = Topology.local([f"CPU:{number}" for number in range(replicas)])
-        own = with_rows(step, topology.mesh, platform="cpu")
+        own = with_slices(step, topology.mesh, platform="cpu")
         program = compiled(
-            lambda state, rows, own=own, topology=topology: own(state, spread(topology, rows)),
+            lambda state, rows, own=own, topology=topology: own(state, shard_batch(topology, rows)),
             devices=topology.devices,
             out_shardings=topology.replicated,
         )

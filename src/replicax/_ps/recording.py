@@ -217,7 +217,7 @@ class Recorder:
         scope = _compat.get_stateless_scope()
         known = self._added.get(id(variable))
         if known is None:
-            untouched = before is None or before is lent_value(scope, variable)
+            untouched = before is None or before is bound_value(scope, variable)
             known = Added(0, before, is_sum=untouched)
         is_sum = known.is_sum and (known.value is before or known.total is None)
         if known.total is None or scope is not _compat.outermost(scope):
@@ -247,10 +247,10 @@ class Recorder:
         return found
 
 
-def lent_value(scope: Any, variable: Any) -> Any:
-    """The value of a variable when a scope, or the one around it that lends it, began."""
+def bound_value(scope: Any, variable: Any) -> Any:
+    """The value of a variable when a scope, or the one around it that binds it, began."""
     while scope is not None:
-        value = getattr(scope, "lent", {}).get(id(variable))
+        value = getattr(scope, "bound", {}).get(id(variable))
         if value is not None:
             return value
         scope = scope.original_scope
