@@ -67,7 +67,8 @@ def _choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:
     if form is None:
         return None
     if not are_there():
-        own = plain(form, ctx.avals_in[0].ndim)
+        is_rounded = ctx.avals_out[0].dtype == ctx.avals_in[0].dtype
+        own = plain(form, ctx.avals_in[0].ndim) if is_rounded else None
         # If JAX divides images over devices, each round of the loop would end in an all-reduce.
         divided = form.kind is Kind.WEIGHT_GRADIENT and not is_on_one_device(ctx.module_context)
         return None if own is None or divided else _lowered(own)

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -40,8 +41,9 @@ def rounded_once(equations: Sequence[Any], results: Sequence[Any]) -> Sequence[A
     it may stay in memory, where it would take twice the room, and sums that correct their rounding
     errors need it. `equations` are those of the program with these `results`.
 
-    A chain goes on through functions that are elementwise, such as activations, and through what a
-    program itself computes in 32 bits and converts, as a batch normalization does.
+    A chain goes on through functions that are elementwise, such as activations. It also goes on
+    through a conversion of the program's own, as at the end of a batch normalization, if nothing
+    else uses the value in 32 bits and at most two operations use the converted one.
     """
     if not is_on("elementwise"):
         return equations
@@ -93,8 +95,12 @@ def rounded_once(equations: Sequence[Any], results: Sequence[Any]) -> Sequence[A
 
 def _operations(equation: Any) -> Sequence[Any]:
     """The operations of a call of an elementwise function of `bfloat16`; of others, the call."""
-    body = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
+    params = equation.params
+    body = params.get("jaxpr", params.get("call_jaxpr"))
     if equation.primitive.name not in _CALLS or body is None or body.consts:
+        return [equation]
+    placed = (*params.get("in_shardings", ()), *params.get("out_shardings", ()))
+    if any(isinstance(one, jax.sharding.Sharding) for one in placed):
         return [equation]
     inner = getattr(body, "jaxpr", body)  # JAX 0.10 has two classes
     made = {id(one) for equation in inner.eqns for one in equation.outvars}

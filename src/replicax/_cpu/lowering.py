@@ -63,9 +63,15 @@ def is_whole(mesh: Any, manual_axes: Any = None) -> bool:
     return bool(manual) and all(mesh.shape[axis] == 1 for axis in left)
 
 
+def varying_axes(aval: Any) -> frozenset[str]:
+    """The mesh axes over which an array varies inside of a `shard_map`."""
+    kind = getattr(aval, "manual_axis_type", None)
+    return getattr(aval, "vma", frozenset()) if kind is None else kind.varying  # before JAX 0.10.2
+
+
 def varying_alike(*arrays: Any) -> Sequence[Any]:
     """Mark all arrays as varying over the axes over which one of them varies (`shard_map`)."""
-    axes = [getattr(jax.typeof(array), "vma", frozenset()) for array in arrays]
+    axes = [varying_axes(jax.typeof(array)) for array in arrays]
     over = frozenset().union(*axes)
     return [
         lax.pcast(array, tuple(over - own), to="varying") if over - own else array

@@ -25,6 +25,7 @@ from jax.extend.core import (
 from jax.lax import ScatterDimensionNumbers
 
 from replicax._core.host_calls import CALLBACK_PRIMITIVES
+from replicax._cpu.lowering import varying_axes
 
 # One inner program, called once with the same arguments.
 _CALLS = ("jit", "closed_call", "custom_jvp_call", "custom_vjp_call")
@@ -88,7 +89,8 @@ def indexed_by_int32(equations: Sequence[Any], results: Sequence[Any]) -> list[A
     """The equations of a program, with scatters into many arrays at once indexed by `int32`.
 
     XLA ends the process if it divides such a scatter unevenly and its indices are of another type
-    (JAX 0.10.2). The gradient of `jnp.sort` has `uint32`.
+    (JAX 0.10.2). The gradient of `jnp.sort` has `uint32`. Inside of a `shard_map` XLA divides
+    nothing.
     """
     del results
     return [new for one in equations for new in _indexed_by_int32(one)]
@@ -100,7 +102,7 @@ def _indexed_by_int32(equation: Any) -> Sequence[Any]:
         return [equation]
     operand, indices, updates = equation.invars
     aval, new = indices.aval, np.dtype(np.int32)
-    if aval.dtype == new:
+    if aval.dtype == new or varying_axes(aval):
         return [equation]
     # An index that is too large for the array is too large after it is clamped, too.
     own, wanted = np.iinfo(aval.dtype), np.iinfo(new)

@@ -228,6 +228,15 @@ def test_results_of_which_only_32_bits_are_used_are_not_rounded(
     np.testing.assert_allclose(rounded.astype("float32"), out, rtol=2**-8, atol=1e-4)
 
 
+def test_results_of_32_bits_are_computed_without_the_kernel_too(monkeypatch):
+    monkeypatch.setattr(convolutions, "are_there", lambda: False)
+    x, w = jnp.ones((2, 8, 8, 8), "bfloat16"), jnp.ones((3, 3, 1, 8), "bfloat16")
+    how = {"feature_group_count": 8, "preferred_element_type": "float32"}
+    found = jax.jit(with_rules(lambda x, w: convolved(x, w, **how)))(x, w)
+    assert found.dtype == "float32"
+    assert found[0, 4, 4, 0] == 9
+
+
 def test_ties_and_what_is_no_number_are_rounded_as_xla_does(kernel):
     bits = [0x3F808000, 0x3F818000, 0x3F808001, 0x3F817FFF, 0xBF808000, 0x7F7FFFFF, 0xFF7FFFFF]
     bits += [0x7F800000, 0xFF800000, 0x7FC00000, 0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0, 0x80000000]

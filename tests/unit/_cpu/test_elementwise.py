@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from replicax._cpu.programs import with_rules
 from replicax._cpu.tuning import choose
@@ -78,6 +79,14 @@ def test_a_rounding_that_a_program_looks_at_stays():
         return exact - rounded.astype("float32"), lax.optimization_barrier(rounded)
 
     assert tuned(lost, WIDE, HALF)[0] == tuned(lambda *args: lost(*args)[0], WIDE, HALF) == 0.5
+
+
+def test_a_function_with_shardings_keeps_them():
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
+    divided = NamedSharding(mesh, PartitionSpec("data"))
+    inner = jax.jit(lambda value: value * 2 + 1, out_shardings=divided)
+    found = tuned(lambda value: inner(value), jnp.ones(4, "bfloat16"))
+    assert found.sharding.is_equivalent_to(divided, 1)
 
 
 def test_equations_without_results_stay():

@@ -232,6 +232,13 @@ def test_each_device_its_rows():
         sums = add_sums(table, ids[:, None], rows, subtracts=False)
         return found, lax.psum(sums, "rows")
 
+    # The sums of each device's rows are its own, which JAX has to know.
+    alone = jax.shard_map(
+        lambda *args: add_sums(*args, subtracts=False),
+        **{"mesh": mesh, "in_specs": (whole, split, split), "out_specs": whole},
+    )
+    with pytest.raises(ValueError, match="out_specs"):
+        jax.eval_shape(alone, table, ids[:, None], rows)
     on_each = jax.shard_map(
         work, mesh=mesh, in_specs=(whole, split, split), out_specs=(split, whole)
     )

@@ -22,6 +22,7 @@ from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.cross_device_ops import CrossDeviceOps
 from replicax._core.errors import UsageError
 from replicax._core.values import PerReplica
+from replicax._cpu.programs import rewritten
 from replicax._fit.step_program import program_of_steps, shard_batch, step_state, step_variables
 from replicax._fit.trainer import install_hooks
 from replicax._keras import _compat
@@ -30,7 +31,7 @@ from replicax._mesh.engine import Engine
 from replicax._mesh.spmd import build as build_replica_program
 from replicax._mesh.spmd import stack_of
 from replicax._mesh.store import DeviceStore, Placement
-from replicax._program.jaxpr import has_host_callbacks
+from replicax._program.jaxpr import has_host_callbacks, indexed_by_int32
 from replicax._tools.plan.hlo import Collective, collectives
 from replicax.strategies import Strategy
 
@@ -81,7 +82,12 @@ def lower_train_step(model: Any, batch: Any, strategy: Strategy) -> Lowered:
 
         def traced(*, is_called: bool) -> Any:
             state = step_state(groups, "train", host_callbacks=is_called, store=store)
-            made = program_of_steps(model, "train", state, layouts, shard_batch=divide, logs=None)
+            made = program_of_steps(
+                *(model, "train", state, layouts),
+                logs=None,
+                shard_batch=divide,
+                apply_passes=lambda step: rewritten(step, indexed_by_int32),
+            )
             return made.trace(sum(values, []), [], [batch])
 
         found = traced(is_called=False)

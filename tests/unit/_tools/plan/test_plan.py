@@ -271,6 +271,17 @@ def test_uneven_batches_are_planned_as_fit_places_them():
     assert lowered.batch == 13 * (8 * 8 * 3 * 4 + 4)  # the whole batch on each device
 
 
+def test_uneven_batches_of_a_sort_are_planned():
+    """XLA ended the process."""
+    strategy = strategy_for("mirrored", targets.target("cpu:3"))
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Lambda(lambda x: keras.ops.sort(x, -1))])
+        model.add(keras.layers.Dense(1))
+        model.compile("sgd", "mse")
+    batch = (np.zeros((7, 4), "float32"), np.zeros((7, 1), "float32"))
+    assert lower_train_step(model, batch, strategy).program.compile() is not None
+
+
 def test_rows_of_a_batch():
     assert rows_of((np.zeros((4, 2)), np.zeros(4))) == 4
     with pytest.raises(rx.errors.UsageError, match="3 and 4 rows"):
