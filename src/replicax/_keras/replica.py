@@ -58,10 +58,10 @@ def _build_with_values(optimizer: Any, variables: list[Any]) -> None:
     try:
         with contextlib.nullcontext() if awaits else _compat.outside_scopes():
             _compat.build_optimizer(optimizer, variables)
-    except ValueError as error:
-        if not awaits:
-            raise
+    except Exception as error:
         _compat.unbuild_optimizer(optimizer, before)  # the next trace has the model's weights
+        if not awaits or type(error) is not ValueError:  # which Keras raises
+            raise
         raise UsageError(
             f"Cannot build {type(own).__name__} for weights that do not exist yet. Build the "
             "model first, then call `optimizer.build(model.trainable_variables)`."

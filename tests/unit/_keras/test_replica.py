@@ -92,6 +92,18 @@ def test_an_optimizer_cannot_begin_with_a_value_if_the_weights_come_with_it(mirr
     assert not optimizer.built
 
 
+def test_a_build_that_fails_is_not_taken_for_one(mirrored):
+    class Failing(keras.optimizers.SGD):
+        def build(self, variables):
+            super().build(variables)
+            raise RuntimeError("out of order")
+
+    weight, optimizer = variable(mirrored), Failing(0.1)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="out of order"):
+            mirrored.run(lambda: optimizer.apply([jnp.float32(1.0)], [weight]))
+
+
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
