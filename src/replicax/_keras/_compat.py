@@ -226,6 +226,14 @@ def build_optimizer(optimizer: BaseOptimizer, variables: Any) -> None:
         optimizer.built = True
 
 
+def unbuild_optimizer(optimizer: Any, kept: Collection[int]) -> None:
+    """Take back a build that has failed halfway; keep the variables of these ids."""
+    for owner in (optimizer, getattr(optimizer, "inner_optimizer", optimizer)):
+        owner.built = False
+        for variable in [one for one in owner._variables if id(one) not in kept]:
+            owner._untrack_variable(variable)
+
+
 def optimizer_in_scope() -> Any:
     scopes = global_state.get_global_attribute("name_scope_stack") or []
     callers = (scope.caller for scope in reversed(scopes))

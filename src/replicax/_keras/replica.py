@@ -53,14 +53,19 @@ def _build_with_values(optimizer: Any, variables: list[Any]) -> None:
     of_keras = type(own).__module__.startswith("keras.")
     if optimizer.built or (of_keras and not isinstance(own, _WITH_VALUES)):
         return
-    if not any(map(_compat.awaits_value, variables)):
-        with _compat.outside_scopes():
+    awaits = any(map(_compat.awaits_value, variables))
+    before = set(map(id, optimizer.variables))
+    try:
+        with contextlib.nullcontext() if awaits else _compat.outside_scopes():
             _compat.build_optimizer(optimizer, variables)
-    elif of_keras:  # the next trace has the model's weights
+    except Exception as error:
+        _compat.unbuild_optimizer(optimizer, before)  # the next trace has the model's weights
+        if not awaits or type(error) is not ValueError:  # which Keras raises
+            raise
         raise UsageError(
             f"Cannot build {type(own).__name__} for weights that do not exist yet. Build the "
             "model first, then call `optimizer.build(model.trainable_variables)`."
-        )
+        ) from error
 
 
 def _without_variables(grads: Iterable[Any]) -> list[Any]:

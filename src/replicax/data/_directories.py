@@ -241,9 +241,9 @@ class LoadImage:
 
     def __post_init__(self) -> None:
         size = (self.size,) * 2 if isinstance(self.size, int | np.integer) else tuple(self.size)
-        object.__setattr__(self, "size", size)
         if not (len(size) == 2 and all(isinstance(n, int | np.integer) and n > 0 for n in size)):
             raise UsageError.of("image_size", "a positive int, or height and width", self.size)
+        object.__setattr__(self, "size", tuple(map(int, size)))
         one_of("color_mode", self.color_mode, tuple(_CHANNELS))
         one_of("interpolation", self.interpolation, tuple(METHODS))
 

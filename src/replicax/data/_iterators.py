@@ -114,7 +114,7 @@ class Optional:
 
 
 def next_as_optional(iterator: Iterator[Any]) -> Optional:
-    """The next element if there is one; a function that asks for it is a host loop."""
+    """The next element if there is one; a function that asks for it runs as plain Python."""
     refuse_to_loop("asks an iterator whether there is a next batch")
     for element in iterator:
         return Optional(element, present=True)

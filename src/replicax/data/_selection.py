@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -234,7 +235,8 @@ class Batching:
             [[1.0, -1.0, -1.0], [1.0, 1.0, 1.0]]
         """
         size = whole("batch_size", batch_size, least=1)
-        node = PaddedBatch(self.node, size, bool(drop_remainder), padded_shapes, padding_values)
+        shapes = jax.tree.map(lambda n: int(n) if isinstance(n, Integral) else n, padded_shapes)
+        node = PaddedBatch(self.node, size, bool(drop_remainder), shapes, padding_values)
         return derived(self, node)
 
     def unbatch(self) -> Dataset:

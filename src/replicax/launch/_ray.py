@@ -172,7 +172,8 @@ class FarProcess:
             words = f"Ray has lost {self._name}: {shorten(str(error), _MOST_CHARACTERS)}"
             self.is_lost = isinstance(error, ActorDiedError)
             with suppress(Exception):  # Ray itself may be gone, too
-                words += f" It was {lacking([self._asked])}" if self.is_lost else ""
+                if self.is_lost:
+                    words = f"{words.rstrip('. ')}. Ray was {lacking([self._asked])}."
             with suppress(OSError):
                 _write(streams[ERR], f"{words}\n".encode())
         self.returncode = returncode

@@ -45,8 +45,14 @@ class WithAValue(keras.optimizers.SGD):
             1.783903,
         ),
         (lambda: WithAValue(0.1), 2.0 * 0.9 * 0.9),
+        # Changes by 0.1 · 0.5 · 4, and by 0.5 · 0.2 + 0.1 · 0.5 · 3.6.
+        (lambda: WithAValue(0.1, momentum=0.5), 2.0 - 0.2 - 0.28),
+        (
+            lambda: keras.optimizers.LossScaleOptimizer(WithAValue(0.1), 4.0),
+            2.0 * 0.9 * 0.9,
+        ),
     ],
-    ids=["Nadam", "Adafactor", "loss scale", "a program's own"],
+    ids=["Nadam", "Adafactor", "loss scale", "own", "own with momentum", "own with loss scale"],
 )
 @pytest.mark.parametrize("built", [True, False], ids=["model built", "model not built"])
 def test_an_optimizer_that_begins_with_values_is_built_in_a_step(mirrored, make, expected, built):
@@ -54,7 +60,7 @@ def test_an_optimizer_that_begins_with_values_is_built_in_a_step(mirrored, make,
         start = keras.initializers.Constant(2.0)
         layer = keras.layers.Dense(1, use_bias=False, kernel_initializer=start)
         optimizer = make()
-        if built or isinstance(optimizer, WithAValue):
+        if built:
             layer.build((1, 1))
 
     def step():
@@ -66,6 +72,36 @@ def test_an_optimizer_that_begins_with_values_is_built_in_a_step(mirrored, make,
     mirrored.run(step)
     mirrored.run(step)
     assert float(layer.kernel[0, 0]) == pytest.approx(expected, rel=1e-6)
+    with mirrored.scope():
+        other = make()
+        other.build(layer.trainable_variables)
+    # None is left of a trace that failed.
+    assert [v.shape for v in optimizer.variables] == [v.shape for v in other.variables]
+
+
+def test_an_optimizer_cannot_begin_with_a_value_if_the_weights_come_with_it(mirrored):
+    optimizer, made = WithAValue(0.1), []
+
+    def step():
+        if not made:
+            made.append(rx.Variable(jnp.ones(2) * 2.0))
+        optimizer.apply([jnp.ones(2)], made)
+
+    with pytest.raises(rx.errors.UsageError, match="optimizer.build"):
+        mirrored.run(step)
+    assert not optimizer.built
+
+
+def test_a_build_that_fails_is_not_taken_for_one(mirrored):
+    class Failing(keras.optimizers.SGD):
+        def build(self, variables):
+            super().build(variables)
+            raise RuntimeError("out of order")
+
+    weight, optimizer = variable(mirrored), Failing(0.1)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="out of order"):
+            mirrored.run(lambda: optimizer.apply([jnp.float32(1.0)], [weight]))
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,9 @@ def test_a_padded_shape_may_be_of_numpys_integers():  # as tf.data
     padded = ragged().padded_batch(2, padded_shapes=[np.int64(4)], drop_remainder=True)
     assert padded.element_spec.shape == (2, 4) and type(padded.element_spec.shape[1]) is int
     assert listed(padded.take(1)) == [[[0, 0, 0, 0], [0, 1, 0, 0]]]
+    with pytest.raises(UsageError) as refused:
+        list(ragged().padded_batch(2, padded_shapes=(np.int64(1),)))
+    assert "(1,)" in str(refused.value)
 
 
 def test_numbers_of_elements_may_be_numpys_floats():  # as tf.data; `np.ceil` gives them

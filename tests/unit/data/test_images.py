@@ -146,6 +146,12 @@ def test_links_are_followed_if_asked(folder, tmp_path_factory):
     assert sorted(read(folder, follow_links=True)[1]) == list(range(9))
 
 
+def test_a_size_may_be_of_numpys_integers():
+    for size in (np.int64(2), np.array([2, 2])):
+        load = LoadImage(size, "rgb", "area", True)
+        assert load.size == (2, 2) and {type(n) for n in load.size} == {int}
+
+
 def test_the_function_that_loads_can_go_to_another_process():
     load = LoadImage((2, 3), "rgb", "area", True)
     assert pickle.loads(pickle.dumps(load)) == load

@@ -172,7 +172,7 @@ class DeadActor:
 
     def remote(self, *arguments):
         if arguments:
-            raise ActorDiedError("its node has died")
+            raise ActorDiedError("its node has died.")
         self.starts += 1
 
 
@@ -203,3 +203,4 @@ def test_a_member_whose_machine_ray_has_lost_is_named_and_not_started_again(capf
     told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("[worker 0] ")]
     assert len(told) == 2
     assert all("worker 0 on 10.0.0.7" in line and "1 of 4 CPU" in line for line in told)
+    assert all(line.endswith(".") and ".." not in line for line in told)

@@ -324,6 +324,40 @@ def test_targets_may_be_named_by_the_one_output():
         model.evaluate(x, {"width": y}, verbose=0)
 
 
+@pytest.mark.parametrize("targets_named", [True, False], ids=["targets named", "targets not"])
+@pytest.mark.parametrize("named", [True, False], ids=["weights named", "weights not"])
+@pytest.mark.parametrize("outputs", [lambda one: one, lambda one: [one]], ids=["one", "a list"])
+def test_sample_weights_may_be_named_by_the_one_output(outputs, named, targets_named):
+    inputs = keras.Input((1,))
+    layer = keras.layers.Dense(1, kernel_initializer="ones", name="height")
+    model = tf.keras.Model(inputs, outputs(layer(inputs)))
+    model.compile(optimizer=keras.optimizers.SGD(0.0), loss="mse")
+    x, y = np.array([[1.0], [3.0]]), np.array([[0.0], [1.0]])
+    weights = np.array([1.0, 0.5])
+    targets = {"height": y} if targets_named else y
+    given = {"height": weights} if named else weights
+    # Squares 1 and 4, of which the second counts half; Keras divides by the number of rows.
+    assert model.evaluate(x, targets, sample_weight=given, verbose=0) == pytest.approx(1.5)
+    history = model.fit(x, targets, batch_size=2, sample_weight=given, verbose=0).history
+    assert history["loss"] == pytest.approx([1.5])
+    weighted = model.compute_loss(x, targets, outputs(x), given)
+    assert float(weighted) == pytest.approx(1.5)
+    assert float(model.compute_loss(x, targets, outputs(x), sample_weight=given)) == weighted
+
+
+def test_class_weights_need_targets_without_names():
+    inputs = keras.Input((1,))
+    layer = keras.layers.Dense(1, kernel_initializer="ones", name="height")
+    model = tf.keras.Model(inputs, layer(inputs))
+    model.compile(optimizer=keras.optimizers.SGD(0.0), loss="mse")
+    x, y = np.array([[1.0], [3.0]]), np.array([[0.0], [1.0]])
+    weights = {0: 1.0, 1: 0.5}
+    history = model.fit(x, y, batch_size=2, class_weight=weights, verbose=0).history
+    assert history["loss"] == pytest.approx([1.5])
+    with pytest.raises(ValueError, match="class_weight"):  # as in Keras 2
+        model.fit(x, {"height": y}, class_weight=weights, verbose=0)
+
+
 def test_classes_stay_flat():
     model = tf.keras.Sequential(
         [keras.Input((1,)), keras.layers.Dense(2, kernel_initializer="zeros")]

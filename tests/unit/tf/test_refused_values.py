@@ -125,6 +125,11 @@ ROWS = [[1.0, 2.0], [3.0, 4.0]]
         (lambda: tf.map_fn(lambda x: x, [1, 2]), "`elems`"),
         (lambda: tf.foldl(lambda a, x: a + x, [1, 2]), "`elems`"),
         (lambda: tf.range(1, 5, 0), "`delta`"),
+        (lambda: tf.range(0.0, 1.0, 1e-50), "`delta`"),  # 0 in 32 bits
+        (lambda: tf.range(0.0, float("inf")), "dtype"),
+        (lambda: tf.range(0.0, float("nan")), "dtype"),
+        (lambda: tf.range(0.0, 1.0, float("nan")), "dtype"),
+        (lambda: tf.range(0, 70000, dtype="float16"), "dtype"),
         (lambda: tf.constant([1.5], dtype=tf.int32), "tf.cast"),
         (lambda: tf.constant([1, "a"]), "texts and numbers"),
         (lambda: tf.constant(2**70), "64 bits"),

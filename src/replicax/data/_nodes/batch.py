@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, final
 
 import jax
@@ -147,7 +146,7 @@ def _target(arrays: Sequence[np.ndarray], wanted: Any) -> tuple[int, ...]:
 
 
 def _is_shape(value: Any) -> bool:
-    return isinstance(value, Sequence) and all(n is None or isinstance(n, Integral) for n in value)
+    return isinstance(value, Sequence) and all(n is None or isinstance(n, int) for n in value)
 
 
 def _filling(arrays: Sequence[np.ndarray], dtype: np.dtype) -> Any:
@@ -176,7 +175,7 @@ class PaddedBatch(Grouped):
 def _filled_up(shape: Any, wanted: Any) -> tuple[int | None, ...] | None:
     if wanted is None:
         return shape and (None,) * len(shape)
-    return tuple(None if n in (None, -1) else int(n) for n in wanted)
+    return tuple(None if n in (None, -1) else n for n in wanted)
 
 
 @final

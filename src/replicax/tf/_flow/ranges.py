@@ -1,7 +1,7 @@
 """`tf.range`: an array of numbers, and what compiled code makes of a loop over it.
 
 A loop over a short range is written out in the program. A function that loops over a long one, or
-over one whose end is an argument, runs as plain Python instead: a host loop.
+over one whose end is an argument, runs as plain Python instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def range(
     """Numbers from `start` up to `limit`, which is not among them.
 
     **Differs from TF:** a loop over up to 16 of them is written out; one that takes elements of an
-    iterator makes the `tf.function` around it a host loop.
+    iterator makes the `tf.function` around it run as plain Python.
 
     Returns:
         An array that can be looped over; if an argument is an array of compiled code, something
@@ -41,8 +41,6 @@ def range(
     ends = [_number(value) for value in (start, limit, delta)]
     if any(isinstance(end, Tracer) for end in ends):
         return TracedRange(*ends)
-    if not ends[2]:
-        raise UsageError.of("delta", "another number than 0", ends[2])
     if dtype is not None:
         wanted = numpy_dtype(dtype)
     else:
@@ -51,11 +49,23 @@ def range(
         wanted = np.result_type(*typed) if typed else np.dtype(default)
         if default is np.float32 and wanted.kind in "iu":
             wanted = np.dtype(default)
+    given = ends
     if wanted.kind == "f":  # counted in its own precision, as TensorFlow does
-        first, last, step = (wanted.type(end) for end in ends)
-        count = max(0, int(np.ceil((last - first) / step)))
-        return (first + np.arange(count, dtype=wanted) * step).astype(wanted).view(Range)
-    return np.arange(*ends, dtype=wanted).view(Range)
+        with np.errstate(over="ignore"):
+            ends = [wanted.type(end) for end in ends]
+    first, last, step = ends
+    if not step:
+        raise UsageError.of("delta", f"another number than 0 as {wanted}", given[2])
+    if wanted.kind != "f":
+        return np.arange(*ends, dtype=wanted).view(Range)
+    with np.errstate(over="ignore", invalid="ignore"):
+        count = np.ceil((last - first) / step)
+    if not np.isfinite(count):
+        raise UsageError(
+            f"`tf.range` cannot count from {given[0]} to {given[1]} in steps of {given[2]} as "
+            f"{wanted}. Pass finite numbers, or a `dtype` with room for them, such as 'float64'."
+        )
+    return (first + np.arange(max(0, int(count)), dtype=wanted) * step).view(Range)
 
 
 def _number(value: Any) -> Any:
@@ -82,7 +92,7 @@ class Range(Unchanging):
 
 @final
 class TracedRange:
-    """A range whose end is an array of compiled code: it can be looped over in a host loop."""
+    """A range whose end is an array of compiled code: it can be looped over in plain Python."""
 
     def __init__(self, start: Any, limit: Any, delta: Any) -> None:
         self.start, self.limit, self.delta = start, limit, delta

@@ -1,8 +1,7 @@
 """Keras 2's spellings of what Keras 3 still does, put into Keras' classes by `replicax.tf.keras`.
 
 Each adds a name, an argument or a kind of path that Keras 3 refuses; what Keras 3 accepts means
-what it meant. Nobody who does not use `replicax.tf.keras` sees them. Arguments are a table:
-`arguments.py`.
+what it meant. Nobody who does not use `replicax.tf.keras` sees them. `arguments.py` has a table.
 """
 
 from __future__ import annotations
@@ -89,8 +88,7 @@ def install() -> None:
     _add(layer, "input_shape", _ShapeOf("input"))
     _add(layer, "output_shape", _ShapeOf("output"))
     for name in ("trainable_weights", "non_trainable_weights"):
-        found = getattr(layer, name)
-        setattr(layer, name, property(functools.partial(_of_whole, found.__get__)))
+        setattr(layer, name, property(functools.partial(_of_whole, getattr(layer, name).__get__)))
     for method in ("get_weights", "set_weights", "count_params"):
         around(keras.Layer, method, _of_whole)
     _add(keras.Model, "save_spec", save_spec)
@@ -353,15 +351,19 @@ def _flat_targets(
     x: Any = None,
     y: Any = None,
     y_pred: Any = None,
+    sample_weight: Any = None,
     *args: Any,
     **options: Any,
 ) -> Any:
-    """The `compute_loss` of models: targets by the name of the output, or one for all of a row."""
-    if isinstance(y, dict) and [*y] == getattr(self, "output_names", None) == [*y][:1]:
-        (y,) = y.values()
+    """The `compute_loss` of models: targets by the output's name, or one for all of a row."""
+    names: Any = getattr(self, "output_names", None)
+    y, sample_weight = (
+        one[names[0]] if isinstance(one, dict) and [*one] == names == names[:1] else one
+        for one in (y, sample_weight)
+    )
     if _is_flat(y, y_pred) and _is_elementwise(self.loss):
         y = keras.ops.expand_dims(y, 1)
-    return method(self, x, y, y_pred, *args, **options)
+    return method(self, x, y, y_pred, sample_weight, *args, **options)
 
 
 def _is_flat(targets: Any, outputs: Any) -> bool:
@@ -370,9 +372,7 @@ def _is_flat(targets: Any, outputs: Any) -> bool:
 
 
 def _is_elementwise(loss: Any) -> bool:
-    if not isinstance(loss, str) and not callable(loss):
-        return False
-    found = keras.losses.get(loss)
+    found = keras.losses.get(loss) if isinstance(loss, str) or callable(loss) else None
     return getattr(found, "fn", found) in _ELEMENTWISE
 
 
