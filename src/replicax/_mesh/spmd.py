@@ -164,21 +164,20 @@ def _build_spmd(
 
     if replicas == 1:
         return captured, varies, replica, along
-    split, whole = PartitionSpec(AXIS), PartitionSpec()
-
-    def specs(own: Sequence[bool]) -> list[PartitionSpec]:
-        return [split if one else whole for one in own]
-
     # XLA partitions each replica's computation over the axis `model`, if there is one.
     mapped = shard_map(
         replica,
         mesh=topology.mesh,
         axis_names={AXIS},
-        in_specs=(specs(rows), specs(shares)),
-        out_specs=(specs(is_split), specs(written), whole),
+        in_specs=(_specs(rows), _specs(shares)),
+        out_specs=(_specs(is_split), _specs(written), PartitionSpec()),
         check_vma=False,
     )
     return captured, varies, mapped, along
+
+
+def _specs(are_per_replica: Sequence[bool]) -> list[PartitionSpec]:
+    return [PartitionSpec(AXIS) if one else PartitionSpec() for one in are_per_replica]
 
 
 def _for_replicas(output: Any, varies: bool, topology: Topology) -> Any:
