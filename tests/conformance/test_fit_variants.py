@@ -5,8 +5,6 @@ The reference is plain Keras on one device, without a strategy.
 
 from __future__ import annotations
 
-import statistics
-
 import keras
 import numpy as np
 import pytest
@@ -17,25 +15,26 @@ from replicax.testing import MATRIX
 from fitting import ROWS, TARGETS, dense_net, made, weight_difference
 
 
-def difference(name, compile_args, fit_args, tolerance=1e-5, reference=None, seed=2):
-    """Run the same `compile` and `fit` with a strategy and by a reference or none.
+def by_layers(weights):
+    """Kernel and bias as one array. A bias near zero has mostly the rounding noise of 16 bits."""
+    pairs = zip(weights[::2], weights[1::2], strict=True)
+    return [np.concatenate([kernel.ravel(), bias]) for kernel, bias in pairs]
 
-    Returns how much the weights differ. The histories may differ by ten times the tolerance.
-    """
+
+def compare_dense(name, compile_args, fit_args, tolerance=1e-5, reference=None):
+    """Run the same `compile` and `fit` with a strategy and by a reference or none, and compare."""
     runs = []
     for strategy in (reference and MATRIX[reference](), MATRIX[name]()):
         model = made(strategy, lambda: dense_net(**compile_args()))
-        keras.utils.set_random_seed(seed)
+        keras.utils.set_random_seed(2)
         history = model.fit(**fit_args(), verbose=0).history
         runs.append((model.get_weights(), history))
     (expected, expected_history), (weights, history) = runs
+    if keras.config.dtype_policy().name != "float32":
+        weights, expected = by_layers(weights), by_layers(expected)
+    assert weight_difference(weights, expected) <= tolerance
     for key, values in expected_history.items():
         np.testing.assert_allclose(history[key], values, rtol=10 * tolerance, atol=1e-6)
-    return weight_difference(weights, expected)
-
-
-def compare_dense(name, compile_args, fit_args, tolerance=1e-5):
-    assert difference(name, compile_args, fit_args, tolerance) <= tolerance
 
 
 class Batches(keras.utils.PyDataset):
@@ -160,14 +159,16 @@ def test_fit_takes_distributed_datasets(name):
 )
 def test_mixed_precision_equals_one_device(policy, reference):
     keras.config.set_dtype_policy(policy)
-    make = optimizer(lambda: keras.optimizers.SGD(0.05))
     try:
-        # Sums of half-precision numbers in another order: their own accuracy is 4e-3, and one
-        # order of the rows may differ by three times as much as another.
-        found = [
-            difference("mirrored_2", make, arrays(), 1e-2, reference, seed) for seed in range(2, 7)
-        ]
-        assert statistics.median(found) <= 1e-2
+        # Sums of half-precision numbers in another order: their own accuracy is 4e-3, and six
+        # small steps change the weights.
+        compare_dense(
+            "mirrored_2",
+            optimizer(lambda: keras.optimizers.SGD(0.05)),
+            arrays(),
+            tolerance=2e-3,
+            reference=reference,
+        )
     finally:
         keras.config.set_dtype_policy("float32")
 
