@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Literal, Var, new_jaxpr_eqn, no_effects
 
-from replicax._cpu.lowering import widens
+from replicax._cpu.lowering import narrows, widens
 from replicax._cpu.tuning import is_on
 
 _NARROW, _WIDE = jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float32)
@@ -64,13 +64,15 @@ def rounded_once(equations: Sequence[Any], results: Sequence[Any]) -> Sequence[A
     def stays(result: Any, most: int) -> bool:
         """Whether only what is computed in 32 bits uses a value, and so many times at most."""
         uses = users[id(result)]
-        is_inside = id(result) not in kept and all(goes(one) or widens(one) for one in uses)
-        return is_inside and 0 < len(uses) <= most
+        is_rare = 0 < len(uses) <= most and id(result) not in kept
+        return is_rare and all(goes(one) or widens(one) for one in uses)
 
     def passes(rounding: Any) -> bool:
         """Whether a program's own rounding is left out: nothing sees the value before it."""
         (source,), (result,) = rounding.invars, rounding.outvars
-        return len(users[id(source)]) == 1 and id(source) not in kept and stays(result, _MOST_USES)
+        if isinstance(source, Literal) or len(users[id(source)]) > 1 or id(source) in kept:
+            return False
+        return stays(result, _MOST_USES)
 
     wide: dict[int, Any] = {}  # values of chains before rounding, by the `id` of the rounded one
     found: list[Any] = []
@@ -86,7 +88,7 @@ def rounded_once(equations: Sequence[Any], results: Sequence[Any]) -> Sequence[A
                     found.append(_converted(value, one))
         elif widens(equation) and id(equation.invars[0]) in wide:
             found.append(_converted(wide[id(equation.invars[0])], equation.outvars[0]))
-        elif _narrows(equation) and passes(equation):
+        elif narrows(equation) and passes(equation):
             wide[id(equation.outvars[0])] = equation.invars[0]
         else:
             found.append(equation)
@@ -109,7 +111,7 @@ def _operations(equation: Any) -> Sequence[Any]:
         for one in inner.eqns
     )
     has_own_results = len(made.intersection(map(id, inner.outvars))) == len(inner.outvars)
-    if not is_elementwise or not has_own_results or not any(map(_narrows, inner.eqns)):
+    if not is_elementwise or not has_own_results or not any(map(narrows, inner.eqns)):
         return [equation]
     names = dict(zip(inner.invars, equation.invars, strict=True))
     # A result that the caller drops (a subclass of `Var`) may be used inside.
@@ -122,14 +124,6 @@ def _operations(equation: Any) -> Sequence[Any]:
         )
         for one in inner.eqns
     ]
-
-
-def _narrows(equation: Any) -> bool:
-    if equation.primitive is not lax.convert_element_type_p:
-        return False
-    (source,), (result,) = equation.invars, equation.outvars
-    types = source.aval.dtype, result.aval.dtype
-    return types == (_WIDE, _NARROW) and not isinstance(source, Literal)
 
 
 def _is_narrow(equation: Any) -> bool:

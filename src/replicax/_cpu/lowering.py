@@ -81,11 +81,18 @@ def varying_alike(*arrays: Any) -> Sequence[Any]:
 
 def widens(equation: Any) -> bool:
     """Whether an equation converts `bfloat16` to `float32`."""
+    return _converts(equation, jnp.bfloat16, jnp.float32)
+
+
+def narrows(equation: Any) -> bool:
+    """Whether an equation converts `float32` to `bfloat16`."""
+    return _converts(equation, jnp.float32, jnp.bfloat16)
+
+
+def _converts(equation: Any, before: Any, after: Any) -> bool:
     if equation.primitive is not lax.convert_element_type_p:
         return False
-    return equation.params["new_dtype"] == jnp.float32 and (
-        equation.invars[0].aval.dtype == jnp.bfloat16
-    )
+    return equation.invars[0].aval.dtype == before and equation.outvars[0].aval.dtype == after
 
 
 def in_32_bits(compute: Callable[..., Any]) -> Callable[..., Any]:

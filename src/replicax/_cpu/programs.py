@@ -67,9 +67,11 @@ def _unrounded(equations: Sequence[Any], results: Sequence[Any]) -> Sequence[Any
 
     CPUs without instructions for pairs of `bfloat16` have their results so before they round them.
     """
+    casts = {id(one.invars[0]): one for one in equations if widens(one)}
+    if not casts:
+        return equations
     uses = Counter(id(atom) for one in equations for atom in one.invars)
     uses.update(map(id, results))
-    casts = {id(one.invars[0]): one for one in equations if widens(one)}
     found, gone = [], set()
     for one in equations:
         cast = casts.get(id(one.outvars[0])) if one.primitive.name in _WITH_32_BITS else None

@@ -187,7 +187,8 @@ def test_a_member_whose_machine_ray_has_lost_is_named_and_not_started_again(capf
 
     @contextmanager
     def cluster(restart):
-        env, stays = {"RX_RESTART": str(restart)}, "import time; time.sleep(600)"
+        env = {"RX_RESTART": str(restart)}
+        stays = "import time; time.sleep(600)"  # until the launcher ends it
         far = partial(FarProcess, actor, "worker 0 on 10.0.0.7", {"CPU": 2})
         yield [
             ProcessPlan(Task("chief", 0), (sys.executable, "-S", "-c", stays), env),
