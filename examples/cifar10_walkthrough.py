@@ -1,6 +1,6 @@
 """CIFAR-10 in five steps: data, MirroredStrategy, TPUStrategy or what there is, a loop, a picture.
 
-    python examples/cifar10_walkthrough.py
+    python examples/cifar10_walkthrough.py  # needs the extra `report`
     python examples/cifar10_walkthrough.py --download --train 50000 --epochs 10
 
 Without `--download`, and if Keras has not downloaded CIFAR-10 before, the images are made up, and

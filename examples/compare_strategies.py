@@ -1,9 +1,9 @@
 """One model under each strategy: the same accuracy, not the same speed; and a picture of both.
 
-    python examples/compare_strategies.py --replicas 4 --epochs 10
+    python examples/compare_strategies.py --replicas 4 --epochs 10  # needs the extra `report`
 
-`replicax compare` does this thoroughly: warm-up, repetitions, spread, several processes. This is
-the plain program, to be changed.
+`replicax compare` does this thoroughly: warm-up, repetitions, spread, several processes. This is a
+plain program to change as you like.
 """
 
 from __future__ import annotations

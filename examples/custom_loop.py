@@ -1,6 +1,6 @@
 """A custom training loop: a distributed data set, `run`, `reduce`, metrics, one compiled step.
 
-    python examples/custom_loop.py --replicas 4
+    python examples/custom_loop.py --replicas 4  # needs the extra `report`
 
 The step is written for one replica. `rx.function` makes one program of the whole step: forward
 and backward pass on every replica, the sum of the gradients, the update, the reduced loss.

@@ -1,7 +1,9 @@
 """Looking into a distributed program: printing, counting, TensorBoard's curves, a profile.
 
-python examples/debugging.py --logs logs
-tensorboard --logdir logs
+    python examples/debugging.py --logs logs  # needs the extra `tensorboard`
+    tensorboard --logdir logs
+
+The second command shows the curves and the profile in a browser.
 """
 
 from __future__ import annotations

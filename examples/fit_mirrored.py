@@ -1,10 +1,10 @@
 """Train on handwritten digits with `fit`, under any strategy.
 
-    python examples/fit_mirrored.py
+    python examples/fit_mirrored.py  # needs the extra `report`
     python examples/fit_mirrored.py --strategy central_storage --replicas 4 --batch-size 50
 
 Only the line that makes the strategy differs. With the same seed all of them print the same
-losses, up to rounding, also when the replicas do not divide the batch.
+losses, up to rounding, even when the replicas do not divide the batch.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Training from TFRecord files: who reads what, a stop in the middle, an exact resume.
 
-    python examples/input_pipeline.py --stop-after 40
+    python examples/input_pipeline.py --stop-after 40  # needs the extras `data` and `report`
 
-The program writes handwritten digits into TFRecord files and trains on them twice. The first run
-goes through. The second one stops in the middle of an epoch and saves the model and the position
-in the data; a new model, a new data set and a strategy of another number of replicas go on from
-there. Both runs must have seen the same rows in the same order, and their weights may differ by
-rounding only.
+The program writes handwritten digits into TFRecord files and trains on them twice. The first run is
+not interrupted. The second one stops in the middle of an epoch and saves the model and the position
+in the data; a new model, a new data set and a strategy with another number of replicas continue
+there. Both runs must see the same rows in the same order, and their weights may differ by rounding
+only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Several workers, found by TF_CONFIG: two on this machine, or on machines of their own.
 
-    replicax run --workers 2 examples/multi_worker.py
+    replicax run --workers 2 examples/multi_worker.py  # needs the extra `report`
 
 or by hand, the second line in another shell:
 

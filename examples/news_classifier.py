@@ -1,6 +1,6 @@
 """Real headlines or made-up ones? A text classifier, trained on several devices.
 
-    python examples/news_classifier.py
+    python examples/news_classifier.py  # needs the extra `report`
 
 The headlines are put together here: sober ones, and ones that shout, exaggerate and promise; one
 in twenty has the wrong label. Words become numbers in the pipeline, on the host; what the devices

@@ -1,6 +1,6 @@
 """A recommender on parameter servers: a sparse table, and data that the workers share out.
 
-    python examples/parameter_server.py --workers 2 --servers 1
+    python examples/parameter_server.py --workers 2 --servers 1  # needs the extra `ps`
 
 People rate films by planted tastes. The model has a row for each person and each film; a step
 fetches and changes only the rows of its batch. Each rating is seen once in an epoch, even if a

@@ -1,4 +1,4 @@
-"""A small residual network: what `replicax plan` is shown with. It trains in seconds.
+"""A small residual network, on which docs/tools.md shows `replicax plan`. It trains in seconds.
 
     python examples/resnet.py --strategy mirrored
     replicax plan examples/resnet.py --tpu v5e:4x4 --strategies mirrored,zero1 --batch 1024

@@ -1,6 +1,6 @@
 """Fewer bytes between workers, and what that does to training: one model, several ways.
 
-    python examples/slow_network.py
+    python examples/slow_network.py  # needs the extra `report`
     python examples/slow_network.py --epochs 20 --picture slow_network.png
 
 Gradients are compressed on their way, or stay where they are for some steps (local SGD).

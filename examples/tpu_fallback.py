@@ -1,9 +1,9 @@
 """Train a small CNN on a TPU, or on what there is instead: GPUs, or virtual CPU devices.
 
-    python examples/tpu_fallback.py
+    python examples/tpu_fallback.py  # needs the extra `report`
 
 On a TPU VM, with `pip install 'replicax[tpu]'`, it takes all chips, and those of the other hosts if
-the same command is started there. On a laptop it says that it does not, and takes the CPU.
+the same command is started there. On a laptop it says that there is no TPU, and takes the CPU.
 """
 
 from __future__ import annotations
