@@ -424,7 +424,7 @@ class Inbox:
 
 
 def _answer(key: tuple[str, int], values: Sequence[bytes]) -> Encoded:
-    """The answer to a complete exchange: each value once, so that of equal ones there is one."""
+    """The answer to a complete exchange, which has each of several equal values once."""
     places: dict[bytes, int] = {}
     given_by = [places.setdefault(value, len(places)) for value in values]
     head: dict[str, Any] = {"name": key[0], "number": key[1]}

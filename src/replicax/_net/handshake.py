@@ -341,7 +341,7 @@ def _kind_and_key(secret: Secret | None) -> tuple[bytes, bytes]:
 
 
 def _fix(secret: Secret | None) -> str:
-    own = f" (this process has {secret.source})" if secret else ""
+    own = f" (this process has the secret of {secret.source})" if secret else ""
     return (
         f"Give both the same secret{own}; if a program of an earlier start still listens there, "
         "end it, and if it is of another version of Replicax, install the same."

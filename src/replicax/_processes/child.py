@@ -296,7 +296,7 @@ def as_of_shell(returncode: int) -> int:
 
 
 def _as_here(returncode: int, plan: ProcessPlan) -> int:
-    """What a worker on another machine ended with, which ssh passes on as a shell does."""
+    """The exit code of a worker on another machine, which ssh passes on as a shell does."""
     by_signal = plan.order is not None and returncode - 128 in signal.valid_signals()
     return 128 - returncode if by_signal else returncode
 

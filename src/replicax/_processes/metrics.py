@@ -75,13 +75,13 @@ class Target:
 
     @property
     def argument(self) -> str:
-        """How a command names it."""
+        """The name of it in a command."""
         return self.file or (str(self.port) if self.host == _LOOPBACK else self.place[7:-8])
 
 
 @final
 class Metrics:
-    """What is known of the workers of one run, through all its restarts."""
+    """The metrics of the workers of one run, through all its restarts."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -90,7 +90,7 @@ class Reports:
 
 
 def _begun(data: bytes) -> int:
-    """How many of the last bytes may be the beginning of a mark."""
+    """The number of last bytes that may begin a mark."""
     return next((n for n in range(len(MARK) - 1, 0, -1) if data.endswith(MARK[:n])), 0)
 
 
@@ -122,7 +122,7 @@ def _without_own(found: re.Match[bytes]) -> bytes:
 
 
 def last_state(line: bytes) -> bytes:
-    """What a line that was written over, as progress bars are, shows in the end."""
+    """The last state of a line that was written over, as progress bars are."""
     if b"\r" not in line and b"\b" not in line:
         return line
     states = [state.replace(b"\b", b"") for state in line.split(b"\r")]

@@ -38,7 +38,7 @@ _INT32 = np.iinfo(np.int32)
 
 @dataclass(frozen=True)
 class Program:
-    """What a worker runs, named by its digest; `describe` makes its `meta`."""
+    """A program for workers, named by its digest; `describe` makes its `meta`."""
 
     digest: str
     meta: dict[str, Any]

@@ -81,7 +81,7 @@ class Table(NamedTuple):
 
 
 class Added(NamedTuple):
-    """What a closure has added to a variable so far."""
+    """The sum of a closure's additions to a variable so far."""
 
     total: Any  # the sum; None if only the difference is known, at the end
     value: Any  # of the variable then

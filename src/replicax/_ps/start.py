@@ -101,7 +101,7 @@ def _engine(
     code: list[bytes] = []
 
     def told() -> bytes:
-        """What a member is told on a new connection: the settings, and the code so far."""
+        """The greeting of a member on a new connection: the settings, and the code so far."""
         return cloudpickle.dumps({**settings, "code": code})
 
     dial = Dialer(cluster.secret, settings["run"], {"role": "chief"}, told)

@@ -145,8 +145,8 @@ class Ended(BaseException):
 def ended_after(steps: int) -> Generator[None, None, None]:
     """End the program in the block when it begins a step after `steps`.
 
-    Steps are those of `fit` and `train_on_batch`, and the calls of `strategy.run` and of compiled
-    functions; those of `evaluate` and `predict` do not count.
+    Steps are the batches of `fit` and `train_on_batch`, and the calls of `strategy.run` and of
+    compiled functions; batches of `evaluate` and `predict` do not count.
     """
     count = 0
 

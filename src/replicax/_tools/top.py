@@ -82,7 +82,7 @@ def _read(target: Target) -> prometheus.Samples:
 
 
 def by_worker(samples: prometheus.Samples) -> dict[str, dict[str, Any]]:
-    """What is known of each worker, by name; the labels of its info are names, too."""
+    """The metrics of each worker, by name; the labels of its info metric are names, too."""
     found: dict[str, dict[str, Any]] = defaultdict(dict)
     for (name, pairs), value in samples.items():
         labels = dict(pairs)

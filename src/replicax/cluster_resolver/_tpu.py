@@ -77,7 +77,7 @@ class TPUClusterResolver(ClusterResolver):
         discovery_url: Not needed.
         fallback: The kinds of devices to use without a TPU, in order: `"gpu"`, `"cpu"`. By default
             what the environment variable `RX_TPU_FALLBACK` says, such as `gpu,cpu`.
-        environ: The variables to read; by default those of the process.
+        environ: The variables to read; by default `os.environ`.
         fetch: Asks the metadata server; by default over HTTP with a time-out of 5 seconds.
         pci_devices: The folder of the PCI bus.
 

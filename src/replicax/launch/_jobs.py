@@ -41,7 +41,7 @@ exit $code
 
 @dataclass(frozen=True)
 class Batch:
-    """What was asked for; see `replicax slurm --help`."""
+    """The options of a batch job; see `replicax slurm --help`."""
 
     script: str
     args: Sequence[str] = ()
@@ -160,7 +160,7 @@ _UNPRINTABLE = re.compile(r"[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\ufff
 
 @dataclass(frozen=True)
 class Manifests:
-    """What was asked for; see `replicax k8s --help`."""
+    """The options of manifests; see `replicax k8s --help`."""
 
     script: str
     image: str

@@ -31,7 +31,7 @@ CALLED = str(Path(__file__).with_name("_called.py"))  # what a worker runs that 
 
 @dataclass(frozen=True)
 class Program:
-    """What every worker runs, with the descriptors of open files that it inherits."""
+    """The program of every worker, with the descriptors of open files that it inherits."""
 
     target: str
     args: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the workers' environments are made of, beside the cluster.
+    """The parts of the workers' environments that do not describe the cluster.
 
     `devices_per_worker` None leaves the number of CPU devices alone; `extra` comes last and wins.
     """
@@ -165,7 +165,7 @@ def plan_joining(
 
 
 def parse_variable(text: str, environ: Mapping[str, str]) -> tuple[str, str]:
-    """Read `NAME=VALUE`, or `NAME`, whose value is that of the environment here."""
+    """Read `NAME=VALUE`, or `NAME`, whose value is taken from the environment here."""
     found = re.fullmatch(r"([A-Za-z_][A-Za-z_0-9]*)(=.*)?", text, re.DOTALL)
     if not found or (found[2] is None and found[1] not in environ):
         raise UsageError(

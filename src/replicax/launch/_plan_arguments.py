@@ -32,8 +32,8 @@ examples:
   replicax plan train.py --tpu v5e:2x4 --scale 1,8,64,512,4096 --no-bisect
   replicax plan train.py --tpu v4:2x2x2 --no-bisect -- --epochs 1
 
-exit code: 0 if a plan was made, also of what does not fit; 2 for a bad argument or a model that
-cannot be planned; else that of a script that fails."""
+exit code: 0 if a plan was made, even if the model does not fit; 2 for a bad argument or a model
+that cannot be planned; if the script fails, its exit code."""
 
 STRATEGIES = ("one_device", "mirrored", "zero1", "zero3", "model_parallel:M")
 PRECISIONS = ("float32", "bfloat16", "mixed_bfloat16", "float16", "mixed_float16")

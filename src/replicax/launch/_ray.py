@@ -90,7 +90,7 @@ class FarEnd:
         )
 
     def listen(self, _started: None) -> Generator[tuple[int, Any]]:
-        """What it prints, by stream, and at last its exit code."""
+        """Yield its output, by stream, and at last its exit code."""
         process = self._process
         streams = {process.stdout.fileno(): OUT, process.stderr.fileno(): ERR}
         with process:
@@ -111,7 +111,7 @@ class FarEnd:
         self._process.kill()
 
     def result(self) -> bytes:
-        """What the function returned, as `_function.py` wrote it."""
+        """The result of the function, as `_function.py` wrote it."""
         return content(self._files[1].fileno())
 
 
@@ -196,7 +196,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 @dataclass(frozen=True)
 class Bundles:
-    """What each worker asks Ray for, how many there are at least, and how they are placed."""
+    """The resources of each worker, the least number of workers, and their placement."""
 
     cpus: float = 1
     gpus: float = 0

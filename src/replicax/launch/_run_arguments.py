@@ -22,8 +22,8 @@ worker finds the cluster in TF_CONFIG, and joins it when it imports JAX (RX_JOIN
 The first that fails ends all; Ctrl-C and SIGTERM do, too.
 
 With --ps it starts a chief, workers and parameter servers, for rx.ParameterServerStrategy, all of
-which run the program. A worker or parameter server that fails is started again by itself, and the
-end of the chief is that of all."""
+which run the program. A worker or parameter server that fails is started again by itself, and
+when the chief ends, all end."""
 
 _RUN_EXAMPLES = """\
 examples:
@@ -35,9 +35,9 @@ examples:
   replicax run --workers 2 --ps 1 train.py         (and a chief)
   srun --ntasks 8 replicax run train.py
 
-exit code: 0 if every worker ends with 0; else that of the worker that failed, 128 and the number
-of the signal if one ended it; 42 if one was preempted and no restart is left; 130 after Ctrl-C,
-143 after SIGTERM; 2 for a bad argument."""
+exit code: 0 if every worker ends with 0; else the exit code of the worker that failed, or 128 plus
+the number of the signal that ended it; 42 if a worker was preempted and no restart is left; 130
+after Ctrl-C, 143 after SIGTERM; 2 for a bad argument."""
 
 
 def add_run(commands: Commands) -> None:

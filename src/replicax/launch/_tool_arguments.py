@@ -223,8 +223,8 @@ examples:
   replicax profile train.py --output logs -- --epochs 1
   tensorboard --logdir profile     # with: pip install xprof
 
-exit code: 0 if there is a profile; 2 for a bad argument or a script that makes no such steps; else
-that of a script that fails."""
+exit code: 0 if there is a profile; 2 for a bad argument or a script that makes no such steps; if
+the script fails, its exit code."""
 
 
 def add_profile(commands: Commands) -> None:

@@ -63,7 +63,7 @@ def written_by_thread(job: Callable[[], None]) -> Future[None]:
 
 @dataclass(frozen=True)
 class Collected:
-    """What a checkpoint will hold: the body on the chief, and by name what each worker owns."""
+    """A checkpoint to write: the body on the chief, and by name the parts of each worker."""
 
     body: dict[str, Any]
     sources: dict[str, Source]
@@ -74,7 +74,7 @@ class Collected:
         return any(source.spread is not None for source in self.sources.values())
 
     def pieces(self, *, is_chief: bool) -> Iterable[Piece]:
-        """What this worker writes, each copied to the host when its turn comes."""
+        """The pieces of this worker, each copied to the host when its turn comes."""
         for name, source in self.sources.items():
             if is_chief or source.spread is not None:
                 yield from source.pieces(name)

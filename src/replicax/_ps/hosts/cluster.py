@@ -1,4 +1,4 @@
-"""What all clusters have in common: `Member`, `Roster`, and the protocol `Cluster`.
+"""The common parts of all clusters: `Member`, `Roster`, and the protocol `Cluster`.
 
 A *member* is a process that serves: a server, which holds variables, or a worker, which runs
 closures. What it does is in `member.py`. Where members run, and who brings dead ones back, is what
@@ -100,7 +100,7 @@ class Cluster(Protocol):
 
 
 class Size(NamedTuple):
-    """How large a local cluster is, and how many threads each worker has for itself."""
+    """The size of a local cluster, and the number of threads of each worker."""
 
     servers: int
     workers: int

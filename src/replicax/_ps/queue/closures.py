@@ -62,7 +62,7 @@ class ClosureQueue:
         self._closed = False
 
     def __len__(self) -> int:
-        """How many closures wait or run."""
+        """The number of closures that wait or run."""
         with self._lock:
             return len(self._line) + len(self._running)
 

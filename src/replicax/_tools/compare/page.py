@@ -118,7 +118,7 @@ def _badge(comparison: Comparison, measurement: Measurement) -> str:
 
 
 def _of_speed(comparison: Comparison) -> str:
-    """What the numbers of speed mean on this machine."""
+    """How to read the speeds on this machine."""
     most = virtual_devices(comparison) or "the most to expect is the number of replicas"
     text = f"Speed: training examples per second, relative to one device; {most}."
     return f'<p class="note">{escape(text)}</p>'

@@ -36,7 +36,7 @@ _MOST_EPOCHS_PER_ROUND = 50
 
 @dataclass(frozen=True)
 class Task:
-    """What every strategy trains: a model from the same weights, on the same batches in order."""
+    """The training of every strategy: the same model, initial weights, and batches in order."""
 
     settings: Settings
     data: Dataset
@@ -241,8 +241,8 @@ def devices_here(strategy: rx.Strategy, model: keras.Model) -> _Devices:
 class Way:
     """A way to train: how its strategy is made, and how to find its devices.
 
-    `devices` gets the strategy and a model trained under it, and gives those of replicas and those
-    of variables.
+    `devices` gets the strategy and a model trained under it, and returns the devices of replicas
+    and of variables.
     """
 
     name: str

@@ -35,7 +35,7 @@ OK, WARN, WRONG = "ok", "warn", "wrong"
 @final
 @dataclass(frozen=True)
 class Check:
-    """What one check says: `ok`, `warn` for what costs time or a feature, or `wrong`.
+    """The result of a check: `ok`, `warn` if it costs time or a feature, or `wrong`.
 
     `fix` is the command that fixes it, or what to do; empty if there is nothing to do.
     """
@@ -47,7 +47,7 @@ class Check:
 
 
 def checked(facts: Facts) -> list[Check]:
-    """What all checks say; those of GPUs where there are any, or where their driver fails."""
+    """The results of all checks; GPUs are checked if there are any, or if their driver fails."""
     gpus = list(CHECKS_OF_GPUS.items())
     of_gpus = gpus if facts.gpus else gpus[: bool(facts.driver_error)]  # of the driver alone
     return [Check(name, *check(facts)) for name, check in [*CHECKS.items(), *of_gpus]]

@@ -1,4 +1,4 @@
-"""What makes a program slow, how it scales, and what to do first: arithmetic on profiles."""
+"""Conclusions from profiles: the slow parts of a program, its scaling, and the first advice."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def slow_worker(workers: Sequence[Profile]) -> Finding | None:
         f"Worker {last} takes {slow.own / usual.own:.1f} times as long as the others for its own "
         f"part of a step, and they wait {milliseconds(slow.own - usual.own)}; its {PARTS[part]} "
         f"takes {milliseconds(slow.parts[part])}, theirs {milliseconds(usual.parts[part])}.",
-        "See what else runs on that machine, whether its files are farther away than those of the "
+        "See what else runs on that machine, whether it reads its files more slowly than the "
         "others, and whether it has more rows.",
     )
 

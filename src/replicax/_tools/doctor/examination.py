@@ -51,7 +51,7 @@ class Examination:
 
 @dataclass(frozen=True)
 class Script:
-    """What is run, and for how long: `steps` are measured, behind `warm_up` others."""
+    """A script and the length of its run: `steps` are measured, after `warm_up` others."""
 
     path: str
     args: Sequence[str]

@@ -39,7 +39,7 @@ _SECONDS = 120  # JAX waits for a TPU of another process, and large machines sta
 
 @dataclass(frozen=True)
 class Facts:
-    """What was found; an empty error means that there is none."""
+    """Facts about the machine and its software; an empty error means that there is none."""
 
     python: str
     versions: Mapping[str, str | None]  # by package; None if not installed
@@ -141,7 +141,7 @@ def _wanted() -> dict[str, str]:
 
 
 def _driver() -> tuple[nvidia.Driver | None, str]:
-    """What `nvidia-smi` says, or why it fails; neither where there is none."""
+    """The driver that `nvidia-smi` reports, or its error; neither if it is not installed."""
     if shutil.which("nvidia-smi") is None:
         return None, ""
     try:

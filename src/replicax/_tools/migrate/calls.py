@@ -42,7 +42,7 @@ class Remark:
 
 @dataclass
 class Judged:
-    """What is found in a module: at a line of a piece each."""
+    """The findings in a module, each at a line of a piece."""
 
     uses: list[tuple[Home, int, str]] = field(default_factory=list)
     remarks: list[tuple[Home, int, Remark]] = field(default_factory=list)

@@ -160,7 +160,7 @@ MODULES = ("np", "numpy")  # the usual name, even in cells without the import
 
 
 def replacement(module: str, name: str) -> str | None:
-    """What to write for `np.Inf`; None for names that stay."""
+    """The new name of one like `np.Inf`; None for names that stay."""
     new = RENAMED.get(name) if module in MODULES else None
     return new and new.replace("np.", f"{module}.")
 

@@ -45,7 +45,7 @@ class Piece:
 
     @property
     def offset(self) -> int:
-        """How many lines of the cell are above the Python."""
+        """The number of lines of the cell above the Python."""
         return self.head.count("\n")
 
     def source(self, text: str) -> str:

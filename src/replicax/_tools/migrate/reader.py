@@ -286,7 +286,7 @@ class Reader:
             self._listener.use(name, node.lineno, self._scope)
 
     def _value(self, node: ast.expr | None, *, inner: bool = False) -> Any:
-        """What an expression is; `inner` if it is the left part of a longer name."""
+        """The value of an expression; `inner` if it is the left part of a longer name."""
         match node:
             case ast.Name(id=name):
                 found = self._scope.find(name)

@@ -230,7 +230,7 @@ def _place(place: Place) -> dict[str, Any]:
 
 
 def differences(findings: Findings) -> Iterator[str]:
-    """What is rewritten, line by line; of a notebook cell by cell."""
+    """The rewritten lines as a diff; for a notebook, one diff per cell."""
     pieces = zip(findings.source.pieces, findings.before, findings.after, strict=True)
     for piece, before, after in pieces:
         if before == after:

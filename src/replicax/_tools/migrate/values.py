@@ -140,7 +140,7 @@ def item_of(value: Any) -> Any:
 
 
 def attribute_value(found: Any, owner: Any, name: str) -> Any:
-    """What `kinds` says of an attribute, as a value."""
+    """An attribute that `kinds` found, as a value."""
     if found is kinds.METHOD:
         return Method(owner if isinstance(owner, Thing) else Thing(kinds.tensor()), name)
     if found is kinds.MISSING:

@@ -50,7 +50,7 @@ def plan(
             machine, such as `cpu:8`.
         strategies: Names of strategies: `one_device`, `mirrored`, `zero1`, `zero3`,
             `model_parallel:M`.
-        batch_size: The rows of the whole batch, if not those of `batch`.
+        batch_size: The rows of the whole batch; by default the rows of `batch`.
         find_largest: Whether to look for the largest batch that fits, with more compilations.
         scale: Numbers of chips, such as `(1, 64, 4096)`, on which the bytes that a device sends
             follow from the largest topology of each kind. If it is alone of its kind, half of it

@@ -52,7 +52,7 @@ def drawing() -> ModuleType:
 @final
 @dataclass(frozen=True)
 class Plan:
-    """What a training step needs on machines that need not be here.
+    """The memory, communication and time of a training step on machines that need not be here.
 
     All numbers are planned: read from compiled programs, or following from them.
 

@@ -142,7 +142,7 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceTimes:
-    """What one device did in the steps that were traced, in seconds for each step.
+    """How one device spent the traced steps, in seconds per step.
 
     A device in a collective communicates, or waits for others. Collectives and callbacks to Python
     count while nothing is computed beside them.
@@ -210,7 +210,7 @@ def device_times(
     """The work of each device in this many steps.
 
     `communication` has the names of collective operations, beside those recognized by kind;
-    `callbacks` those of operations that call Python.
+    `callbacks` the names of operations that call Python.
     """
     found = []
     for device, done in sorted(devices.items()):

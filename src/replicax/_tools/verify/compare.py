@@ -52,7 +52,7 @@ class Difference:
 
 
 def epsilon(types: Iterable[str]) -> float:
-    """The rounding error of the coarsest of some types; that of float32 if none is a float."""
+    """The rounding error of the coarsest of some types; float32's if none is a float."""
     return max((_EPSILON[kind] for kind in types if kind in _EPSILON), default=2.0**-24)
 
 

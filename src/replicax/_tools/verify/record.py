@@ -36,7 +36,7 @@ SLOT, METRIC, SEED = "optimizer", "metric", "random state"
 @final
 @dataclass(frozen=True)
 class Value:
-    """A variable after a step, or a gradient, whose path is that of its weight."""
+    """A variable after a step, or a gradient, which has the path of its weight."""
 
     path: str
     kind: str
