@@ -392,7 +392,7 @@ def record(
         known = captured.variables  # finding them again would cost one more trace each round
     raise RuntimeError(
         "This closure reads other variables or data at each trace, so it cannot be compiled. Pass "
-        "what changes as arguments."
+        "the changing values as arguments."
     )
 
 

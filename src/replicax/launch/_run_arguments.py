@@ -152,13 +152,13 @@ def _add_hosts(hosts: Options) -> None:
     hosts.add_argument(
         "--ssh",
         metavar="COMMAND",
-        help="what reaches a host, such as 'ssh -p 2222'; another program than ssh gets the host "
-        "and a command line (default: RX_SSH in the environment, or ssh)",
+        help="the program that reaches a host, such as 'ssh -p 2222'; one other than ssh gets the "
+        "host and a command line (default: RX_SSH in the environment, or ssh)",
     )
     hosts.add_argument(
         "--by-hand",
         action="store_true",
-        help="no ssh: start the workers of this host, and print what to type on the others",
+        help="no ssh: start the workers of this host, and print the commands for the others",
     )
 
 
@@ -211,7 +211,7 @@ def _add_behaviour(behaviour: Options) -> None:
     behaviour.add_argument(
         "--log-dir",
         metavar="DIR",
-        help="also write what each worker prints, all of it, to a file: DIR/worker-0.log",
+        help="also write the whole output of each worker to a file, such as DIR/worker-0.log",
     )
     behaviour.add_argument(
         "--metrics",

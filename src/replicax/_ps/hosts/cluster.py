@@ -222,9 +222,9 @@ class Roster:
         if reason is None:
             before = "it has not been there before" if after < 0 else "it was there before"
             raise UnavailableError(
-                f"No {who} within {timeout:g} seconds; {before}. Check what it printed last, and "
-                "whether its machine has enough memory and cores. Allow more time if it loads "
-                "much.",
+                f"No {who} within {timeout:g} seconds; {before}. Check its last output, and "
+                "whether its machine has enough memory and cores. Allow more time if it loads a "
+                "lot.",
                 task_name(role, index),
             )
         raise gone(role, index, reason)

@@ -188,7 +188,7 @@ def check_driver(facts: Facts) -> tuple[str, ...]:
     driver = facts.driver
     if driver is None:
         level = WRONG if _plugins(facts) and facts.platform != "gpu" else WARN
-        found = facts.driver_error or "no nvidia-smi, which says what this driver can do"
+        found = facts.driver_error or "no nvidia-smi, which shows the driver's version"
         fix = "nvidia-smi     # for a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility"
         return level, found, fix
     if _offered(driver) < min(_OLDEST_DRIVER):

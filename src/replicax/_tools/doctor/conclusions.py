@@ -115,8 +115,8 @@ def tiny_batch(profile: Profile) -> Finding:
     return Finding(
         "tiny batch",
         _share(profile, parts),
-        f"What every step costs, whatever its batch, is {_of(profile, parts)}; computing"
-        f"{each} takes {milliseconds(profile.parts[COMPUTE])}.",
+        f"The cost of a step with any batch is {_of(profile, parts)}; computing{each} "
+        f"takes {milliseconds(profile.parts[COMPUTE])}.",
         "Use a larger batch, or `compile(steps_per_execution=10)`; with so little to compute, "
         "one device may be faster than several.",
     )
@@ -128,7 +128,7 @@ RULES: Sequence[Callable[[Profile], Finding | None]] = (
         INPUT,
         "A step waits {taken} for data.",
         "Read ahead and in parallel: `dataset.map(fn, num_parallel_calls=4).prefetch(2)`, or "
-        "`PyDataset(workers=4)`; cache what does not change.",
+        "`PyDataset(workers=4)`; cache the part that does not change.",
     ),
     _Rule(
         "slow copy",

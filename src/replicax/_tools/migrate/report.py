@@ -167,7 +167,7 @@ def summary(
             f"{kinds[SAME]} with the same meaning, {kinds[CHANGED]} with another."
         ),
         f"{checked} of {calls} calls checked ({_share(checked, calls)})"
-        + ("; the reader does not know what the others call." if checked < calls else "."),
+        + ("; the others call functions that could not be read." if checked < calls else "."),
         f"{len(run)} of {len(judgements)} programs fully supported"
         + (f"; {unsure} of them with calls that were not checked." if unsure else "."),
     ]

@@ -190,7 +190,7 @@ def cause_of_chance(evidence: Evidence) -> Cause:
     elif evidence.of(ROWS, STEPS):
         which = "the data, such as the result of an unseeded map or shuffle,"
     else:
-        which = f"what the step computes, first {evidence.found[0].name},"
+        which = f"the result of the step, first {evidence.found[0].name},"
     return Cause(
         NOT_DETERMINISTIC,
         f"{which} differs between two runs on one device: seed it. Python's, NumPy's and Keras' "

@@ -60,7 +60,7 @@ class WorkersCursor(OneByOne):
             raise StopIteration
         if kind == "death":
             raise WorkerDied(
-                f"A worker process of `in_processes` ended early: {value} Look at what it printed. "
+                f"A worker process of `in_processes` ended early: {value} Look at its output. "
                 "Exit code -9: memory ran out, lower `num_workers` or `buffer_size`. -7: /dev/shm "
                 "is full. 1 at the start: put the program under `if __name__ == '__main__':`."
             )
