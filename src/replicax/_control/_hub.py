@@ -47,7 +47,7 @@ NOTICE = 30.0  # seconds of waiting after which a notice is printed
 _SMALL = 4096  # bytes of a message of a worker that waits: without a secret it may be a stranger
 _HANGING_UP = 1.0  # seconds that workers have to leave once they know who is missing
 _HEARING_SECONDS = 2.0
-_LEAVING_SECONDS = 15.0  # to end what needs the chief's process, on a busy machine
+_LEAVING_SECONDS = 15.0  # to end work that needs the chief's process, on a busy machine
 
 
 @final

@@ -83,8 +83,8 @@ OF_JAX = (
     *(JAX_PLATFORMS, "JAX_NUM_CPU_DEVICES", "NPROC", XLA_FLAGS, RX_CPU_TUNING),
     *(CUDA_VISIBLE_DEVICES, *OF_GPU_MEMORY),
 )
-# For processes that exchange large arrays at every step: malloc keeps what it has got, and for all
-# threads together. Else each array is mapped and unmapped, at the price of a page fault per 4 KB.
+# For processes that exchange large arrays at every step: malloc keeps freed memory, for all threads
+# together. Else each array is mapped and unmapped, at the price of a page fault per 4 KB.
 GLIBC_TUNABLES = "GLIBC_TUNABLES"
 KEEP_MEMORY = (
     "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=4294967296:glibc.malloc.arena_max=1"

@@ -335,7 +335,7 @@ class _Kind(NamedTuple):
     holds: Callable[[Any], bool]
 
 
-# By what an annotation says. NumPy's scalars and arrays without dimensions count as numbers.
+# By annotation. NumPy's scalars and arrays without dimensions count as numbers.
 # TensorFlow's programs pass 0 and None for False.
 _KINDS = {
     "bool": _Kind("True or False", lambda v: v is None or (hasattr(v, "__bool__") and v in (0, 1))),

@@ -32,7 +32,7 @@ class EventFile:
             )
         self._end = weakref.finalize(self, _end, self._own)
         # A program that ends has written everything: weakref.finalize would come too late for
-        # what compiled code has under way.
+        # the callbacks of compiled code.
         atexit.register(self._end)
 
     def add(

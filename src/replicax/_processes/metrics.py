@@ -86,8 +86,8 @@ class Metrics:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = threading.Lock()
-        self._own: dict[Task, Samples] = {}  # what we know ourselves
-        self._told: dict[Task, Samples] = {}  # what came through standard error
+        self._own: dict[Task, Samples] = {}  # metrics of this process
+        self._told: dict[Task, Samples] = {}  # metrics that came through standard error
         self._starts: Counter[Task] = Counter()
 
     def starting(self, plan: ProcessPlan) -> ProcessPlan:

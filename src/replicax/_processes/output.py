@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 OUT, ERR = 1, 2
 
 _LONGEST_LINE = 1 << 20
-_LONGEST_BAR = 1 << 12  # what a bar was before stays in front of it, until its line is complete
+_LONGEST_BAR = 1 << 12  # earlier states of a bar stay in front of it, until its line is complete
 _MOST_WAITING = 1 << 20
 _LONGEST_REPORT = 1 << 16  # longer: the mark was the program's
 _CHUNK = select.PIPE_BUF  # bytes that a writable pipe takes without blocking
@@ -240,7 +240,7 @@ class Terminal(Sink):
         except OSError:  # the reader has gone
             self._broken = True
             self._waiting.clear()
-            self._size = 0  # what the workers still print is read and dropped
+            self._size = 0  # the workers' further output is read and dropped
             return
         self._size -= written
         if written < len(data):

@@ -35,7 +35,7 @@ CLOSURE_SECONDS = "replicax_closure_seconds_total"
 STALENESS = "replicax_staleness_updates"
 QUEUED = "replicax_queued_closures"
 
-#: What a worker that has ended does not have.
+#: The metrics that a worker loses when it ends.
 OF_NOW = (STEP_RATE, EXAMPLE_RATE, WAITED_RATIO, QUEUED)
 
 METRICS = {

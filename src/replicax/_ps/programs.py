@@ -44,7 +44,7 @@ class Program:
     meta: dict[str, Any]
     main: bytes  # values, leaves and rows → results, gradients and changes
     ids: bytes  # leaves → ids that are looked up, if they are computed
-    recorded: Recorded  # what it was made of
+    recorded: Recorded  # the trace that it was made of
 
 
 def build(

@@ -345,7 +345,7 @@ class Recorded:
     result: Any
     pushes: tuple[tuple[Push, Sequence[int]], ...]  # optimizer and variables; gradients
     writes: tuple[tuple[tuple[Any, str], int], ...]  # variable and "set" or "add"; value
-    batches: tuple[tuple[Any, Any], ...]  # iterator, what the batch looks like
+    batches: tuple[tuple[Any, Any], ...]  # iterator, the spec of its batch
     tables: tuple[Table, ...]  # variables that arrive as rows
     lookups: tuple[tuple[Any, int], ...]  # table, ids
     checks: tuple[tuple[Check, Sequence[int]], ...]  # condition; whether it holds, message

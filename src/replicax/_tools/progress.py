@@ -107,7 +107,7 @@ def bars(console: Console | None = None) -> Generator[Bars, None, None]:
         TimeRemainingColumn(elapsed_when_finished=True),
         TextColumn("[dim]{task.fields[text]}"),
         console=console,
-        refresh_per_second=5,  # more would take time from what is measured
+        refresh_per_second=5,  # more would take time from the measured program
     ) as progress:
         yield Bars(progress)
 

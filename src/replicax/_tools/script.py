@@ -113,7 +113,7 @@ def _other_checkpoints() -> Generator[None, None, None]:
 
         with (
             replaced(CheckpointManager, "__init__", of_manager),
-            replaced(_manager, "_numbered", of_list),  # what is there, by any function
+            replaced(_manager, "_numbered", of_list),  # the existing devices, by any function
             replaced(_manager, "_bundles", of_list),
             replaced(keras.callbacks.BackupAndRestore, "__init__", of_backup),
         ):
@@ -257,7 +257,7 @@ def _telling(told: int, number: Any) -> property:
 def _alike(chosen: Strategy, resolver: Callable[[], Any] | None) -> Callable[..., None]:
     def init(self: Strategy, *args: Any, **kwargs: Any) -> None:
         _leave(chosen)
-        # The engine is shared: what was made before, in the scope of the chosen one, fits.
+        # The engine is shared: variables made before, in the scope of the chosen one, fit.
         engine = chosen.extended.distribution.engine
         Strategy.__init__(self, engine, cluster_resolver=resolver() if resolver else None)
 

@@ -256,5 +256,5 @@ class HostTensor(Unchanging):
         return (self[row] for row in range(len(self)))
 
 
-# Each text of an array as bytes; what is none, as it is.
+# Each text of an array as bytes; other elements as they are.
 ENCODED = np.frompyfunc(lambda text: text.encode() if isinstance(text, str) else text, 1, 1)

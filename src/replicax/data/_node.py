@@ -361,7 +361,7 @@ class CountCursor(Cursor):
     def read(self, count: int) -> Handles:
         end = self._after(count)
         handles = self.between(self._next, end)
-        self._next = end  # what failed is read again
+        self._next = end  # after a failure, it is read again
         return handles
 
     def skip(self, count: int) -> None:

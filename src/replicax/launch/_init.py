@@ -28,7 +28,7 @@ examples:
 
 exit code: 0; 2 for a bad argument, or a file that exists."""
 
-# What is written → the usual file.
+# The kind of file → its usual name.
 _KINDS = {
     "script": "train.py",
     "notebook": "train.ipynb",

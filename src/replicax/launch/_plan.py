@@ -26,7 +26,7 @@ TF_CONFIG = "TF_CONFIG"
 JOBS = ("chief", "worker", "ps")  # of a cluster of parameter servers, the leader first
 
 _INSIDE = str(Path(__file__).with_name("_inside.py"))
-CALLED = str(Path(__file__).with_name("_called.py"))  # what a worker runs that calls a function
+CALLED = str(Path(__file__).with_name("_called.py"))  # a worker's program that calls a function
 
 
 @dataclass(frozen=True)

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 _RETURNCODE = 0  # in place of the number of a stream
 _READ = 1 << 16
 _STREAMING = {"num_returns": "streaming", "_generator_backpressure_num_objects": 64}
-_LOST = 255  # what ssh ends with when its connection breaks
+_LOST = 255  # ssh's exit code when its connection breaks
 _JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 _BETWEEN_LOOKS = 0.2
-_MOST_CHARACTERS = 400  # of what Ray says, which ends with general advice
+_MOST_CHARACTERS = 400  # of Ray's message, which ends with general advice
 _SECONDS_BEFORE_FEWER = 10.0
 _SECONDS_TO_DIE = 5.0
 
@@ -65,7 +65,7 @@ class FarEnd:
         self._files: list[IO[bytes]] = []
         self._process: Any = None
         if call:
-            # The call, and what it will return.
+            # The call, and its future result.
             self._files = [tempfile.TemporaryFile(), tempfile.TemporaryFile()]  # noqa: SIM115
             self._files[0].write(call)
             self._files[0].flush()
@@ -149,7 +149,7 @@ class FarProcess:
     def _give_up(self, killed: Any) -> None:
         import ray
 
-        client: Any = ray  # whose types do not say what these return
+        client: Any = ray  # without types of these results
         with suppress(Exception):  # `_listen` tells of errors
             if not client.wait([killed], timeout=_SECONDS_TO_DIE)[0]:
                 client.kill(self._actor)

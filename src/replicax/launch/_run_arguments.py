@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from replicax._core.errors import did_you_mean
 
-# argparse has no public name for what add_subparsers() and add_argument_group() return.
+# argparse has no public names for the results of add_subparsers() and add_argument_group().
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
 Options: TypeAlias = "argparse.ArgumentParser | argparse._ArgumentGroup"  # pyright: ignore[reportPrivateUsage]
 

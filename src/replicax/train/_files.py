@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from replicax.train._arrays import Arrays
     from replicax.train._bucket import Bucket
 
-# `_arrays` and `_bucket` are imported where they are used: this file alone, without JAX and Keras,
-# is what a program needs to write.
+# `_arrays` and `_bucket` are imported where they are used: a program that only writes needs this
+# file alone, without JAX and Keras.
 
 MANIFEST, ARRAYS = "checkpoint.json", "arrays.bin"
 _FORMAT = 1

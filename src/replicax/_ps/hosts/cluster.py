@@ -21,11 +21,11 @@ from replicax._net import in_cluster
 from replicax.cluster_resolver import ClusterSpec, cluster_name
 
 SERVER, WORKER = "server", "worker"
-# What TensorFlow calls them, in TF_CONFIG and in messages.
+# TensorFlow's names of jobs, in TF_CONFIG and in messages.
 JOBS = {SERVER: "ps", WORKER: "worker"}
 ROLES = {job: role for role, job in JOBS.items()}
 
-# By name: a starter does not import what members are made of, and tests may use others.
+# By name: a starter does not import the members' code, and tests may use other members.
 START_MEMBER = "replicax._ps.hosts.member:start_member"
 
 _LINES_TOLD = 15

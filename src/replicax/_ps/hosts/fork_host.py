@@ -65,7 +65,7 @@ class _Child:
     role: str
     index: int
     incarnation: int
-    told: int | None  # from where we read what it says; None at the end
+    told: int | None  # the descriptor of its messages; None at the end
     said: dict[str, Any] | None = None  # that it listens, or why it cannot; None before
     heard: bytes = b""
 

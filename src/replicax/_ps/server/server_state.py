@@ -38,7 +38,7 @@ class CellState:
     number: int
     cell: Any  # only its lists of captures may be looked at later
     part: Part
-    stamp: Stamp  # what has the same is the same
+    stamp: Stamp  # equal stamps mean equal contents
     optimizer: int | None
     arrays: list[Any]
     rows: RowCapture | None = None  # wanted rows of a cell that is changed in place

@@ -30,7 +30,7 @@ class ServerVariable(KerasVariable):
     closure's beginning.
     """
 
-    _home: Any  # a `ServerHome`, or what is read, written and divided as one
+    _home: Any  # a `ServerHome`, or an object with the same methods
 
     @property
     def _value(self) -> Any:

@@ -344,7 +344,7 @@ def _in_range(facts: Facts, package: str, *, extra: str = "") -> tuple[str, ...]
     return WRONG, found, fix
 
 
-# What each check says: its level, what it found, and the command that fixes it.
+# The result of each check: its level, its finding, and the command that fixes it.
 CHECKS: Mapping[str, Callable[[Facts], tuple[str, ...]]] = {
     "Python": check_python,
     "Replicax": check_replicax,

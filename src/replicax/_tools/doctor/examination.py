@@ -45,7 +45,7 @@ class Examination:
     workers: tuple[Profile, ...]  # of a cluster of this machine, if that was asked for
     scaling: Mapping[str, tuple[Point, ...]]  # by `STRONG` and `WEAK`, where it can be measured
     findings: tuple[Finding, ...]  # on the most replicas, the largest first
-    advice: Finding  # what to do first
+    advice: Finding  # the first thing to do
     busy_cores: float = 0.0  # that other programs took meanwhile, on the average
 
 

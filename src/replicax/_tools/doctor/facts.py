@@ -63,7 +63,7 @@ class Facts:
     cache: str | None  # the folder of compiled programs
     cache_error: str
     has_compiler: bool
-    kernels: str | None  # the level that is loaded, such as `x86-64-v3`, and what else it uses
+    kernels: str | None  # the level that is loaded, such as `x86-64-v3`, and its other units
     kernels_off: str  # why none are loaded
 
 

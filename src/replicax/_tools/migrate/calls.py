@@ -135,7 +135,7 @@ class _Judge:
                 function = getattr(owner.kind, name)
                 label = f"{owner.kind.__name__}.{name}"
                 first = 0 if bound or inspect.ismethod(function) else 1
-                if name == "__init__":  # a class also shows what its bases take
+                if name == "__init__":  # a class also shows its bases' arguments
                     self._fit(owner.kind, owner.kind, label, "", node, named, scope)
                     return
                 self._fit(function, owner.kind, label, f".{name}", node, named, scope, first=first)

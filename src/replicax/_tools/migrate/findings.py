@@ -59,7 +59,7 @@ class Findings:
     uses: dict[str, list[Place]] = field(default_factory=dict)
     remarks: list[tuple[Place, Remark]] = field(default_factory=list)
     checked: int = 0  # the number of calls
-    unchecked: list[Place] = field(default_factory=list)  # calls of what is not known
+    unchecked: list[Place] = field(default_factory=list)  # calls of unknown functions
     before: list[str] = field(default_factory=list)  # the sources of the pieces
     after: list[str] = field(default_factory=list)  # the same, rewritten
     trees: list[list[tuple[Home, ast.Module]]] = field(default_factory=list)

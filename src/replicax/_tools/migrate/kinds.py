@@ -85,7 +85,7 @@ def find(name: str) -> Any:
     package, *parts = name.split(".")
     if package not in HOMES:
         return None
-    importlib.import_module("replicax.tf.keras")  # adds what Keras 2 had
+    importlib.import_module("replicax.tf.keras")  # adds the names of Keras 2
     found: Any = importlib.import_module(HOMES[package])
     for index, part in enumerate(parts):
         try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from replicax._tools.migrate import kinds
 from replicax.tf._absent import CHANGES, instead
 
-# The packages whose names are listed, and what their names begin with.
+# The packages whose names are listed, and the prefixes of their names.
 PACKAGES = {
     name: "tf" if name == "tensorflow" else name
     for name in (

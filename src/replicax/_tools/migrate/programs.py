@@ -40,7 +40,7 @@ class Piece:
     text: str  # its Python
     cell: int | None = None  # from 1
     lines: tuple[str, ...] = ()  # those that are masked
-    head: str = ""  # the cell magic, and what is above it
+    head: str = ""  # the cell magic, and the lines above it
     alone: bool = False  # a program of its own, as the body of `%%writefile` is
 
     @property

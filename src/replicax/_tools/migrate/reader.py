@@ -59,7 +59,7 @@ class Reader:
         self._modules: dict[str, Scope] = {}
         self._waiting: list[Function] = []
         self._scope, self._classes = Scope(("", None, 0)), list[Class]()
-        self.rest: dict[Any, set[str]] = {}  # what goes into a function's `**kwargs`
+        self.rest: dict[Any, set[str]] = {}  # the keywords that go into a function's `**kwargs`
         self.given: set[str] = set()  # attributes that the program gives to anything
         self.imports: dict[str, set[str]] = {name: set() for name in sources}
 

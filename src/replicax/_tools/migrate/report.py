@@ -98,7 +98,7 @@ def print_names(console: Console, findings: Sequence[Findings]) -> None:
             console.print(table)
     found: dict[str, list[Place]] = {}
     for place, remark in (said for one in findings for said in one.remarks):
-        if remark.kind != MISSING:  # a program lists what is missing
+        if remark.kind != MISSING:  # a program lists the missing names
             found.setdefault(remark.text, []).append(place)
     if found:
         table = _table(f"to check by hand ({len(found)})")

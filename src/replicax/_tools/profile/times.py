@@ -125,11 +125,11 @@ def _cpu(span: Span) -> float:
     return span.end.cpu - span.begin.cpu
 
 
-STEP = "train"  # what a step is called in the trace
+STEP = "train"  # the name of a step in the trace
 # operations that contain others with events of their own
 _CONTAINERS = ("while", "conditional", "call")
 _OF_DEVICE = re.compile(r"/device:\w+:(\d+)")
-_OF_NCCL = "nccl"  # what its kernels are called, such as `ncclDevKernel_AllReduce_Sum_f32_RING_LL`
+_OF_NCCL = "nccl"  # the prefix of its kernels, such as `ncclDevKernel_AllReduce_Sum_f32_RING_LL`
 
 
 class Operation(NamedTuple):

@@ -44,11 +44,11 @@ class Difference:
 
     step: int  # from 1; 0 before the first
     kind: str  # a word of `ORDER`
-    name: str  # a variable's path, or what a result is called
+    name: str  # a variable's path, or the name of a result
     size: float = 1.0  # of the difference, relative to the value
     allowed: float = 0.0  # size
     ratio: float = 1.0  # by which one device's is multiplied, as nearly as can be
-    rest: float = 0.0  # what is then left, relative to the value
+    rest: float = 0.0  # the difference that is then left, relative to the value
 
 
 def epsilon(types: Iterable[str]) -> float:
