@@ -328,8 +328,8 @@ class Hub:
                 self._tell_all(encode("done", {}))
             elif self._ticks.now - last_table >= self._limits.beat / 2:
                 last_table = self._ticks.now
-                told = [states[0], *waiters(Verdict("died", (0,)), states)[:WAITERS_SHOWN]]
-                self._tell_all(encode("states", {"workers": to_json(told, {0})}), but=0)
+                waiting = [states[0], *waiters(Verdict("died", (0,)), states)[:WAITERS_SHOWN]]
+                self._tell_all(encode("states", {"workers": to_json(waiting, {0})}), but=0)
                 for notice in notices.due(states, self._ticks.now):
                     self._on_notice(notice)
 

@@ -55,8 +55,8 @@ def judge(states: Sequence[WorkerState], limits: Limits) -> Verdict | None:
 def _failed(states: Sequence[WorkerState], limits: Limits) -> list[int]:
     """Workers with an exception, once the others have reported their latest steps."""
     failed = [state for state in states if state.phase == "failed"]
-    told = any(state.ended >= _BEATS_TO_TELL * limits.beat for state in failed)
-    return [state.index for state in failed] if told else []
+    is_reported = any(state.ended >= _BEATS_TO_TELL * limits.beat for state in failed)
+    return [state.index for state in failed] if is_reported else []
 
 
 def _ended_early(states: Sequence[WorkerState], limits: Limits) -> list[int]:

@@ -211,15 +211,15 @@ def wait_limit_seconds(environ: Mapping[str, str] | None = None) -> float | None
 def _seconds(
     name: str, environ: Mapping[str, str] | None, fix: str, *, may_be_zero: bool = False
 ) -> float | None:
-    said = setting(name, environ)
+    value = setting(name, environ)
     try:
-        seconds = float(said) if said else None
+        seconds = float(value) if value else None
     except ValueError:
         seconds = -1.0
     if seconds is None or 0.0 < seconds < float("inf") or (may_be_zero and seconds == 0.0):
         return seconds
     kind = "number" if may_be_zero else "positive number"
-    raise UsageError(f"{name} must be a {kind} of seconds, got {said!r}. {fix}")
+    raise UsageError(f"{name} must be a {kind} of seconds, got {value!r}. {fix}")
 
 
 def second_port(environ: Mapping[str, str] | None = None) -> int:
@@ -272,13 +272,13 @@ def cpu_tuning_parts(environ: Mapping[str, str] | None = None) -> frozenset[str]
         >>> sorted(cpu_tuning_parts({"RX_CPU_TUNING": "memory,pooling"}))
         ['memory', 'pooling']
     """
-    said = setting(RX_CPU_TUNING, environ)
-    if said in ("", "1"):
+    value = setting(RX_CPU_TUNING, environ)
+    if value in ("", "1"):
         return frozenset(CPU_TUNING_PARTS)
-    names = frozenset() if said == "0" else frozenset(name.strip() for name in said.split(","))
+    names = frozenset() if value == "0" else frozenset(name.strip() for name in value.split(","))
     if not names <= set(CPU_TUNING_PARTS):
         parts = ", ".join(CPU_TUNING_PARTS)
-        raise UsageError.of(RX_CPU_TUNING, f"0, 1, or some of {parts} with commas between", said)
+        raise UsageError.of(RX_CPU_TUNING, f"0, 1, or some of {parts} with commas between", value)
     return names
 
 
@@ -333,10 +333,10 @@ def folder_for_state() -> Path:
 
 def compilation_cache_folder(environ: Mapping[str, str] | None = None) -> Path | None:
     """The folder for compiled programs that `RX_COMPILATION_CACHE` names; None for none."""
-    said = setting(RX_COMPILATION_CACHE, environ)
-    if said.lower() in ("off", "0", "false", "no"):
+    value = setting(RX_COMPILATION_CACHE, environ)
+    if value.lower() in ("off", "0", "false", "no"):
         return None
-    return Path(said).expanduser() if said else usual_compilation_cache(environ)
+    return Path(value).expanduser() if value else usual_compilation_cache(environ)
 
 
 def usual_compilation_cache(environ: Mapping[str, str] | None = None) -> Path:

@@ -286,8 +286,8 @@ class Worker:
                 self._untold = self._untold[written:]
 
     def _remember(self, lines: list[bytes]) -> None:
-        told = [line for line in lines if not is_noise(line)]
-        self._tail.extend(line[:_TAIL_WIDTH] for line in told[-_TAIL_LINES:])
+        kept = [line for line in lines if not is_noise(line)]
+        self._tail.extend(line[:_TAIL_WIDTH] for line in kept[-_TAIL_LINES:])
 
 
 def as_of_shell(returncode: int) -> int:

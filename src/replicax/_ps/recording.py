@@ -131,11 +131,11 @@ class Recorder:
 
         No traced value is kept: `jax.checking_leaks` would look for who keeps it, for hours.
         """
-        told = {"grads": self.pushes, "changes": self._changes(scope)}
-        told |= {"ids": self.lookups, "checks": self.checks}
-        self.noted = {kind: [what for what, _ in pairs] for kind, pairs in told.items()}
+        by_kind = {"grads": self.pushes, "changes": self._changes(scope)}
+        by_kind |= {"ids": self.lookups, "checks": self.checks}
+        self.noted = {kind: [what for what, _ in pairs] for kind, pairs in by_kind.items()}
         self._note(None, (), ())
-        return {kind: [value for _, value in pairs] for kind, pairs in told.items()}
+        return {kind: [value for _, value in pairs] for kind, pairs in by_kind.items()}
 
     def shape_of(self, variable: Any) -> Any:
         """The shape of a variable as an input, without asking a server for it."""

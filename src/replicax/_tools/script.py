@@ -165,18 +165,18 @@ def ended_after(steps: int) -> Generator[None, None, None]:
 
 
 @contextlib.contextmanager
-def under(strategy: Strategy, *, told: int | None = None) -> Generator[None, None, None]:
+def under(strategy: Strategy, *, shown_replicas: int | None = None) -> Generator[None, None, None]:
     """Run the block under a strategy, whichever it makes for itself.
 
     Strategies that it makes have the devices, variables and reductions of this one. Before it makes
     one, or without any, it runs in the scope of this one. The devices are fixed: a request for
-    virtual ones has no effect. Outside `run`, where it makes batches, it sees `told` replicas; by
-    default as many as there are.
+    virtual ones has no effect. Outside `run`, where it makes batches, its number of replicas is
+    `shown_replicas`, by default the true one.
     """
     with (
         replaced(testing, "virtual_devices", lambda _: _devices),
         replaced(startup, "set_cpu_devices", lambda _: lambda _count: None),
-        _standing_in(strategy, told),
+        _standing_in(strategy, shown_replicas),
     ):
         yield
 
@@ -217,7 +217,9 @@ def noting(made: list[Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def _standing_in(chosen: Strategy, told: int | None = None) -> Generator[None, None, None]:
+def _standing_in(
+    chosen: Strategy, shown_replicas: int | None = None
+) -> Generator[None, None, None]:
     """Make every strategy that is constructed in the block work as the chosen one.
 
     The chosen one is current until then, so that a program without any is in its scope. What was
@@ -232,8 +234,8 @@ def _standing_in(chosen: Strategy, told: int | None = None) -> Generator[None, N
     number, before = Strategy.num_replicas_in_sync, current_frame()
     experimental_set_strategy(chosen)
     try:
-        if told is not None:
-            setattr(Strategy, "num_replicas_in_sync", _telling(told, number))  # noqa: B010
+        if shown_replicas is not None:
+            setattr(Strategy, "num_replicas_in_sync", _showing(shown_replicas, number))  # noqa: B010
         for kind, init in kinds.items():
             kind.__init__ = init
         yield
@@ -245,11 +247,11 @@ def _standing_in(chosen: Strategy, told: int | None = None) -> Generator[None, N
         experimental_set_strategy(before.strategy if before else None)
 
 
-def _telling(told: int, number: Any) -> property:
+def _showing(shown_replicas: int, number: Any) -> property:
     def num_replicas_in_sync(self: Strategy) -> int:
         frame = current_frame()
         is_replica = frame is not None and frame.replica is not None
-        return number.fget(self) if is_replica else told
+        return number.fget(self) if is_replica else shown_replicas
 
     return property(num_replicas_in_sync)
 

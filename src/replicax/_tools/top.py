@@ -113,11 +113,11 @@ def table(workers: Mapping[str, Mapping[str, Any]]) -> Table:
     queued = sum(one.get(prometheus.QUEUED, 0) for one in workers.values())
     late = [sum(one.get(f"{prometheus.STALENESS}_{part}", 0) for one in workers.values())
             for part in ("sum", "count")]  # fmt: skip
-    said = [f"staleness {late[0] / late[1]:.1f}"] if late[1] else []
+    figures = [f"staleness {late[0] / late[1]:.1f}"] if late[1] else []
     if any(prometheus.QUEUED in one for one in workers.values()):
-        said.append(f"queue {queued:.0f}")
+        figures.append(f"queue {queued:.0f}")
     shown = Table(
-        box=None, pad_edge=False, caption=" · ".join(said) or None, caption_justify="left"
+        box=None, pad_edge=False, caption=" · ".join(figures) or None, caption_justify="left"
     )
     shown.add_column("worker")
     shown.add_column("host")

@@ -237,10 +237,10 @@ class TPUClusterResolver(ClusterResolver):
             elif not chips and "GCE_METADATA_HOST" not in variables:
                 note("metadata server http://metadata.google.internal: not asked without a chip")
             else:
-                told, line = ask_metadata(variables, self._fetch)
+                metadata, line = ask_metadata(variables, self._fetch)
                 note(line)
-                if told:
-                    return slice_of({**told, **variables}, chips)
+                if metadata:
+                    return slice_of({**metadata, **variables}, chips)
         note(f"chips of a TPU in {self._pci_devices}: {chips or 'none'}")
         platforms = variables.get("JAX_PLATFORMS", "")
         note(f"JAX_PLATFORMS: {platforms or 'not set'}")

@@ -101,9 +101,9 @@ def _plan_workers(
 ) -> list[ProcessPlan]:
     """A worker that is alone has nothing to join, and runs the program without us."""
     common = _environment(surroundings, restart)
-    told = {**common, **surroundings.extra}
-    gpus, joins = usable_gpus(told), told.get("RX_JOIN") != "0"
-    shares = own_gpus(len(here), gpus) if joins else shared_gpus(len(here), gpus, told)
+    variables = {**common, **surroundings.extra}
+    gpus, joins = usable_gpus(variables), variables.get("RX_JOIN") != "0"
+    shares = own_gpus(len(here), gpus) if joins else shared_gpus(len(here), gpus, variables)
     argv = program.argv if len(spec.tasks) == 1 else program.argv_inside
     return [
         ProcessPlan(
@@ -142,9 +142,9 @@ def _plan_servers(
     here = sorted(here, key=lambda task: JOBS.index(task.job))
     environ = surroundings.environ
     tuning = tuning_for_child(cpu_tuning_parts(environ), environ)
-    told = {**common, **surroundings.extra}
+    variables = {**common, **surroundings.extra}
     computing = [task for task in here if task.job != "ps"]
-    shares = shared_gpus(len(computing), usable_gpus(told), told)
+    shares = shared_gpus(len(computing), usable_gpus(variables), variables)
     share_of = dict(zip(computing, shares, strict=True))
     plans: list[ProcessPlan] = []
     for task in here:

@@ -161,11 +161,11 @@ class FarProcess:
         returncode, listen = _LOST, self._actor.listen
         try:
             for answer in listen.options(**_STREAMING).remote(started):
-                kind, said = ray.get(answer)
+                kind, content = ray.get(answer)
                 if kind == _RETURNCODE:
-                    returncode = said
+                    returncode = content
                 else:
-                    _write(streams[kind], said)
+                    _write(streams[kind], content)
         except OSError:  # nobody reads any more
             pass
         except Exception as error:  # Ray's, if its machine or its actor is gone

@@ -40,8 +40,8 @@ def together(channel: Channel, name: str, action: Callable[[], _Result]) -> _Res
         result.append(action())
     except Exception as error:
         failure = error
-    said = f"{type(failure).__name__}: {failure}" if failure else None
-    failures = channel.exchange(f"checkpoint {name}", said)
+    message = f"{type(failure).__name__}: {failure}" if failure else None
+    failures = channel.exchange(f"checkpoint {name}", message)
     if failure is not None:
         raise failure
     for worker, text in enumerate(failures):
@@ -130,8 +130,8 @@ class DividedSave:
         self._channel, self._path = channel, path
         make_room(path)
         self._draft = together(channel, "begun", partial(self._begin, path))
-        said = "\n".join([self._draft.place, self._draft.label]) if self._draft else ""
-        place = channel.from_chief("checkpoint place", said.encode()).decode()
+        payload = "\n".join([self._draft.place, self._draft.label]) if self._draft else ""
+        place = channel.from_chief("checkpoint place", payload.encode()).decode()
         self._place, self._label = place.split("\n")
         is_seen = _files.is_url(self._place) or os.path.isdir(self._place)
         self.is_shared = all(channel.exchange("checkpoint place seen", is_seen))

@@ -106,12 +106,12 @@ class GivenCluster:
         """
         address = self._spec.task_address(JOBS[role], index)
         seconds = _PATIENCE if timeout is None else timeout
-        told = False
+        is_warned = False
         for left in tries(seconds):
             if self._closed:
                 break
-            if seconds - left >= _SECONDS_OF_SILENCE and not told:
-                told = True
+            if seconds - left >= _SECONDS_OF_SILENCE and not is_warned:
+                is_warned = True
                 _log.warning("Waiting for %s %d at %s.", JOBS[role], index, address)
             try:
                 there = self._address(role, index)

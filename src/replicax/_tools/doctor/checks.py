@@ -255,16 +255,16 @@ def check_gpu_memory(facts: Facts) -> tuple[str, ...]:
     share = gpu_share_at_start(facts.settings)
     set_ = [f"{name}={facts.settings[name]}" for name in OF_GPU_MEMORY if name in facts.settings]
     takes = f"JAX takes {share:.0%} of each at once" if share else "JAX takes it as it needs it"
-    told = "; ".join([takes, *set_])
+    usage = "; ".join([takes, *set_])
     if facts.driver is None:
-        return OK, told
+        return OK, usage
     free = {
         one: one.free_bytes / one.memory_bytes
         for one in _visible(facts)
         if one.memory_bytes and one.free_bytes is not None
     }
     lines = [_free_memory(one, facts.driver) for one in free]
-    found = "; ".join([*dict.fromkeys(lines), told])
+    found = "; ".join([*dict.fromkeys(lines), usage])
     least = min(free.values(), default=1.0)
     if least >= share:
         return OK, found
@@ -285,7 +285,7 @@ def _free_memory(gpu: Gpu, driver: Driver) -> str:
 
 
 def _offered(driver: Driver) -> int:
-    """The highest CUDA, as the driver says it or as its number tells."""
+    """The highest version of CUDA that the driver reports, or that follows from its own version."""
     if driver.cuda:
         return driver.cuda[0]
     major = driver.version.partition(".")[0]

@@ -161,11 +161,11 @@ def _devices(environ: Mapping[str, str]) -> tuple[str, int, str, str]:
         ran = subprocess.run(command, capture_output=True, text=True, env=own, timeout=_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         return "", 0, str(error), ""
-    said = ran.stderr.strip().splitlines()
+    messages = ran.stderr.strip().splitlines()
     if ran.returncode:
-        return "", 0, said[-1] if said else f"exit code {ran.returncode}", ""
+        return "", 0, messages[-1] if messages else f"exit code {ran.returncode}", ""
     backend, count = ran.stdout.split()[-2:]
-    warnings = [line for line in said if _WARNING.search(line)]
+    warnings = [line for line in messages if _WARNING.search(line)]
     return backend, int(count), "", warnings[-1] if warnings else ""
 
 

@@ -186,8 +186,8 @@ class _Judge:
         for name in set(names) & set(older):
             remark = _of_older(older[name], name, named.get(name), is_method=bool(path))
             if remark is not None:
-                said = Remark(remark[0], f"`{label}({name}=…)`: {remark[1]}")
-                self._say(scope, node.lineno, said)
+                argument = Remark(remark[0], f"`{label}({name}=…)`: {remark[1]}")
+                self._say(scope, node.lineno, argument)
         known = [name for name in names if name not in older or isinstance(older[name], Given)]
         if not node.args:
             known += [name for name, one in older.items() if isinstance(one, Given)]

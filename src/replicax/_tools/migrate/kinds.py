@@ -221,7 +221,7 @@ def misfits(
     *,
     is_open: bool = False,
 ) -> list[str] | None:
-    """Why a call does not fit; None if that cannot be told.
+    """Why a call does not fit; None if that is unknown.
 
     `function` is a function, a class, or a method of `kind`. `path` is its name behind the class's
     in the lists, such as ".fit". `count` arguments are given by position, `self` among them;

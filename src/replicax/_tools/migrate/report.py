@@ -80,8 +80,8 @@ def _missing(found: Sequence[Missing], folder: str) -> list[str]:
 
 def _calls(one: Judgement) -> str:
     unknown = one.calls - one.checked
-    said = f"{one.checked} of {one.calls} calls checked ({_share(one.checked, one.calls)})"
-    return f"{said}, {unknown} not" if unknown else said
+    text = f"{one.checked} of {one.calls} calls checked ({_share(one.checked, one.calls)})"
+    return f"{text}, {unknown} not" if unknown else text
 
 
 def print_names(console: Console, findings: Sequence[Findings]) -> None:
@@ -97,7 +97,7 @@ def print_names(console: Console, findings: Sequence[Findings]) -> None:
         if names:
             console.print(table)
     found: dict[str, list[Place]] = {}
-    for place, remark in (said for one in findings for said in one.remarks):
+    for place, remark in (pair for one in findings for pair in one.remarks):
         if remark.kind != MISSING:  # a program lists the missing names
             found.setdefault(remark.text, []).append(place)
     if found:

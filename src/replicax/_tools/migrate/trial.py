@@ -141,8 +141,8 @@ def _compared(judgement: Judgement, result: dict[str, Any] | None, options: Opti
         agrees = True if expected else (None if is_lacking else False)
         at = f" at {places[-1][0]}:{places[-1][1]}" if places else ""
         text += f", then {error}{at}: {result['text']}"
-    said = {True: "agrees", False: "does not agree", None: "inconclusive"}[agrees]
-    return Outcome(f"{text}; {said}", agrees)
+    verdict = {True: "agrees", False: "does not agree", None: "inconclusive"}[agrees]
+    return Outcome(f"{text}; {verdict}", agrees)
 
 
 def main(arguments: list[str]) -> None:

@@ -238,8 +238,8 @@ class Memory:
 class Reading:
     """A compiled step on one device, as XLA counts it.
 
-    The compiler refuses one that needs too much memory: it has no `memory`, but what the compiler
-    said is `needed` and `available`.
+    The compiler refuses a step that needs too much memory: then there is no `memory`, but the
+    `needed` and `available` bytes of the compiler's message.
     """
 
     memory: Memory | None = None
@@ -293,13 +293,13 @@ _NEEDED = re.compile(r"(?:total memory required[^(]*\(|[Uu]sed )(\d+(?:\.\d+)?)(
 _AVAILABLE = re.compile(r"(?:available HBM \(|[Uu]sed [\d.]+[KMGT]? of )(\d+(?:\.\d+)?)([KMGT]?)")
 
 
-def too_large(said: str) -> Reading:
+def too_large(message: str) -> Reading:
     """The numbers in the compiler's error for a program that is too large.
 
     Such as `… the total memory required for HLO temporaries (180.19G) exceeds available HBM
     (15.75G).`
     """
-    needed, available = _NEEDED.search(said), _AVAILABLE.search(said)
+    needed, available = _NEEDED.search(message), _AVAILABLE.search(message)
     return Reading(
         needed=_bytes(*needed.groups()) if needed else None,
         available=_bytes(*available.groups()) if available else None,

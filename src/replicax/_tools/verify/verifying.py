@@ -155,9 +155,9 @@ def verify_program(
     hears, devices = listener or Listener(), devices_for(replicas)
     chosen = {one: make(one, devices, VERIFIED) for one in strategies}  # all names first
 
-    def run(title: str, strategy: Any, told: int | None = None) -> Run:
+    def run(title: str, strategy: Any, replicas: int | None = None) -> Run:
         hears.begin(title, steps=1)
-        return _run(program, title, strategy, steps, seed, told)
+        return _run(program, title, strategy, steps, seed, replicas)
 
     reference = run("one_device", make("one_device", devices, _REFERENCE))
     _check_trains(reference, name)
@@ -168,15 +168,15 @@ def verify_program(
         hears.end(_verdict(rows[0]))
     again = rows[0].cause if rows else None
     chance = again if again is not None and again.name == NOT_DETERMINISTIC else None
-    told_of: dict[int, Run] = {}
+    larger_runs: dict[int, Run] = {}
     for title, strategy in chosen.items():
         other = run(title, strategy)
         row, count = _compared(reference, other, chance), other.replicas
         if row.cause is not None and row.cause.name == BATCH_TOO_LARGE:
-            if count not in told_of:
-                told = make("one_device", devices, _REFERENCE)
-                told_of[count] = run("one_device, larger batch", told, count)
-            row = _larger(row, _compared(told_of[count], other))
+            if count not in larger_runs:
+                one_device = make("one_device", devices, _REFERENCE)
+                larger_runs[count] = run("one_device, larger batch", one_device, count)
+            row = _larger(row, _compared(larger_runs[count], other))
         hears.end(f"{title} {_verdict(row)}" if row.told else _verdict(row))
         rows.append(row)
     return Verification(name, tuple(rows))
@@ -211,12 +211,22 @@ def _verdict(row: Comparison) -> str:
 
 
 def _run(
-    program: Callable[[], Any], title: str, strategy: Any, steps: int, seed: int, told: int | None
+    program: Callable[[], Any],
+    title: str,
+    strategy: Any,
+    steps: int,
+    seed: int,
+    replicas: int | None,
 ) -> Run:
     """Let a program train for some steps, and watch it."""
     run = Run(title, strategy.num_replicas_in_sync)
     recorder = Recorder(run)
-    with _same_start(seed), under(strategy, told=told), recorder.watching(), ended_after(steps):
+    with (
+        _same_start(seed),
+        under(strategy, shown_replicas=replicas),
+        recorder.watching(),
+        ended_after(steps),
+    ):
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # each run would print the same
                 program()
