@@ -359,7 +359,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _kind_of(word: str, names: Mapping[str, Any]) -> _Kind | None:
-    """What a word of an annotation asks for, by `names` of its module.
+    """The kind of value that a word of an annotation means, by `names` of its module.
 
     Of classes these are enums and dataclasses; other classes may be duck-typed.
     """

@@ -103,7 +103,7 @@ def pixels(images: Any, count: int, numpy: Any) -> Any:
 
 
 def images_of(batch: np.ndarray) -> np.ndarray:
-    """What an event has of images: width, height, and each as a PNG."""
+    """The images of an event: width, height, and each as a PNG."""
     height, width = batch.shape[1:3]
     parts = [str(width).encode(), str(height).encode(), *map(png, batch)]
     return np.array(parts, dtype=object)

@@ -213,7 +213,7 @@ def set_log_device_placement(enabled: bool) -> None:
 
 
 def get_log_device_placement() -> bool:
-    """What was noted."""
+    """The value of `set_log_device_placement`; False by default."""
     return _log_placement[0]
 
 

@@ -34,7 +34,7 @@ _NOT_OF_ELEMENTS = {"add_n", "bitcast"}
 
 
 def called(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """What an array function gives of arguments among which there are ragged tensors."""
+    """The result of an array function with ragged tensors among its arguments."""
     name = function.__name__
     if name in _FUNCTIONS:
         return _FUNCTIONS[name](*args, **kwargs)

@@ -94,7 +94,7 @@ def load(
 
 
 def builder(name: str, *, file_format: Any = None, **kwargs: Any) -> Builder:
-    """What downloads, prepares and reads a data set; the counterpart of `tfds.builder`.
+    """Make the object that downloads, prepares and reads a data set, as `tfds.builder` does.
 
     Args:
         name: Its name.

@@ -425,7 +425,7 @@ def _loaded_by_prefix(
 
 @final
 class _Loaded:
-    """What `load_weights` of TensorFlow gives; all that was asked for has been loaded."""
+    """The status that TensorFlow's `load_weights` returns; here all weights have been loaded."""
 
     def assert_consumed(self) -> _Loaded:
         """Do nothing."""
