@@ -1,4 +1,4 @@
-"""`tf.debugging`: checks, of which those of values hold in compiled code, too."""
+"""`tf.debugging`: checks; checks of values work in compiled code, too."""
 
 from __future__ import annotations
 

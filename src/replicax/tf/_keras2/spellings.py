@@ -271,7 +271,7 @@ def _get_slot(self: Any, var: Any, slot_name: str) -> Any:
 
 
 def _slots(optimizer: Any) -> dict[str, str]:
-    """Keras 2's names of slots, and how the paths of those of Keras 3 end."""
+    """Keras 2's names of slots, and the ends of Keras 3's paths."""
     names = (kind.__name__ for kind in type(optimizer).__mro__)
     return next((_SLOTS[name] for name in names if name in _SLOTS), {})
 
