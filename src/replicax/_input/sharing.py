@@ -17,8 +17,8 @@ from replicax._input.policy import split_batch, worker_batch_sizes
 from replicax._input.source import check_batch, check_structure, has_scalars
 from replicax.data import AutoShardPolicy
 from replicax.data._node import Feed, Node, OneByOne, Path
+from replicax.data._nodes.lazy_batch import Unfetched, ends_of, in_parts
 from replicax.data._nodes.share import with_file_shard, with_hinted_shard
-from replicax.data._nodes.unfetched import Unfetched, ends_of, in_parts
 from replicax.data._spec import ArraySpec, RowBuffer, joined, parts_of, rows_of
 
 

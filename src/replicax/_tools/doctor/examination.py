@@ -110,7 +110,7 @@ def examine(
 ) -> Examination:
     """Train a script on each number of replicas, as it is and with batches of other sizes.
 
-    If asked, also on this many workers; `listener` hears of the progress.
+    If asked, also on this many workers; `listener` receives the progress.
     """
     listener.begin(Path(script.path).name, steps=2 * len(replicas) - 1 + bool(workers))
     profiles, others = list[Profile](), OtherPrograms()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from replicax._tools.plan.hlo import Collective
-    from replicax._tools.plan.planning import Largest
+    from replicax._tools.plan.planning import LargestBatch
     from replicax._tools.plan.step import Memory
     from replicax._tools.plan.targets import Chip
 
@@ -39,7 +39,7 @@ class Row:
     memory_traffic: float  # bytes that one device reads and writes, as XLA counts them
     collectives: tuple[Collective, ...]
     wire: dict[str, int]  # bytes that one device sends in a step, by the kind of operation
-    largest: Largest | None  # batch, if it was looked for
+    largest: LargestBatch | None  # batch, if it was looked for
     compile_seconds: float
 
 

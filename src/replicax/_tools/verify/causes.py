@@ -31,7 +31,7 @@ from replicax._tools.verify.record import (
     STATISTIC,
     WEIGHT,
     Run,
-    Seen,
+    StepRecord,
 )
 
 NEAR = 1e-2
@@ -66,7 +66,7 @@ class Evidence:
         return [one for one in self.found if one.kind in kinds]
 
     @cached_property
-    def steps(self) -> tuple[Seen, Seen] | None:
+    def steps(self) -> tuple[StepRecord, StepRecord] | None:
         number = self.found[0].step if self.found else 0
         both = self.reference.steps, self.other.steps
         if not 0 < number <= min(map(len, both)):

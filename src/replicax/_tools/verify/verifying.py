@@ -42,7 +42,7 @@ from replicax._tools.verify.record import (
     Key,
     Recorder,
     Run,
-    Seen,
+    StepRecord,
     Value,
     named,
     on_host,
@@ -149,23 +149,23 @@ def verify_program(
     repeat: bool,
     listener: Listener | None = None,
 ) -> Verification:
-    """Verify a program that trains whenever it is called; `listener` hears of the progress."""
+    """Verify a program that trains whenever it is called; `listener` receives the progress."""
     if steps < 1:
         raise UsageError.of("steps", "at least 1", steps)
-    hears, devices = listener or Listener(), devices_for(replicas)
+    listener, devices = listener or Listener(), devices_for(replicas)
     chosen = {one: make(one, devices, VERIFIED) for one in strategies}  # all names first
 
     def run(title: str, strategy: Any, replicas: int | None = None) -> Run:
-        hears.begin(title, steps=1)
+        listener.begin(title, steps=1)
         return _run(program, title, strategy, steps, seed, replicas)
 
     reference = run("one_device", make("one_device", devices, _REFERENCE))
     _check_trains(reference, name)
-    hears.end(f"{len(reference.steps)} steps")
+    listener.end(f"{len(reference.steps)} steps")
     rows: list[Comparison] = []
     if repeat:
         rows.append(_compared(reference, run(_AGAIN, make("one_device", devices, _REFERENCE))))
-        hears.end(_verdict(rows[0]))
+        listener.end(_verdict(rows[0]))
     again = rows[0].cause if rows else None
     chance = again if again is not None and again.name == NOT_DETERMINISTIC else None
     larger_runs: dict[int, Run] = {}
@@ -177,7 +177,7 @@ def verify_program(
                 one_device = make("one_device", devices, _REFERENCE)
                 larger_runs[count] = run("one_device, larger batch", one_device, count)
             row = _larger(row, _compared(larger_runs[count], other))
-        hears.end(f"{title} {_verdict(row)}" if row.told else _verdict(row))
+        listener.end(f"{title} {_verdict(row)}" if row.told else _verdict(row))
         rows.append(row)
     return Verification(name, tuple(rows))
 
@@ -291,12 +291,12 @@ class OnOneDevice:
                 logs, state, gradients = self._compute(state, batch)
         given = rows_of(step.given)
         values = self._values(state) | self._gradients(gradients)
-        seen = Seen(step.doing, given, named(logs, "loss"), values)
+        seen = StepRecord(step.doing, given, named(logs, "loss"), values)
         ours = self._run("one_device", 1, start, seen)
         strategy = type(self._strategy).__name__
         replicas = self._strategy.num_replicas_in_sync
         results = named(step.result, "loss")
-        seen = Seen(step.doing, given, results, self._values(self._grouped(step.state)))
+        seen = StepRecord(step.doing, given, results, self._values(self._grouped(step.state)))
         theirs = self._run(strategy, replicas, start, seen)
         found = differences(ours, theirs, rounding_of(ours))
         cause = cause_of(Evidence(ours, theirs, found)) if found else None
@@ -332,7 +332,7 @@ class OnOneDevice:
         groups = step_variables(self._model, "train")
         return tuple([values[id(variable)] for variable in group] for group in groups)
 
-    def _run(self, name: str, replicas: int, start: Any, seen: Seen) -> Run:
+    def _run(self, name: str, replicas: int, start: Any, seen: StepRecord) -> Run:
         types = {layer.compute_dtype for layer in _compat.layers_in(self._model)}
         return Run(name, replicas, self._values(start), [seen], types)
 
