@@ -173,7 +173,7 @@ class Node(ABC):
             else self
         )
 
-    def apart(self, *part: int | str) -> Node:
+    def with_own_cache(self, *part: int | str) -> Node:
         """This node for a part of the data, of which a cache keeps the elements by themselves."""
         return self
 
