@@ -161,6 +161,7 @@ seams.provide(lambda: importlib.import_module("replicax._fit.trainer").install_h
 if not TYPE_CHECKING:  # to a type checker, every name would exist
 
     def __getattr__(name: str) -> Any:
+        seams.warn_at_exit()  # not at the import, which has no effects
         if name in _MODULES:
             found = importlib.import_module(_MODULES[name])
         elif name in _HOME_OF:

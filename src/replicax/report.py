@@ -1,4 +1,4 @@
-"""What the strategies of this machine do: `compare` trains under each, `devices` looks at them.
+"""Reports on the strategies of this machine: `compare` trains under each, `devices` lists them.
 
 The names are loaded on first use: tables and progress bars need neither JAX nor Keras.
 """

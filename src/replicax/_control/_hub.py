@@ -47,7 +47,7 @@ NOTICE = 30.0  # seconds of waiting after which a notice is printed
 _SMALL = 4096  # bytes of a message of a worker that waits: without a secret it may be a stranger
 _HANGING_UP = 1.0  # seconds that workers have to leave once they know who is missing
 _HEARING_SECONDS = 2.0
-_LEAVING_SECONDS = 15.0  # to end what needs the chief's process, on a busy machine
+_LEAVING_SECONDS = 15.0  # to end work that needs the chief's process, on a busy machine
 
 
 @final
@@ -328,8 +328,8 @@ class Hub:
                 self._tell_all(encode("done", {}))
             elif self._ticks.now - last_table >= self._limits.beat / 2:
                 last_table = self._ticks.now
-                told = [states[0], *waiters(Verdict("died", (0,)), states)[:WAITERS_SHOWN]]
-                self._tell_all(encode("states", {"workers": to_json(told, {0})}), but=0)
+                waiting = [states[0], *waiters(Verdict("died", (0,)), states)[:WAITERS_SHOWN]]
+                self._tell_all(encode("states", {"workers": to_json(waiting, {0})}), but=0)
                 for notice in notices.due(states, self._ticks.now):
                     self._on_notice(notice)
 
@@ -424,7 +424,7 @@ class Inbox:
 
 
 def _answer(key: tuple[str, int], values: Sequence[bytes]) -> Encoded:
-    """The answer to a complete exchange: each value once, so that of equal ones there is one."""
+    """The answer to a complete exchange, which has each of several equal values once."""
     places: dict[bytes, int] = {}
     given_by = [places.setdefault(value, len(places)) for value in values]
     head: dict[str, Any] = {"name": key[0], "number": key[1]}

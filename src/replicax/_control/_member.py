@@ -97,6 +97,6 @@ def incomplete(missing: str, index: int) -> ClusterError:
     """The error if not all workers come."""
     return ClusterError(
         f"{f'Worker {index}' if index else 'The chief'} cannot start without all workers: "
-        f"{missing}. See what they print; if they cannot reach the chief, open the port between "
+        f"{missing}. See their output; if they cannot reach the chief, open the port between "
         "the machines."
     )

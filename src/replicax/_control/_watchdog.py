@@ -55,8 +55,8 @@ def judge(states: Sequence[WorkerState], limits: Limits) -> Verdict | None:
 def _failed(states: Sequence[WorkerState], limits: Limits) -> list[int]:
     """Workers with an exception, once the others have reported their latest steps."""
     failed = [state for state in states if state.phase == "failed"]
-    told = any(state.ended >= _BEATS_TO_TELL * limits.beat for state in failed)
-    return [state.index for state in failed] if told else []
+    is_reported = any(state.ended >= _BEATS_TO_TELL * limits.beat for state in failed)
+    return [state.index for state in failed] if is_reported else []
 
 
 def _ended_early(states: Sequence[WorkerState], limits: Limits) -> list[int]:
@@ -147,7 +147,7 @@ def _overdue(states: Sequence[WorkerState], limits: Limits) -> list[int]:
 
 EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h: neither Python nor a shell ends a process with it
 
-_WHY = f"What is left cannot finish a step, so every worker ends, with exit code {EXIT_CODE}."
+_WHY = f"The others cannot finish a step, so every worker ends, with exit code {EXIT_CODE}."
 WAITERS_SHOWN = 3
 CULPRITS_SHOWN = 4
 _OBSERVED: dict[Reason, str] = {
@@ -176,7 +176,7 @@ _FIXES: dict[Reason, str] = {
     "the worker, a shorter data set, or sys.exit() on one of them.",
     "diverged": _SAME,
     "apart": _SAME,
-    "timeout": "The stack says what it does. If that may take so long, raise RX_WAIT_LIMIT_SECONDS "
+    "timeout": "The stack shows where it is. If that may take so long, raise RX_WAIT_LIMIT_SECONDS "
     "(0: no limit), or timeout_seconds of CommunicationOptions if that is set.",
 }
 

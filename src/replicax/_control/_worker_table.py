@@ -255,7 +255,7 @@ class WorkerTable:
         return all(member.phase == "left" for member in self._members)
 
     def _waits(self) -> list[list[Wait]]:
-        """The waits of each worker; those of one exchange share the list of who is missing."""
+        """The waits of each worker; waits in one exchange share the list of missing workers."""
         found: list[list[Wait]] = [[] for _ in range(self._size)]
         among_all = [
             (key, exchange, tuple(one for one in range(self._size) if one not in exchange.values))

@@ -1,4 +1,4 @@
-"""What this process reports of its training if `RX_METRICS_FILE` is set: steps, examples, waits.
+"""The metrics of this process, if `RX_METRICS_FILE` is set: steps, examples, waiting times.
 
 Once a second a thread replaces that file, with Prometheus' text. Without the variable there is no
 thread, and nobody counts.
@@ -115,7 +115,7 @@ class Reporter:
     def _samples(self) -> Samples:
         channel = current()
         steps, examples = self._totals.done
-        examples //= channel.size  # batches are those of all workers; each has an equal part
+        examples //= channel.size  # batches are global; each worker has an equal part
         waited = channel.waited()
         self._latest.append((time.monotonic(), steps, examples, waited))
         (begin, *before), (end, *now) = self._latest[0], self._latest[-1]

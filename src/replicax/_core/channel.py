@@ -45,7 +45,7 @@ class Channel:
 
     index: int = 0  # of this worker, below `size`; the chief is 0
     size: int = 1
-    is_chief: bool = True  # the worker that does what is done once
+    is_chief: bool = True  # the worker that does the work of one
 
     def waited(self) -> float:
         """The seconds that this worker has waited in these methods."""

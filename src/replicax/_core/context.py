@@ -78,7 +78,7 @@ def gradients_reduced() -> Generator[None, None, None]:
 
 @final
 class ReplicaContext:
-    """What code inside `strategy.run` can ask and do; all methods are differentiable.
+    """The replica's view inside `strategy.run`; all methods are differentiable.
 
     **Differs from TF:** `replica_id_in_sync_group` is a traced integer, because all replicas
     run one compiled program: use `jnp.where` or `jax.lax.cond`, not `if`.

@@ -14,8 +14,8 @@
                          most of a GPU's memory at once; deterministic kernels on GPUs.
 `RX_TLS_CERT`, `RX_TLS_KEY`, `RX_TLS_CA`  read by the processes of a parameter-server cluster:
                          files with a certificate, its key, and the authority that signed it.
-`RX_WATCHDOG_SECONDS`    read by the workers of a cluster: after how many seconds one that says
-                         nothing ends all, and a notice names one that is waited for. Default: 30.
+`RX_WATCHDOG_SECONDS`    read by the workers of a cluster: after how many seconds a silent
+                         worker ends all, and a notice names one that others wait for. Default: 30.
 `RX_WAIT_LIMIT_SECONDS`  read by the same: how long workers wait for one that is alive but busy
                          elsewhere before all end; 0 for no limit. Default: 600.
 `RX_SECOND_PORT`         read by the chief of workers that train together: where JAX's service
@@ -83,8 +83,8 @@ OF_JAX = (
     *(JAX_PLATFORMS, "JAX_NUM_CPU_DEVICES", "NPROC", XLA_FLAGS, RX_CPU_TUNING),
     *(CUDA_VISIBLE_DEVICES, *OF_GPU_MEMORY),
 )
-# For processes that exchange large arrays at every step: malloc keeps what it has got, and for all
-# threads together. Else each array is mapped and unmapped, at the price of a page fault per 4 KB.
+# For processes that exchange large arrays at every step: malloc keeps freed memory, for all threads
+# together. Else each array is mapped and unmapped, at the price of a page fault per 4 KB.
 GLIBC_TUNABLES = "GLIBC_TUNABLES"
 KEEP_MEMORY = (
     "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=4294967296:glibc.malloc.arena_max=1"
@@ -118,7 +118,7 @@ def prefer_nccl_ring() -> None:
 
 @contextlib.contextmanager
 def only_compiling_for_tpus() -> Generator[None, None, None]:
-    """Let libtpu start, in a `with` block, as what needs no TPU."""
+    """Let libtpu start, in a `with` block, on a machine without a TPU."""
     changes: dict[str, str | None] = dict.fromkeys(LIBTPU_WITHOUT_TPU, "1")
     if ".so" not in os.environ.get(TPU_LIBRARY_PATH, ""):  # see `without_idle_libtpu`
         changes[TPU_LIBRARY_PATH] = None
@@ -131,12 +131,12 @@ def only_compiling_for_tpus() -> Generator[None, None, None]:
 
 
 def without_idle_libtpu(environ: Mapping[str, str], chips: int) -> dict[str, str]:
-    """What keeps JAX from loading libtpu on a machine without a TPU, for a process that starts.
+    """Variables that keep a new process from loading libtpu on a machine without a TPU.
 
-    libtpu is installed there to compile for TPUs. JAX tries it in every process all the same, which
-    takes a tenth of a second, warns in five lines, and takes a lock that other processes meet. JAX
-    passes over what is no library. Nothing is added where there are `chips` of a TPU, or JAX is
-    told what to use.
+    libtpu may be installed there to compile for TPUs. JAX tries it in every process all the same,
+    which takes a tenth of a second, prints five lines of warnings, and takes a lock that other
+    processes wait for. JAX skips a path that is no library. Nothing is added if there are TPU
+    `chips`, or if the user has chosen JAX's platforms.
     """
     is_named = environ.get(TPU_LIBRARY_PATH, "") not in ("", _installed_libtpu())
     told = chips or JAX_PLATFORMS in environ or is_named
@@ -161,7 +161,7 @@ _CHIPS = frozenset({"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", 
 
 
 def chips_on_bus(devices: Path = PCI_DEVICES) -> int:
-    """How many TPU chips this machine has, counted as JAX counts them."""
+    """The number of TPU chips of this machine, counted as JAX counts them."""
     return sum(
         _read(device / "vendor") == _GOOGLE and _read(device / "device") in _CHIPS
         for device in devices.glob("*")
@@ -184,21 +184,21 @@ def _set(changes: Mapping[str, str | None]) -> None:
 
 
 def setting(name: str, environ: Mapping[str, str] | None = None) -> str:
-    """What a variable says, without spaces around it; empty if it says nothing."""
+    """The value of a variable, without spaces around it; empty if unset."""
     return (os.environ if environ is None else environ).get(name, "").strip()
 
 
 def watchdog_seconds(environ: Mapping[str, str] | None = None) -> float | None:
-    """What `RX_WATCHDOG_SECONDS` says; None if it says nothing."""
+    """The value of `RX_WATCHDOG_SECONDS`; None if unset."""
     return _seconds(
         RX_WATCHDOG_SECONDS,
         environ,
-        "Write after how long a worker that says nothing is given up, such as 120; unset it is 30.",
+        "Write after how many seconds a silent worker is given up, such as 120; unset it is 30.",
     )
 
 
 def wait_limit_seconds(environ: Mapping[str, str] | None = None) -> float | None:
-    """What `RX_WAIT_LIMIT_SECONDS` says, 0 for no limit; None if it says nothing."""
+    """The value of `RX_WAIT_LIMIT_SECONDS`, 0 for no limit; None if unset."""
     return _seconds(
         RX_WAIT_LIMIT_SECONDS,
         environ,
@@ -211,19 +211,19 @@ def wait_limit_seconds(environ: Mapping[str, str] | None = None) -> float | None
 def _seconds(
     name: str, environ: Mapping[str, str] | None, fix: str, *, may_be_zero: bool = False
 ) -> float | None:
-    said = setting(name, environ)
+    value = setting(name, environ)
     try:
-        seconds = float(said) if said else None
+        seconds = float(value) if value else None
     except ValueError:
         seconds = -1.0
     if seconds is None or 0.0 < seconds < float("inf") or (may_be_zero and seconds == 0.0):
         return seconds
     kind = "number" if may_be_zero else "positive number"
-    raise UsageError(f"{name} must be a {kind} of seconds, got {said!r}. {fix}")
+    raise UsageError(f"{name} must be a {kind} of seconds, got {value!r}. {fix}")
 
 
 def second_port(environ: Mapping[str, str] | None = None) -> int:
-    """What `RX_SECOND_PORT` says; 0 if it says nothing."""
+    """The value of `RX_SECOND_PORT`; 0 if unset."""
     port = setting(RX_SECOND_PORT, environ)
     if port and not (port.isdecimal() and 0 < int(port) < 1 << 16):
         raise UsageError(
@@ -258,12 +258,12 @@ chosen_parts: list[frozenset[str]] = []
 
 
 def parts_wanted() -> frozenset[str]:
-    """The parts of the tuning that this process wants: chosen, or as the environment says."""
+    """The parts of the tuning for this process: chosen by the program, else by the environment."""
     return chosen_parts[0] if chosen_parts else cpu_tuning_parts()
 
 
 def cpu_tuning_parts(environ: Mapping[str, str] | None = None) -> frozenset[str]:
-    """What `RX_CPU_TUNING` says: which parts of the tuning for CPUs are on; all by default.
+    """The parts of the tuning for CPUs that `RX_CPU_TUNING` names; all by default.
 
     Raises:
         UsageError: If it names a part that there is not.
@@ -272,13 +272,13 @@ def cpu_tuning_parts(environ: Mapping[str, str] | None = None) -> frozenset[str]
         >>> sorted(cpu_tuning_parts({"RX_CPU_TUNING": "memory,pooling"}))
         ['memory', 'pooling']
     """
-    said = setting(RX_CPU_TUNING, environ)
-    if said in ("", "1"):
+    value = setting(RX_CPU_TUNING, environ)
+    if value in ("", "1"):
         return frozenset(CPU_TUNING_PARTS)
-    names = frozenset() if said == "0" else frozenset(name.strip() for name in said.split(","))
+    names = frozenset() if value == "0" else frozenset(name.strip() for name in value.split(","))
     if not names <= set(CPU_TUNING_PARTS):
         parts = ", ".join(CPU_TUNING_PARTS)
-        raise UsageError.of(RX_CPU_TUNING, f"0, 1, or some of {parts} with commas between", said)
+        raise UsageError.of(RX_CPU_TUNING, f"0, 1, or some of {parts} with commas between", value)
     return names
 
 
@@ -299,44 +299,44 @@ def malloc_is_set(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def _tunables(environ: Mapping[str, str]) -> str:
-    """What `GLIBC_TUNABLES` says, without what this package has put there."""
+    """The user's part of `GLIBC_TUNABLES`."""
     return environ.get(GLIBC_TUNABLES, "").replace(KEEP_MEMORY, "").strip(":")
 
 
 def set_among(names: Iterable[str]) -> dict[str, str]:
-    """Those of some variables that are set."""
+    """The given variables that are set, with their values."""
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def cores() -> int:
-    """How many cores this process may use, which can be fewer than there are."""
+    """The number of cores that this process may use, which can be fewer than there are."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def processes_here() -> int:
-    """How many processes of the program share this machine, as far as `replicax run` said."""
+    """The number of processes of the program on this machine, as set by `replicax run`."""
     count = setting(RX_PROCESSES_HERE)
     return int(count) if count.isdecimal() and int(count) else 1
 
 
 def take_metrics_file() -> str:
-    """What `RX_METRICS_FILE` says, which is unset then; empty if it says nothing."""
+    """Take the value of `RX_METRICS_FILE` and unset it; empty if unset."""
     return os.environ.pop(RX_METRICS_FILE, "").strip()
 
 
 def folder_for_state() -> Path:
-    """Where programs of this user keep what outlives them."""
+    """The folder for state that outlives the programs of this user."""
     return Path(setting("XDG_STATE_HOME") or Path.home() / ".local" / "state")
 
 
 def compilation_cache_folder(environ: Mapping[str, str] | None = None) -> Path | None:
-    """Where compiled programs are kept, as `RX_COMPILATION_CACHE` says; None for nowhere."""
-    said = setting(RX_COMPILATION_CACHE, environ)
-    if said.lower() in ("off", "0", "false", "no"):
+    """The folder for compiled programs that `RX_COMPILATION_CACHE` names; None for none."""
+    value = setting(RX_COMPILATION_CACHE, environ)
+    if value.lower() in ("off", "0", "false", "no"):
         return None
-    return Path(said).expanduser() if said else usual_compilation_cache(environ)
+    return Path(value).expanduser() if value else usual_compilation_cache(environ)
 
 
 def usual_compilation_cache(environ: Mapping[str, str] | None = None) -> Path:

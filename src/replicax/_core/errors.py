@@ -335,7 +335,7 @@ class _Kind(NamedTuple):
     holds: Callable[[Any], bool]
 
 
-# By what an annotation says. NumPy's scalars and arrays without dimensions count as numbers.
+# By annotation. NumPy's scalars and arrays without dimensions count as numbers.
 # TensorFlow's programs pass 0 and None for False.
 _KINDS = {
     "bool": _Kind("True or False", lambda v: v is None or (hasattr(v, "__bool__") and v in (0, 1))),
@@ -359,7 +359,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _kind_of(word: str, names: Mapping[str, Any]) -> _Kind | None:
-    """What a word of an annotation asks for, by `names` of its module.
+    """The kind of value that a word of an annotation means, by `names` of its module.
 
     Of classes these are enums and dataclasses; other classes may be duck-typed.
     """

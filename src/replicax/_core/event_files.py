@@ -32,7 +32,7 @@ class EventFile:
             )
         self._end = weakref.finalize(self, _end, self._own)
         # A program that ends has written everything: weakref.finalize would come too late for
-        # what compiled code has under way.
+        # the callbacks of compiled code.
         atexit.register(self._end)
 
     def add(
@@ -103,7 +103,7 @@ def pixels(images: Any, count: int, numpy: Any) -> Any:
 
 
 def images_of(batch: np.ndarray) -> np.ndarray:
-    """What an event has of images: width, height, and each as a PNG."""
+    """The images of an event: width, height, and each as a PNG."""
     height, width = batch.shape[1:3]
     parts = [str(width).encode(), str(height).encode(), *map(png, batch)]
     return np.array(parts, dtype=object)

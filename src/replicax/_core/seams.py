@@ -7,9 +7,15 @@ that the package has provided.
 
 from __future__ import annotations
 
+import atexit
+import functools
+import gc
+import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+logger = logging.getLogger("replicax")
 
 _pending: list[Callable[[], None]] = []
 
@@ -32,6 +38,29 @@ def put_in_if_keras_is_there() -> None:
     """Run the registered installers if Keras was imported."""
     while _pending and "keras" in sys.modules and hasattr(sys.modules["keras"], "Model"):
         _pending.pop(0)()
+
+
+@functools.cache
+def warn_at_exit() -> None:
+    """Register the warning about a program that uses Replicax, but trains without a strategy."""
+    atexit.register(_warn_of_unused)
+
+
+def _warn_of_unused() -> None:
+    """Warn if Keras trained a model, and nothing of this program has installed the patches."""
+    keras = sys.modules.get("keras")
+    if not _pending or keras is None or keras.distribution.distribution() is not None:
+        return
+    models = [one for one in gc.get_objects() if issubclass(type(one), keras.Model)]
+    histories = [(one.name, getattr(one, "history", None)) for one in models]
+    trained = [name for name, history in histories if getattr(history, "epoch", None)]
+    if trained:
+        logger.warning(
+            "Keras trained the model '%s' on one device, without Replicax: this program imports "
+            "Replicax, but made no strategy. Make and compile the model inside a "
+            "`strategy.scope()`, or ignore this line.",
+            trained[0],
+        )
 
 
 # Calls a traced function with its control flow converted; set by `replicax.tf`.

@@ -56,7 +56,7 @@ def are_there() -> bool:
     try:
         load()
     except NoKernelsError as why:
-        _log.info("Kernels for CPUs are off: %s. `replicax doctor` says what to do.", why)
+        _log.info("Kernels for CPUs are off: %s. `replicax doctor` shows the fix.", why)
         return False
     return True
 

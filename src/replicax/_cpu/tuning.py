@@ -71,13 +71,13 @@ def agree_on_tuning() -> None:
     _without.clear()
     _without.update(lacking, _WITH_KERNELS if _KERNELS in lacking else ())
     if lacking and channel.is_chief:
-        said = ", ".join(
+        parts = ", ".join(
             f"{part} (worker {', '.join(map(str, workers))})" for part, workers in lacking.items()
         )
         _log.warning(
             "All workers compute without parts of the tuning for CPUs that some lack: %s. Steps "
             "may take longer. `replicax doctor` says on each machine why it has no kernels.",
-            said,
+            parts,
         )
 
 

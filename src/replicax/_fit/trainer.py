@@ -32,7 +32,15 @@ from replicax._fit.data import (
 )
 from replicax._fit.replica_steps import ReplicaSteps, step_functions_of, steps_of
 from replicax._fit.steps import Steps
-from replicax._keras import _compat, adam, distribution, operations, replica, workers
+from replicax._keras import (
+    _compat,
+    adam,
+    distribution,
+    initial_values,
+    operations,
+    replica,
+    workers,
+)
 from replicax._keras.distribution import StoreDistribution, adopt, mark_slots, with_distribution
 from replicax._program.explain import raise_explained
 
@@ -54,6 +62,7 @@ def install_hooks() -> None:
     callback_list.install()
     adam.install()
     operations.install()
+    initial_values.install()
     if jax.distributed.is_initialized() or current().size > 1:
         workers.install()
     put_in_if_keras_is_there()  # those of `replicax.tf`, if the program has imported it

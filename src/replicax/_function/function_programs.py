@@ -146,7 +146,7 @@ class Traces:
 
 
 def _with_line(error: NeedsValues) -> str:
-    """What needs values, and the line of the user's, where the text does not say it."""
+    """The operation that needs values, and the user's line, unless the text names it."""
     root = root_of(error)  # Keras puts a layer's arguments into the text of another
     error = root if isinstance(root, NeedsValues) else error
     line = user_line(error)

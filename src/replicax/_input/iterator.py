@@ -25,7 +25,7 @@ from replicax.data._iterators import (
 )
 from replicax.data._node import Feed
 from replicax.data._nodes.ahead import Ahead
-from replicax.data._nodes.unfetched import bytes_in_memory
+from replicax.data._nodes.lazy_batch import bytes_in_memory
 
 if TYPE_CHECKING:
     from replicax._input.dataset import DistributedDataset

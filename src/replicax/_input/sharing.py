@@ -17,8 +17,8 @@ from replicax._input.policy import split_batch, worker_batch_sizes
 from replicax._input.source import check_batch, check_structure, has_scalars
 from replicax.data import AutoShardPolicy
 from replicax.data._node import Feed, Node, OneByOne, Path
+from replicax.data._nodes.lazy_batch import LazyBatch, ends_of, in_parts
 from replicax.data._nodes.share import with_file_shard, with_hinted_shard
-from replicax.data._nodes.unfetched import Unfetched, ends_of, in_parts
 from replicax.data._spec import ArraySpec, RowBuffer, joined, parts_of, rows_of
 
 
@@ -100,11 +100,11 @@ class ShardedCursor(OneByOne):
         if batch is None:
             raise StopIteration
         mine, start = self._mine(batch)
-        part = batch.rows if isinstance(batch, Unfetched) else functools.partial(rows_of, batch)
+        part = batch.rows if isinstance(batch, LazyBatch) else functools.partial(rows_of, batch)
         rows = part(start, start + sum(mine))
         if node.workers == 1:
             return cut(rows, mine)
-        if isinstance(batch, Unfetched):
+        if isinstance(batch, LazyBatch):
             return cut(rows, mine, announced=tuple(self._announcements(batch)))
         return cut(
             rows, mine, digest=checksum(batch) if self._number == 1 else sample_checksum(batch)
@@ -117,7 +117,7 @@ class ShardedCursor(OneByOne):
         first = node.worker * node.replicas
         return sizes[first : first + node.replicas], sum(sizes[:first])
 
-    def _announcements(self, batch: Unfetched) -> Iterator[tuple[list[int], str]]:
+    def _announcements(self, batch: LazyBatch) -> Iterator[tuple[list[int], str]]:
         """Sizes and checksums of all batches that are known together; the first announces all.
 
         The checksums equal the checksums of batches that were fetched whole.
@@ -172,7 +172,7 @@ class ShardedCursor(OneByOne):
     def _next_batch(self) -> Any:
         while self._streams:
             for batch in self._streams[0][2].elements(1):
-                if not isinstance(batch, Unfetched):  # rows of arrays in memory are all alike
+                if not isinstance(batch, LazyBatch):  # rows of arrays in memory are all alike
                     self._structure = check_batch(batch, self._number, self._structure)
                 self._number += 1
                 return batch
@@ -253,7 +253,7 @@ class ShardedSource(Node):
 
 
 def _rows(batch: Any) -> int:
-    if isinstance(batch, Unfetched):
+    if isinstance(batch, LazyBatch):
         return len(batch)
     leaves = parts_of(batch)
     return leaves[0].shape[0] if leaves else 0

@@ -60,6 +60,7 @@ from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer
 from keras.src.callbacks.callback_list import CallbackList
 from keras.src.distribution.distribution_lib import Distribution, distribution, set_distribution
 from keras.src.export.export_utils import get_input_signature
+from keras.src.initializers.random_initializers import compute_fans
 from keras.src.layers.merging.dot import batch_dot
 from keras.src.legacy.saving import legacy_h5_format
 from keras.src.losses import loss as losses
@@ -800,6 +801,12 @@ def set_initializer(variable: KerasVariable, value: Any) -> None:
     """Let a variable that awaits its first value get this one, or what an initializer makes."""
     made = lambda shape, dtype=None: jax.numpy.asarray(value, dtype)  # noqa: E731
     variable._initializer = value if callable(value) else made
+
+
+def fans(initializer: Any, shape: Sequence[int]) -> tuple[float, float]:
+    """The numbers of input and output units by which VarianceScaling scales."""
+    axes = [getattr(initializer, name, None) for name in ("input_axes", "output_axes")]
+    return compute_fans(shape, *axes) if any(axes) else compute_fans(shape)
 
 
 def starts_from(variable: KerasVariable, initializer: Any) -> bool:

@@ -21,7 +21,7 @@ AGAIN = frozenset({
 
 
 def children_of(value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """What an object holds, each with the names by which a checkpoint may know it.
+    """The attributes of an object, each with the names by which a checkpoint may know it.
 
     The first name is the one that Keras 2 gave it.
     """

@@ -17,8 +17,7 @@ from replicax._keras.distribution import chief_value
 
 def install() -> None:
     _compat.patch(_compat.jax_distribution, "distribute_tensor", _placed)
-    for name in ("_initialize", "_initialize_with_initializer"):
-        _compat.patch(_compat.JaxVariable, name, _from_chief)
+    _compat.patch(_compat.JaxVariable, "_initialize", from_chief)
 
 
 def _placed(original: Callable[..., Any], tensor: Any, layout: Any) -> Any:
@@ -26,7 +25,8 @@ def _placed(original: Callable[..., Any], tensor: Any, layout: Any) -> Any:
     return place(tensor, layout) if ours else original(tensor, layout)
 
 
-def _from_chief(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
+def from_chief(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
+    """Initialize a variable; with several workers, with the value that the chief has."""
     outermost = not getattr(self, "_replicax_initializing", False)
     self._replicax_initializing = True
     try:

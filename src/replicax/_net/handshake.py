@@ -6,7 +6,7 @@
       | -- proof, who I am and whom I want ------> |   a stranger gets no further
       | <-- yes or why not, proof, its answer ---- |   an impostor gets no further
 
-Proofs and keys are HMACs, by the secret, of all that was said before, with both nonces, and with
+Proofs and keys are HMACs, by the secret, of all messages before, with both nonces, and with
 the places of both ends in the cluster. A place names its cluster, too: several may have one secret.
 So a proof is good for one connection between those two, and an impostor that passes messages on
 between a client and another member, or a member of another cluster, is refused by that member; one
@@ -200,13 +200,13 @@ def introduce(
     answer, size, proof = begin[:1], begin[1:3], begin[3:]
     if answer == _WRONG_SECRET:
         raise Refused(f"{peer} refused this process because it has another secret. {_fix(secret)}")
-    said = _receive(sock, min(*_LENGTH.unpack(size), LARGEST), deadline)
-    if not hmac.compare_digest(proof, keys.proof("server", intent, answer, said)):
+    payload = _receive(sock, min(*_LENGTH.unpack(size), LARGEST), deadline)
+    if not hmac.compare_digest(proof, keys.proof("server", intent, answer, payload)):
         raise Refused(
             f"{peer} has not proved that it knows the secret, and may be another program. Nothing "
             f"was sent to it. {_fix(secret)}"
         )
-    content = _decode(said) or {}
+    content = _decode(payload) or {}
     if answer != _YES:
         reason = printable(content.get("reason"))
         raise Refused(f"{peer} refused this process: {reason}")
@@ -253,9 +253,9 @@ def examine(
     except Denied as error:
         denied = str(error)
         answer, content = _DENIED, {"reason": _fitting(denied)}
-    said = _encode(content)
-    proof = keys.proof("server", intent, answer, said)
-    _send(sock, answer + _LENGTH.pack(len(said)) + proof + said, deadline)
+    payload = _encode(content)
+    proof = keys.proof("server", intent, answer, payload)
+    _send(sock, answer + _LENGTH.pack(len(payload)) + proof + payload, deadline)
     if denied:
         raise Stranger(denied)
     return keys.session(intent, is_client=False)
@@ -273,31 +273,33 @@ def wait_until(sock: socket.socket, deadline: float) -> None:
 class _Keys:
     """The keys that both ends derive from the secret and the messages of the handshake."""
 
-    def __init__(self, secret: bytes, said: bytes) -> None:
-        self._said = said
-        self._key = hmac.digest(secret, said, "sha256")
+    def __init__(self, secret: bytes, transcript: bytes) -> None:
+        self._transcript = transcript
+        self._key = hmac.digest(secret, transcript, "sha256")
 
-    def proof(self, role: str, *said: bytes) -> bytes:
-        return self._derive(f"{role} proves", *said)
+    def proof(self, role: str, *messages: bytes) -> bytes:
+        return self._derive(f"{role} proves", *messages)
 
     def session(self, intent: bytes, *, is_client: bool) -> Session:
         to_server = Seal(self._derive("client to server", intent))
         to_client = Seal(self._derive("server to client", intent))
         return Session(to_server, to_client) if is_client else Session(to_client, to_server)
 
-    def _derive(self, label: str, *said: bytes) -> bytes:
-        digests = b"".join(sha256(part).digest() for part in (self._said, label.encode(), *said))
+    def _derive(self, label: str, *messages: bytes) -> bytes:
+        digests = b"".join(
+            sha256(part).digest() for part in (self._transcript, label.encode(), *messages)
+        )
         return hmac.digest(self._key, digests, "sha256")
 
 
 def _judge(
     intent: bytes, caller: Caller, place: str, admit: Callable[[Caller], dict[str, Any]]
 ) -> dict[str, Any]:
-    said = _decode(intent) or {}
-    hello, wanted = said.get("hello"), said.get("wanted")
+    introduction = _decode(intent) or {}
+    hello, wanted = introduction.get("hello"), introduction.get("wanted")
     if not isinstance(hello, dict):
         raise Stranger("it said nothing about itself")
-    caller.place = printable(said.get("place"))
+    caller.place = printable(introduction.get("place"))
     caller.hello = cast("dict[str, Any]", hello)
     if wanted != place:
         raise _misplaced(str(wanted or ""), place)
@@ -331,9 +333,9 @@ def _fitting(reason: str) -> str:
     return reason.encode("ascii", "replace").decode() if is_long else reason
 
 
-def printable(said: object, longest: int = _LONGEST_REASON) -> str:
+def printable(text: object, longest: int = _LONGEST_REASON) -> str:
     """Text of a peer for a log or a terminal, without line breaks and escape codes."""
-    return "".join(each for each in str(said)[:longest] if each.isprintable())
+    return "".join(each for each in str(text)[:longest] if each.isprintable())
 
 
 def _kind_and_key(secret: Secret | None) -> tuple[bytes, bytes]:
@@ -341,7 +343,7 @@ def _kind_and_key(secret: Secret | None) -> tuple[bytes, bytes]:
 
 
 def _fix(secret: Secret | None) -> str:
-    own = f" (this process has {secret.source})" if secret else ""
+    own = f" (this process has the secret of {secret.source})" if secret else ""
     return (
         f"Give both the same secret{own}; if a program of an earlier start still listens there, "
         "end it, and if it is of another version of Replicax, install the same."

@@ -233,7 +233,7 @@ def _open(
 ) -> Connection:
     """Connect to one address and verify the listener."""
     with kept(_reach(address, deadline, tls)) as sock:
-        session, said = introduce(
+        session, answer = introduce(
             sock,
             Secret(secret),
             place=place,
@@ -245,7 +245,7 @@ def _open(
         sock.settimeout(None)
         if address.port:
             return Connection(sock, session=session, largest=largest)
-        return Connection(sock, shared=said.get("shared") is True, largest=largest)
+        return Connection(sock, shared=answer.get("shared") is True, largest=largest)
 
 
 def _reach(address: Address, deadline: float, tls: ssl.SSLContext | None) -> socket.socket:

@@ -25,7 +25,7 @@ _BYTES = 32
 _LARGEST_FILE = 4096
 HOW_TO = (
     f"Set {RX_CLUSTER_SECRET} in the environment of all of them to the same long random text, such "
-    'as that of `python -c "import secrets; print(secrets.token_hex())"`, or '
+    'as the output of `python -c "import secrets; print(secrets.token_hex())"`, or '
     f"{RX_CLUSTER_SECRET_FILE} to a file with it; `replicax run` does it on one machine."
 )
 
@@ -34,7 +34,7 @@ class Secret(NamedTuple):
     """A secret, and its source for messages."""
 
     value: bytes
-    source: str = "that of its own start"
+    source: str = "its own start"
 
     def __repr__(self) -> str:
         return f"Secret(source={self.source!r})"  # it may be printed, the value may not
@@ -47,9 +47,9 @@ def given_secret(environ: Mapping[str, str] | None = None) -> Secret | None:
     `UsageError` if the secret can be guessed.
     """
     if text := setting(RX_CLUSTER_SECRET, environ):
-        given = Secret(_encoded(text), f"that of {RX_CLUSTER_SECRET}")
+        given = Secret(_encoded(text), RX_CLUSTER_SECRET)
     elif path := setting(RX_CLUSTER_SECRET_FILE, environ):
-        given = _read(Path(path), f"that of {RX_CLUSTER_SECRET_FILE}, {path}")
+        given = _read(Path(path), f"{RX_CLUSTER_SECRET_FILE}, {path}")
     else:
         return None
     check_secret(given.value)
@@ -76,7 +76,7 @@ def secret_of_this_machine() -> Secret:
             _make(path)
     except (OSError, RuntimeError) as error:  # no such folder; no home to have it in
         raise _no_file(error) from error
-    return _read(path, f"that of {path}, as {RX_CLUSTER_SECRET} is not set here")
+    return _read(path, f"{path}, as {RX_CLUSTER_SECRET} is not set here")
 
 
 def _read(path: Path, source: str) -> Secret:

@@ -31,7 +31,7 @@ _TAIL_LINES = 20
 _TAIL_WIDTH = 2000
 # After SIGKILL only the kernel is awaited. A process that left the group may hold the pipes open.
 _SECONDS_AFTER_KILL = 1.0
-# What an ssh has to bring the end of a worker that another machine has killed.
+# The time for ssh to report the end of a worker that another machine has killed.
 _SECONDS_OF_SSH = 5.0
 _BEATS_APART = 10.0
 
@@ -133,7 +133,7 @@ class Worker:
                 self._streams[pipe.fileno()] = (number, Lines())
         self._reports = Reports()
         self._next_beat = 0.0
-        self._untold = b""  # what the pipe to another machine had no room for
+        self._untold = b""  # input that the pipe to another machine had no room for
         # Before that the far end has refused the order, or the `ssh` has not reached it.
         self._has_begun = plan.order is None
         if plan.order:
@@ -286,8 +286,8 @@ class Worker:
                 self._untold = self._untold[written:]
 
     def _remember(self, lines: list[bytes]) -> None:
-        told = [line for line in lines if not is_noise(line)]
-        self._tail.extend(line[:_TAIL_WIDTH] for line in told[-_TAIL_LINES:])
+        kept = [line for line in lines if not is_noise(line)]
+        self._tail.extend(line[:_TAIL_WIDTH] for line in kept[-_TAIL_LINES:])
 
 
 def as_of_shell(returncode: int) -> int:
@@ -296,7 +296,7 @@ def as_of_shell(returncode: int) -> int:
 
 
 def _as_here(returncode: int, plan: ProcessPlan) -> int:
-    """What a worker on another machine ended with, which ssh passes on as a shell does."""
+    """The exit code of a worker on another machine, which ssh passes on as a shell does."""
     by_signal = plan.order is not None and returncode - 128 in signal.valid_signals()
     return 128 - returncode if by_signal else returncode
 

@@ -75,19 +75,19 @@ class Target:
 
     @property
     def argument(self) -> str:
-        """How a command names it."""
+        """The name of it in a command."""
         return self.file or (str(self.port) if self.host == _LOOPBACK else self.place[7:-8])
 
 
 @final
 class Metrics:
-    """What is known of the workers of one run, through all its restarts."""
+    """The metrics of the workers of one run, through all its restarts."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = threading.Lock()
-        self._own: dict[Task, Samples] = {}  # what we know ourselves
-        self._told: dict[Task, Samples] = {}  # what came through standard error
+        self._own: dict[Task, Samples] = {}  # metrics of this process
+        self._told: dict[Task, Samples] = {}  # metrics that came through standard error
         self._starts: Counter[Task] = Counter()
 
     def starting(self, plan: ProcessPlan) -> ProcessPlan:

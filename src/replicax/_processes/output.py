@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 OUT, ERR = 1, 2
 
 _LONGEST_LINE = 1 << 20
-_LONGEST_BAR = 1 << 12  # what a bar was before stays in front of it, until its line is complete
+_LONGEST_BAR = 1 << 12  # earlier states of a bar stay in front of it, until its line is complete
 _MOST_WAITING = 1 << 20
 _LONGEST_REPORT = 1 << 16  # longer: the mark was the program's
 _CHUNK = select.PIPE_BUF  # bytes that a writable pipe takes without blocking
@@ -90,7 +90,7 @@ class Reports:
 
 
 def _begun(data: bytes) -> int:
-    """How many of the last bytes may be the beginning of a mark."""
+    """The number of last bytes that may begin a mark."""
     return next((n for n in range(len(MARK) - 1, 0, -1) if data.endswith(MARK[:n])), 0)
 
 
@@ -122,7 +122,7 @@ def _without_own(found: re.Match[bytes]) -> bytes:
 
 
 def last_state(line: bytes) -> bytes:
-    """What a line that was written over, as progress bars are, shows in the end."""
+    """The last state of a line that was written over, as progress bars are."""
     if b"\r" not in line and b"\b" not in line:
         return line
     states = [state.replace(b"\b", b"") for state in line.split(b"\r")]
@@ -240,7 +240,7 @@ class Terminal(Sink):
         except OSError:  # the reader has gone
             self._broken = True
             self._waiting.clear()
-            self._size = 0  # what the workers still print is read and dropped
+            self._size = 0  # the workers' further output is read and dropped
             return
         self._size -= written
         if written < len(data):

@@ -35,7 +35,7 @@ CLOSURE_SECONDS = "replicax_closure_seconds_total"
 STALENESS = "replicax_staleness_updates"
 QUEUED = "replicax_queued_closures"
 
-#: What a worker that has ended does not have.
+#: The metrics that a worker loses when it ends.
 OF_NOW = (STEP_RATE, EXAMPLE_RATE, WAITED_RATIO, QUEUED)
 
 METRICS = {
@@ -82,7 +82,7 @@ def read(text: str) -> Samples:
     found: Samples = {}
     for line in _LINE.finditer(text):
         name, labels, value, _ = line.groups()
-        pairs = tuple((label, _plain(said)) for label, said in _LABEL.findall(labels or ""))
+        pairs = tuple((label, _plain(content)) for label, content in _LABEL.findall(labels or ""))
         with suppress(ValueError):
             found[name, pairs] = float(value)
     return found
@@ -97,7 +97,7 @@ def replace(path: Path, text: str) -> None:
 
 def _line(one: Series, value: float) -> str:
     name, pairs = one
-    labels = ",".join(f'{label}="{_escaped(said)}"' for label, said in pairs)
+    labels = ",".join(f'{label}="{_escaped(content)}"' for label, content in pairs)
     number = f"{value:.0f}" if float(value).is_integer() else repr(value)
     return f"{name}{{{labels}}} {number}" if labels else f"{name} {number}"
 

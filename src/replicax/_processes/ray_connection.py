@@ -63,7 +63,7 @@ def _first_line(error: Exception) -> str:
 
 
 def lacking(wanted: Sequence[Mapping[str, float]]) -> str:
-    """What a Ray cluster that cannot start everything is asked for, and what it has."""
+    """The requested and the free resources of a Ray cluster that cannot start everything."""
     total, free = _ray().cluster_resources(), _ray().available_resources()
     asked = Counter(" + ".join(f"{n:g} {name}" for name, n in kind.items()) for kind in wanted)
     has = {

@@ -63,7 +63,7 @@ class Outcome:
 @final
 @dataclass(frozen=True)
 class Rules:
-    """What holds for all workers: the deadline is on the clock of `time.monotonic`.
+    """The rules for all workers; the deadline is on the clock of `time.monotonic`.
 
     Without `captures` they have our standard streams. The end of the leader is the end of all;
     each of the others is started again by itself `revivals` times. `log_dir` is a folder for what

@@ -38,13 +38,13 @@ _INT32 = np.iinfo(np.int32)
 
 @dataclass(frozen=True)
 class Program:
-    """What a worker runs, named by its digest; `describe` makes its `meta`."""
+    """A program for workers, named by its digest; `describe` makes its `meta`."""
 
     digest: str
     meta: dict[str, Any]
     main: bytes  # values, leaves and rows → results, gradients and changes
     ids: bytes  # leaves → ids that are looked up, if they are computed
-    recorded: Recorded  # what it was made of
+    recorded: Recorded  # the trace that it was made of
 
 
 def build(

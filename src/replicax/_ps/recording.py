@@ -81,7 +81,7 @@ class Table(NamedTuple):
 
 
 class Added(NamedTuple):
-    """What a closure has added to a variable so far."""
+    """The sum of a closure's additions to a variable so far."""
 
     total: Any  # the sum; None if only the difference is known, at the end
     value: Any  # of the variable then
@@ -131,11 +131,11 @@ class Recorder:
 
         No traced value is kept: `jax.checking_leaks` would look for who keeps it, for hours.
         """
-        told = {"grads": self.pushes, "changes": self._changes(scope)}
-        told |= {"ids": self.lookups, "checks": self.checks}
-        self.noted = {kind: [what for what, _ in pairs] for kind, pairs in told.items()}
+        by_kind = {"grads": self.pushes, "changes": self._changes(scope)}
+        by_kind |= {"ids": self.lookups, "checks": self.checks}
+        self.noted = {kind: [what for what, _ in pairs] for kind, pairs in by_kind.items()}
         self._note(None, (), ())
-        return {kind: [value for _, value in pairs] for kind, pairs in told.items()}
+        return {kind: [value for _, value in pairs] for kind, pairs in by_kind.items()}
 
     def shape_of(self, variable: Any) -> Any:
         """The shape of a variable as an input, without asking a server for it."""
@@ -345,7 +345,7 @@ class Recorded:
     result: Any
     pushes: tuple[tuple[Push, Sequence[int]], ...]  # optimizer and variables; gradients
     writes: tuple[tuple[tuple[Any, str], int], ...]  # variable and "set" or "add"; value
-    batches: tuple[tuple[Any, Any], ...]  # iterator, what the batch looks like
+    batches: tuple[tuple[Any, Any], ...]  # iterator, the spec of its batch
     tables: tuple[Table, ...]  # variables that arrive as rows
     lookups: tuple[tuple[Any, int], ...]  # table, ids
     checks: tuple[tuple[Check, Sequence[int]], ...]  # condition; whether it holds, message
@@ -392,7 +392,7 @@ def record(
         known = captured.variables  # finding them again would cost one more trace each round
     raise RuntimeError(
         "This closure reads other variables or data at each trace, so it cannot be compiled. Pass "
-        "what changes as arguments."
+        "the changing values as arguments."
     )
 
 

@@ -57,7 +57,7 @@ def start(
 ) -> Engine:
     """Start a cluster, or find the one that is there.
 
-    `settings` are told to servers; `keeping` explains `kept`.
+    `settings` are sent to servers; `keeping` explains `kept`.
     """
     install()
     scaling(settings["staleness_scaling"])
@@ -100,11 +100,11 @@ def _engine(
     """The connections to a cluster, which may still start `meanwhile`."""
     code: list[bytes] = []
 
-    def told() -> bytes:
-        """What a member is told on a new connection: the settings, and the code so far."""
+    def greeting() -> bytes:
+        """The greeting of a member on a new connection: the settings, and the code so far."""
         return cloudpickle.dumps({**settings, "code": code})
 
-    dial = Dialer(cluster.secret, settings["run"], {"role": "chief"}, told)
+    dial = Dialer(cluster.secret, settings["run"], {"role": "chief"}, greeting)
     client = Client(dial, [()] * cluster.num_servers)
     steady = SteadyClient(client)
     store = ServerStore(steady, partitioner, code)

@@ -84,7 +84,7 @@ class WorkerDataAdapter(DatasetAdapter):
 
     @property
     def position(self) -> Any:
-        """What is left of the pass, if workers share the data and no closure is under way."""
+        """The position in the pass, if workers share the data and no closure is under way."""
         is_shared = self._dataset.shard == "dynamic"
         return self._pass.iterator.get_state() if self._pass and is_shared else None
 
@@ -174,7 +174,7 @@ class ClosureSteps:
 
 @final
 class LaterLog:
-    """A number in the logs: that of the last ended step at the time of reading."""
+    """A number in the logs: its value after the last ended step, at the time of reading."""
 
     def __init__(self, newest: Sequence[Any], index: int) -> None:
         self._newest, self._index = newest, index

@@ -197,9 +197,9 @@ def _plan(options: Options) -> int:
     import keras
 
     from replicax._tools import progress
+    from replicax._tools.plan.planned_step import load
     from replicax._tools.plan.planning import plan
     from replicax._tools.plan.result import drawing
-    from replicax._tools.plan.subject import load
     from replicax._tools.plan.targets import target
 
     if options["plot"]:

@@ -29,7 +29,7 @@ _PACKAGES = ("jax", "jaxlib", "keras", "numpy")
 @dataclass(frozen=True)
 class Device:
     name: str  # such as `GPU:0`
-    kind: str  # what the maker calls it
+    kind: str  # the maker's name for it
     platform: str  # `cpu`, `gpu` or `tpu`
     memory_bytes: int | None  # that JAX may use; of a CPU the machine's; None if nobody says
 

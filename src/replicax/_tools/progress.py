@@ -25,7 +25,7 @@ _EVERY = 30.0  # seconds between lines that tell how far a long job is
 
 
 class Listener:
-    """Hears what a tool does, one job after another; this one says nothing."""
+    """Receives the progress of a tool, one job after another; this base class ignores it."""
 
     def begin(self, job: str, *, steps: int) -> None:
         """A job begins."""
@@ -107,7 +107,7 @@ def bars(console: Console | None = None) -> Generator[Bars, None, None]:
         TimeRemainingColumn(elapsed_when_finished=True),
         TextColumn("[dim]{task.fields[text]}"),
         console=console,
-        refresh_per_second=5,  # more would take time from what is measured
+        refresh_per_second=5,  # more would take time from the measured program
     ) as progress:
         yield Bars(progress)
 

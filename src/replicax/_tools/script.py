@@ -113,7 +113,7 @@ def _other_checkpoints() -> Generator[None, None, None]:
 
         with (
             replaced(CheckpointManager, "__init__", of_manager),
-            replaced(_manager, "_numbered", of_list),  # what is there, by any function
+            replaced(_manager, "_numbered", of_list),  # the existing devices, by any function
             replaced(_manager, "_bundles", of_list),
             replaced(keras.callbacks.BackupAndRestore, "__init__", of_backup),
         ):
@@ -145,8 +145,8 @@ class Ended(BaseException):
 def ended_after(steps: int) -> Generator[None, None, None]:
     """End the program in the block when it begins a step after `steps`.
 
-    Steps are those of `fit` and `train_on_batch`, and the calls of `strategy.run` and of compiled
-    functions; those of `evaluate` and `predict` do not count.
+    Steps are the batches of `fit` and `train_on_batch`, and the calls of `strategy.run` and of
+    compiled functions; batches of `evaluate` and `predict` do not count.
     """
     count = 0
 
@@ -165,18 +165,18 @@ def ended_after(steps: int) -> Generator[None, None, None]:
 
 
 @contextlib.contextmanager
-def under(strategy: Strategy, *, told: int | None = None) -> Generator[None, None, None]:
+def under(strategy: Strategy, *, shown_replicas: int | None = None) -> Generator[None, None, None]:
     """Run the block under a strategy, whichever it makes for itself.
 
     Strategies that it makes have the devices, variables and reductions of this one. Before it makes
     one, or without any, it runs in the scope of this one. The devices are fixed: a request for
-    virtual ones has no effect. Outside `run`, where it makes batches, it sees `told` replicas; by
-    default as many as there are.
+    virtual ones has no effect. Outside `run`, where it makes batches, its number of replicas is
+    `shown_replicas`, by default the true one.
     """
     with (
         replaced(testing, "virtual_devices", lambda _: _devices),
         replaced(startup, "set_cpu_devices", lambda _: lambda _count: None),
-        _standing_in(strategy, told),
+        _standing_in(strategy, shown_replicas),
     ):
         yield
 
@@ -217,7 +217,9 @@ def noting(made: list[Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def _standing_in(chosen: Strategy, told: int | None = None) -> Generator[None, None, None]:
+def _standing_in(
+    chosen: Strategy, shown_replicas: int | None = None
+) -> Generator[None, None, None]:
     """Make every strategy that is constructed in the block work as the chosen one.
 
     The chosen one is current until then, so that a program without any is in its scope. What was
@@ -232,8 +234,8 @@ def _standing_in(chosen: Strategy, told: int | None = None) -> Generator[None, N
     number, before = Strategy.num_replicas_in_sync, current_frame()
     experimental_set_strategy(chosen)
     try:
-        if told is not None:
-            setattr(Strategy, "num_replicas_in_sync", _telling(told, number))  # noqa: B010
+        if shown_replicas is not None:
+            setattr(Strategy, "num_replicas_in_sync", _showing(shown_replicas, number))  # noqa: B010
         for kind, init in kinds.items():
             kind.__init__ = init
         yield
@@ -245,11 +247,11 @@ def _standing_in(chosen: Strategy, told: int | None = None) -> Generator[None, N
         experimental_set_strategy(before.strategy if before else None)
 
 
-def _telling(told: int, number: Any) -> property:
+def _showing(shown_replicas: int, number: Any) -> property:
     def num_replicas_in_sync(self: Strategy) -> int:
         frame = current_frame()
         is_replica = frame is not None and frame.replica is not None
-        return number.fget(self) if is_replica else told
+        return number.fget(self) if is_replica else shown_replicas
 
     return property(num_replicas_in_sync)
 
@@ -257,7 +259,7 @@ def _telling(told: int, number: Any) -> property:
 def _alike(chosen: Strategy, resolver: Callable[[], Any] | None) -> Callable[..., None]:
     def init(self: Strategy, *args: Any, **kwargs: Any) -> None:
         _leave(chosen)
-        # The engine is shared: what was made before, in the scope of the chosen one, fits.
+        # The engine is shared: variables made before, in the scope of the chosen one, fit.
         engine = chosen.extended.distribution.engine
         Strategy.__init__(self, engine, cluster_resolver=resolver() if resolver else None)
 

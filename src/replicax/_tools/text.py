@@ -1,4 +1,4 @@
-"""What the tools print: tables for a terminal, Markdown and HTML, numbers in words, JSON."""
+"""The output of the tools: tables for a terminal, Markdown and HTML, numbers in words, JSON."""
 
 from __future__ import annotations
 

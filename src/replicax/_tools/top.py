@@ -82,7 +82,7 @@ def _read(target: Target) -> prometheus.Samples:
 
 
 def by_worker(samples: prometheus.Samples) -> dict[str, dict[str, Any]]:
-    """What is known of each worker, by name; the labels of its info are names, too."""
+    """The metrics of each worker, by name; the labels of its info metric are names, too."""
     found: dict[str, dict[str, Any]] = defaultdict(dict)
     for (name, pairs), value in samples.items():
         labels = dict(pairs)
@@ -113,11 +113,11 @@ def table(workers: Mapping[str, Mapping[str, Any]]) -> Table:
     queued = sum(one.get(prometheus.QUEUED, 0) for one in workers.values())
     late = [sum(one.get(f"{prometheus.STALENESS}_{part}", 0) for one in workers.values())
             for part in ("sum", "count")]  # fmt: skip
-    said = [f"staleness {late[0] / late[1]:.1f}"] if late[1] else []
+    figures = [f"staleness {late[0] / late[1]:.1f}"] if late[1] else []
     if any(prometheus.QUEUED in one for one in workers.values()):
-        said.append(f"queue {queued:.0f}")
+        figures.append(f"queue {queued:.0f}")
     shown = Table(
-        box=None, pad_edge=False, caption=" · ".join(said) or None, caption_justify="left"
+        box=None, pad_edge=False, caption=" · ".join(figures) or None, caption_justify="left"
     )
     shown.add_column("worker")
     shown.add_column("host")

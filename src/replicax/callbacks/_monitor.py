@@ -208,8 +208,8 @@ _MEMORY = {
 def _memory() -> dict[str, list[int]]:
     """The memory of each device of this process; empty where JAX has no statistics."""
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
-    told = {name: [one[key] for one in stats if key in one] for name, key in _MEMORY.items()}
-    return {name: numbers for name, numbers in told.items() if numbers}
+    figures = {name: [one[key] for one in stats if key in one] for name, key in _MEMORY.items()}
+    return {name: numbers for name, numbers in figures.items() if numbers}
 
 
 def _as_json(value: Any) -> Any:

@@ -13,7 +13,7 @@ import keras
 from replicax._core.errors import UsageError, checks_types
 from replicax._core.folder import named
 from replicax._keras import _compat
-from replicax._tools.profile.recorder import Plan, Recorder, talk_timed
+from replicax._tools.profile.recorder import Plan, Recorder, callbacks_timed
 from replicax._tools.profile.summary import summarized
 from replicax._tools.profile.text import to_json, to_markdown
 
@@ -92,7 +92,7 @@ class Profiler(keras.callbacks.Callback):
         self._folder = self.log_dir / f"worker-{jax.process_index()}" if several else self.log_dir
         self._recorder = Recorder(self.plan, self._folder if self.plan.traced else None)
         self._open.enter_context(self._recorder.recording())
-        self._open.enter_context(talk_timed())
+        self._open.enter_context(callbacks_timed())
         _compat.at_end_of_fit(model, self._open.close)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:

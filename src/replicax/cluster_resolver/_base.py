@@ -32,7 +32,7 @@ def number_of(environ: Mapping[str, str], name: str, *, set_by: str) -> int:
             name,
             "an integer from 0",
             value,
-            f"It is set by {set_by}. Remove what sets it otherwise.",
+            f"{set_by} sets it; remove any other setting.",
         )
     return int(value)
 

@@ -27,7 +27,7 @@ class Request:
         url: The address.
         headers: Other headers that the service wants, such as a token.
         body: The content, sent as JSON by POST.
-        certificates: The file with the authorities to trust, if not those of the system.
+        certificates: The file with the authorities to trust, instead of the system's.
 
     Example:
         >>> from replicax.cluster_resolver import Request
@@ -115,7 +115,7 @@ class KubernetesClusterResolver(ClusterResolver):
     known before the pods run, and `JOB_COMPLETION_INDEX` is the number of this one.
 
     **Differs from TF:** the package `kubernetes` is not needed; pods are looked for in this pod's
-    namespace only; a pod's own address is taken, not that of its machine, which pods share.
+    namespace only; a pod's own address is used, not the address of its machine, which pods share.
 
     Args:
         job_to_label_mapping: For each job the label selectors of its pods, such as
@@ -124,7 +124,7 @@ class KubernetesClusterResolver(ClusterResolver):
         rpc_layer: The protocol of `master()`.
         override_client: A `kubernetes.client.CoreV1Api` to list labelled pods with.
         executable_location: `OFF_CLUSTER` is possible with `override_client` only.
-        environ: The variables to read; by default those of the process.
+        environ: The variables to read; by default `os.environ`.
         fetch: Asks the API; by default over HTTPS with a time-out of 5 seconds.
         service_account: The folder with this pod's token, namespace and certificates.
 
@@ -274,8 +274,8 @@ class GCEClusterResolver(ClusterResolver):
         task_type: The job of the instances.
         task_id: The number of this instance; by default its place among the sorted addresses.
         rpc_layer: The protocol of `master()`.
-        credentials: An access token; by default that of this machine's service account.
-        environ: The variables to read; by default those of the process.
+        credentials: An access token; by default from this machine's service account.
+        environ: The variables to read; by default `os.environ`.
         fetch: Asks the API; by default over HTTPS with a time-out of 5 seconds.
 
     Raises:

@@ -50,7 +50,7 @@ def detect(environ: Mapping[str, str] | None = None) -> ClusterResolver | None:
     the description, when it is asked; that of a TPU at once.
 
     Args:
-        environ: The variables to read; by default those of the process.
+        environ: The variables to read; by default `os.environ`.
 
     Returns:
         The resolver, or None if this process was started alone.

@@ -100,7 +100,7 @@ def place_ranks(nodes: Iterable[tuple[str, int]], *, cyclic: bool = False) -> li
 def check_place(
     places: Sequence[Place], rank: int, *, host: str | None, local_rank: int | None, fix: str
 ) -> None:
-    """Refuse places that are not those of the launcher, as far as this rank can tell.
+    """Refuse places that differ from the launcher's, as far as this rank can tell.
 
     A `host` or `local_rank` that the launcher does not tell is None; `fix` says how to make the
     places agree.
@@ -147,12 +147,12 @@ class SlurmClusterResolver(ClusterResolver):
             all are workers.
         port_base: The port of the first task on a node; the next ones follow.
         gpus_per_node: GPUs of a node; by default as many as Slurm gave to the step.
-        gpus_per_task: GPUs of a task; by default those of the node in equal parts.
-        tasks_per_node: Tasks of each node, as a number or by host; by default what Slurm says.
+        gpus_per_task: GPUs of a task; by default an equal part of the node's GPUs.
+        tasks_per_node: Tasks of each node, as a number or by host; by default as Slurm says.
         auto_set_gpu: Whether `cluster_spec()` sets `CUDA_VISIBLE_DEVICES` to this task's GPUs,
             if there are any. It never does if `environ` is given.
         rpc_layer: The protocol of `master()`.
-        environ: The variables to read; by default those of the process.
+        environ: The variables to read; by default `os.environ`.
 
     Raises:
         ClusterSpecError: At any question, if this is no step of Slurm, or the numbers disagree.
@@ -319,7 +319,7 @@ _MPI_FIX = "Pass hosts, one entry for each rank, in the order of the ranks."
 
 
 class MPIRank(NamedTuple):
-    """This process among all ranks, and among those of its host if the launcher says so."""
+    """The rank of this process, and its local rank if the launcher gives one."""
 
     rank: int
     size: int
@@ -353,7 +353,7 @@ class MPIClusterResolver(ClusterResolver):
             filled before the next begins, each host once.
         port_base: The port of the first rank on a host; the next ones follow.
         rpc_layer: The protocol of `master()`.
-        environ: The variables to read; by default those of the process.
+        environ: The variables to read; by default `os.environ`.
 
     Raises:
         ClusterSpecError: At any question, if no launcher started the process, or its hosts are

@@ -69,7 +69,7 @@ class SimpleClusterResolver(ClusterResolver):
 class UnionResolver(ClusterResolver):
     """Several resolvers as one: their tasks together, everything else from the first.
 
-    The tasks of a job are those of the first resolver, then those of the next, and so on. If one
+    A job has the tasks of the first resolver, then the tasks of the next, and so on. If one
     of them knows only some tasks of a job, the indices stay as they are and must differ.
     **Differs from TF:** a task that several resolvers list, at one address, is there once;
     `task_id=0` is an override like any other.

@@ -171,7 +171,7 @@ class TFConfigClusterResolver(ClusterResolver):
         task_id: Instead of the index in `TF_CONFIG`.
         rpc_layer: Instead of the one in `TF_CONFIG`.
         environment: The value of `environment`.
-        environ: The variables to read; by default those of the process.
+        environ: The variables to read; by default `os.environ`.
 
     Raises:
         ClusterSpecError: At any question, if `TF_CONFIG` is wrong. The message shows where.
@@ -252,7 +252,7 @@ class SageMakerClusterResolver(ClusterResolver):
         task_id: Instead of the place of this host in the list.
         rpc_layer: The protocol of `master()`.
         environment: The value of `environment`.
-        environ: The variables to read; by default those of the process.
+        environ: The variables to read; by default `os.environ`.
 
     Raises:
         ClusterSpecError: At any question, if this is no training job.

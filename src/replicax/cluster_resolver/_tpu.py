@@ -77,7 +77,7 @@ class TPUClusterResolver(ClusterResolver):
         discovery_url: Not needed.
         fallback: The kinds of devices to use without a TPU, in order: `"gpu"`, `"cpu"`. By default
             what the environment variable `RX_TPU_FALLBACK` says, such as `gpu,cpu`.
-        environ: The variables to read; by default those of the process.
+        environ: The variables to read; by default `os.environ`.
         fetch: Asks the metadata server; by default over HTTP with a time-out of 5 seconds.
         pci_devices: The folder of the PCI bus.
 
@@ -237,10 +237,10 @@ class TPUClusterResolver(ClusterResolver):
             elif not chips and "GCE_METADATA_HOST" not in variables:
                 note("metadata server http://metadata.google.internal: not asked without a chip")
             else:
-                told, line = ask_metadata(variables, self._fetch)
+                metadata, line = ask_metadata(variables, self._fetch)
                 note(line)
-                if told:
-                    return slice_of({**told, **variables}, chips)
+                if metadata:
+                    return slice_of({**metadata, **variables}, chips)
         note(f"chips of a TPU in {self._pci_devices}: {chips or 'none'}")
         platforms = variables.get("JAX_PLATFORMS", "")
         note(f"JAX_PLATFORMS: {platforms or 'not set'}")

@@ -36,7 +36,7 @@ class TpuSlice:
 
     `hosts` are the addresses of this slice's hosts, by number; `worker` is the number of this one.
     `slices` train together, of which `coordinator` is the first host; `slice_id` is this slice.
-    `kind` is a type such as `v5litepod-16`. `chips` are those of this host.
+    `kind` is a type such as `v5litepod-16`. `chips` are on this host.
     """
 
     hosts: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class TpuSlice:
 
     @property
     def number(self) -> int:
-        """The number of this host among those of all slices."""
+        """The number of this host among the hosts of all slices."""
         return self.slice_id * max(1, len(self.hosts)) + self.worker
 
     @property
@@ -174,7 +174,7 @@ def _has_port(place: str) -> bool:
 
 
 def _with_ports(hosts: list[str]) -> tuple[str, ...]:
-    """An address for each process; those of one host differ in the port."""
+    """An address for each process; processes of one host differ in the port."""
     return tuple(
         f"{host}:{_PORT + hosts[:number].count(host)}" for number, host in enumerate(hosts)
     )

@@ -346,7 +346,7 @@ class Storage:
         packing = _compression(compression)
         if self.cardinality() == INFINITE_CARDINALITY:
             raise UsageError(
-                "Cannot save an infinite data set. Call `take`, or save what is before its "
+                "Cannot save an infinite data set. Call `take`, or save the part before its "
                 "`repeat`."
             )
         writer = Writer(str(path))

@@ -196,7 +196,7 @@ def image_dataset_from_directory(
         color_mode: `"grayscale"`, `"rgb"` or `"rgba"`.
         batch_size: Images in a batch; None for single images.
         image_size: Height and width of all images.
-        shuffle: Whether the order is random, or that of the paths.
+        shuffle: Whether the order is random; else files are sorted by path.
         seed: The seed of the order; splits off the same files as Keras.
         validation_split: The fraction of files that is for validation.
         subset: `"training"`, `"validation"`, or `"both"` for a pair of data sets.
@@ -303,7 +303,7 @@ def text_dataset_from_directory(
         class_names: The folders to take, in the order of their labels; None for all.
         batch_size: Texts in a batch; None for single texts.
         max_length: The number of characters to keep of a text.
-        shuffle: Whether the order is random, or that of the paths.
+        shuffle: Whether the order is random; else files are sorted by path.
         seed: The seed of the order; splits off the same files as Keras.
         validation_split: The fraction of files that is for validation.
         subset: `"training"`, `"validation"`, or `"both"` for a pair of data sets.

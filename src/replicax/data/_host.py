@@ -96,7 +96,7 @@ class TensorShape(tuple[Any, ...]):
         return TensorShape([a if b is None else b for a, b in zip(self, other, strict=True)])
 
     def concatenate(self, other: Any) -> TensorShape:
-        """The axes of this shape, then those of the other."""
+        """The axes of this shape, then the axes of the other."""
         other = TensorShape(other)
         known = self._known and other._known
         return TensorShape([*self, *other] if known else None)
@@ -256,5 +256,5 @@ class HostTensor(Unchanging):
         return (self[row] for row in range(len(self)))
 
 
-# Each text of an array as bytes; what is none, as it is.
+# Each text of an array as bytes; other elements as they are.
 ENCODED = np.frompyfunc(lambda text: text.encode() if isinstance(text, str) else text, 1, 1)

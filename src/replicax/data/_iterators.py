@@ -1,4 +1,4 @@
-"""What the iterators of single and of distributed data sets share: positions, the next element."""
+"""Common parts of the iterators of single and of distributed data sets: position, next element."""
 
 from __future__ import annotations
 

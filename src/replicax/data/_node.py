@@ -138,7 +138,7 @@ class Node(ABC):
 
     @property
     def sample(self) -> Node:
-        """A node with elements like those of this one, whose first is quick to read."""
+        """A node with elements like this one's, whose first is quick to read."""
         return self.rebuilt(lambda inner: inner.sample)
 
     @property
@@ -173,7 +173,7 @@ class Node(ABC):
             else self
         )
 
-    def apart(self, *part: int | str) -> Node:
+    def with_own_cache(self, *part: int | str) -> Node:
         """This node for a part of the data, of which a cache keeps the elements by themselves."""
         return self
 
@@ -203,7 +203,7 @@ class Selection(Node):
 
 @dataclass(frozen=True, eq=False)
 class SelectionOfElements(Selection):
-    """A selection whose handles are the elements, also where those of its input are row numbers."""
+    """A selection whose handles are the elements, even if its input's are row numbers."""
 
     @property
     def table(self) -> None:
@@ -361,7 +361,7 @@ class CountCursor(Cursor):
     def read(self, count: int) -> Handles:
         end = self._after(count)
         handles = self.between(self._next, end)
-        self._next = end  # what failed is read again
+        self._next = end  # after a failure, it is read again
         return handles
 
     def skip(self, count: int) -> None:
@@ -408,7 +408,7 @@ def drawn_seeds(node: Any) -> list[int]:
 
 
 def with_seeds(node: Node, seeds: Mapping[int, int]) -> Node:
-    """`node` with drawn seeds replaced: by those of a position, or of the chief.
+    """`node` with drawn seeds replaced by the seeds of a position, or of the chief.
 
     `seeds` maps each drawn seed to the new one. A data set that is used twice has one seed, and
     stays in step with itself.

@@ -148,7 +148,7 @@ class Options(_Fields):
     experimental_warm_start: bool | None = None
 
     def merged(self, over: Options) -> Options:
-        """These options, overridden by those of `over` that are not the defaults."""
+        """These options, overridden by the options of `over` that are not the defaults."""
         result, default = copy.deepcopy(self), Options()
         for name in type(self).__dataclass_fields__:
             if getattr(over, name) != getattr(default, name):

@@ -1,7 +1,7 @@
 """Images as bytes, decoded and encoded by Pillow or simplejpeg, and images of another size.
 
 A resized row (then a column) is a weighted sum of a few rows of the image. Which rows, and the
-weights, depend on the two sizes only: the results are those of `tf.image.resize` without
+weights, depend on the two sizes only: the results equal `tf.image.resize` without
 antialiasing.
 """
 

@@ -123,7 +123,7 @@ class Selection:
         return derived(self, Shard(self.node, shards, number))
 
     def concatenate(self, dataset: Dataset) -> Dataset:
-        """The elements of this data set, then those of another.
+        """The elements of this data set, then the elements of another.
 
         Args:
             dataset: A data set with elements of the same kind.

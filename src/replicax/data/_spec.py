@@ -264,7 +264,7 @@ def num_rows(batch: Any) -> int:
     if not shapes or any(not shape for shape in shapes) or len({s[0] for s in shapes}) > 1:
         raise UsageError(
             f"Cannot divide a batch of shapes {shapes} into rows. Its arrays need a first axis of "
-            "one size: call `batch`, and check what the functions return."
+            "one size: call `batch`, and check the results of the functions."
         )
     return shapes[0][0]
 

@@ -48,7 +48,7 @@ examples:
   replicax slurm --nodes 4 --gpus-per-node 8 --time 2:00:00 train.py --epochs 5 > train.sbatch
   replicax slurm --nodes 4 --partition gpu --sbatch=--account=me --submit train.py
 
-exit code: 0; with --submit that of sbatch; 2 for a bad argument."""
+exit code: 0; 2 for a bad argument; with --submit the exit code of sbatch."""
 
 _KUBERNETES = """\
 Print manifests for a program in an image: a JobSet of workers that train together and a Secret, or

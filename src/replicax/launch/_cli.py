@@ -38,7 +38,7 @@ _BAD_ARGUMENT = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `replicax` with `arguments`, by default those of the process; return its exit code."""
+    """Run `replicax` with `arguments`, by default `sys.argv`; return its exit code."""
     typed = sys.argv[1:] if arguments is None else arguments
     if not typed:
         build_parser().print_help()
@@ -138,7 +138,7 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """Refuse unknown arguments here, where the usage is that of the command."""
+        """Refuse unknown arguments here, where the message shows the usage of the command."""
         given = list(args or ())
         first = given[0] if given else "-"
         if self.commands and not first.startswith("-") and first not in self.commands:
@@ -160,7 +160,7 @@ class _Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(unknown)}.{meant}")
 
     def options_in(self, arguments: Sequence[str]) -> list[str]:
-        """Return those of the arguments that are options of this command."""
+        """Return the arguments that are options of this command."""
         own = self._option_string_actions
         names = [argument.partition("=")[0] for argument in arguments]
         return [name for name in names if name.startswith("--") and name in own]

@@ -28,7 +28,7 @@ examples:
 
 exit code: 0; 2 for a bad argument, or a file that exists."""
 
-# What is written → the usual file.
+# The kind of file → its usual name.
 _KINDS = {
     "script": "train.py",
     "notebook": "train.ipynb",
@@ -138,7 +138,7 @@ def _refused(why: str) -> int:
 
 
 class _Answers:
-    """What the options tell, and else the user."""
+    """Answers from the options, else from the user."""
 
     def __init__(self, request: dict[str, Any], *, asks: bool) -> None:
         self._request, self._asks = request, asks

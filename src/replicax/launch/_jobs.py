@@ -22,7 +22,7 @@ from replicax.launch._batch_arguments import NAME
 from replicax.launch._plan import Program
 
 _BAD_ARGUMENT = 2
-# Slurm's clock for signals has steps of a minute: what is left may be less than this by so much.
+# Slurm's clock for signals has steps of a minute: the time left may be shorter by a minute.
 _SECONDS_BEFORE_THE_END = 120
 _SECONDS_TO_SAVE = 60
 
@@ -41,7 +41,7 @@ exit $code
 
 @dataclass(frozen=True)
 class Batch:
-    """What was asked for; see `replicax slurm --help`."""
+    """The options of a batch job; see `replicax slurm --help`."""
 
     script: str
     args: Sequence[str] = ()
@@ -148,19 +148,19 @@ def write_or_submit(batch: Batch) -> int:
 
 
 _PORT = 2222
-_SECONDS_TO_END = 90  # more than that, so that what was saved is also written
+_SECONDS_TO_END = 90  # more than `_SECONDS_TO_SAVE`, so that a save is also written out
 _GPU = "nvidia.com/gpu"
 _JOB = "worker"  # a part of the names of pods
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 # Words that YAML does not take for texts.
 _WORDS = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}
-# What JSON leaves as it is, and YAML does not take, or takes for line breaks.
+# Characters that JSON leaves as they are, and that YAML refuses, or takes for line breaks.
 _UNPRINTABLE = re.compile(r"[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 @dataclass(frozen=True)
 class Manifests:
-    """What was asked for; see `replicax k8s --help`."""
+    """The options of manifests; see `replicax k8s --help`."""
 
     script: str
     image: str

@@ -26,12 +26,12 @@ TF_CONFIG = "TF_CONFIG"
 JOBS = ("chief", "worker", "ps")  # of a cluster of parameter servers, the leader first
 
 _INSIDE = str(Path(__file__).with_name("_inside.py"))
-CALLED = str(Path(__file__).with_name("_called.py"))  # what a worker runs that calls a function
+CALLED = str(Path(__file__).with_name("_called.py"))  # a worker's program that calls a function
 
 
 @dataclass(frozen=True)
 class Program:
-    """What every worker runs, with the descriptors of open files that it inherits."""
+    """The program of every worker, with the descriptors of open files that it inherits."""
 
     target: str
     args: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the workers' environments are made of, beside the cluster.
+    """The parts of the workers' environments that do not describe the cluster.
 
     `devices_per_worker` None leaves the number of CPU devices alone; `extra` comes last and wins.
     """
@@ -101,9 +101,9 @@ def _plan_workers(
 ) -> list[ProcessPlan]:
     """A worker that is alone has nothing to join, and runs the program without us."""
     common = _environment(surroundings, restart)
-    told = {**common, **surroundings.extra}
-    gpus, joins = usable_gpus(told), told.get("RX_JOIN") != "0"
-    shares = own_gpus(len(here), gpus) if joins else shared_gpus(len(here), gpus, told)
+    variables = {**common, **surroundings.extra}
+    gpus, joins = usable_gpus(variables), variables.get("RX_JOIN") != "0"
+    shares = own_gpus(len(here), gpus) if joins else shared_gpus(len(here), gpus, variables)
     argv = program.argv if len(spec.tasks) == 1 else program.argv_inside
     return [
         ProcessPlan(
@@ -142,9 +142,9 @@ def _plan_servers(
     here = sorted(here, key=lambda task: JOBS.index(task.job))
     environ = surroundings.environ
     tuning = tuning_for_child(cpu_tuning_parts(environ), environ)
-    told = {**common, **surroundings.extra}
+    variables = {**common, **surroundings.extra}
     computing = [task for task in here if task.job != "ps"]
-    shares = shared_gpus(len(computing), usable_gpus(told), told)
+    shares = shared_gpus(len(computing), usable_gpus(variables), variables)
     share_of = dict(zip(computing, shares, strict=True))
     plans: list[ProcessPlan] = []
     for task in here:
@@ -165,7 +165,7 @@ def plan_joining(
 
 
 def parse_variable(text: str, environ: Mapping[str, str]) -> tuple[str, str]:
-    """Read `NAME=VALUE`, or `NAME`, whose value is that of the environment here."""
+    """Read `NAME=VALUE`, or `NAME`, whose value is taken from the environment here."""
     found = re.fullmatch(r"([A-Za-z_][A-Za-z_0-9]*)(=.*)?", text, re.DOTALL)
     if not found or (found[2] is None and found[1] not in environ):
         raise UsageError(

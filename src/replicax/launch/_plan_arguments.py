@@ -16,10 +16,9 @@ from replicax.launch._run_arguments import (
 )
 
 _PLAN = """\
-Compile a model's training step for machines that are not here, and say what it needs there: bytes
-per device against its memory, the largest batch that fits, FLOPs, and bytes on the wire. TPUs are
-compiled for by Google's compiler (pip install "replicax[tpu]"), which needs no TPU. Nothing is
-trained.
+Compile a model's training step for machines that are not here, and show its needs there: memory
+per device, the largest batch that fits, FLOPs, and bytes on the network. Google's compiler (pip
+install "replicax[tpu]") compiles for TPUs without a TPU. Nothing is trained.
 
 TARGET is a script, which is run up to its first call of `fit`; a saved .keras file;
 keras.applications:NAME; or keras_hub:PRESET."""
@@ -32,8 +31,8 @@ examples:
   replicax plan train.py --tpu v5e:2x4 --scale 1,8,64,512,4096 --no-bisect
   replicax plan train.py --tpu v4:2x2x2 --no-bisect -- --epochs 1
 
-exit code: 0 if a plan was made, also of what does not fit; 2 for a bad argument or a model that
-cannot be planned; else that of a script that fails."""
+exit code: 0 if a plan was made, even if the model does not fit; 2 for a bad argument or a model
+that cannot be planned; if the script fails, its exit code."""
 
 STRATEGIES = ("one_device", "mirrored", "zero1", "zero3", "model_parallel:M")
 PRECISIONS = ("float32", "bfloat16", "mixed_bfloat16", "float16", "mixed_float16")
@@ -42,7 +41,7 @@ PRECISIONS = ("float32", "bfloat16", "mixed_bfloat16", "float16", "mixed_float16
 def add_plan(commands: Commands) -> None:
     parser = commands.add_parser(
         "plan",
-        help="compile a training step for TPUs and others, and say what it needs there",
+        help="compile a training step for TPUs and other machines, and show its memory and FLOPs",
         usage="replicax plan TARGET [options] [-- args of the script ...]",
         description=_PLAN,
         epilog=_PLAN_EXAMPLES,
@@ -50,9 +49,9 @@ def add_plan(commands: Commands) -> None:
     parser.add_argument(
         "target", type=_target, metavar="TARGET", help="a script or a model; see above"
     )
-    _add_where(parser.add_argument_group("for which machines"))
-    _add_what(parser.add_argument_group("what is planned"))
-    _add_output(parser.add_argument_group("what is written"))
+    _add_where(parser.add_argument_group("machines"))
+    _add_what(parser.add_argument_group("training"))
+    _add_output(parser.add_argument_group("output"))
 
 
 def _add_where(where: Any) -> None:
@@ -71,8 +70,8 @@ def _add_where(where: Any) -> None:
         type=partial(strategies, known=STRATEGIES),
         default=("mirrored",),
         metavar="NAME,...",
-        help="any of one_device, mirrored, zero1 (what the optimizer keeps is divided), zero3 "
-        "(all variables are), model_parallel:M (default: mirrored)",
+        help="any of one_device, mirrored, zero1 (the optimizer's variables are "
+        "divided), zero3 (all variables are divided), model_parallel:M (default: mirrored)",
     )
 
 
@@ -100,9 +99,9 @@ def _add_what(what: Any) -> None:
         type=positives,
         default=(),
         metavar="N,...",
-        help="also say, by arithmetic, what a device sends on other numbers of chips, such as "
-        "1,8,64,512,4096, each with its part of the batch as it is; half of the slice is compiled, "
-        "too, to check it",
+        help="also calculate the bytes that a device sends on other numbers of chips, such as "
+        "1,8,64,512,4096, with the same batch per chip; half of the slice is compiled, too, to "
+        "check the arithmetic",
     )
 
 
@@ -116,18 +115,17 @@ def _target(text: str) -> str:
 
 
 def topologies(request: Mapping[str, Any]) -> list[str]:
-    """The names of what is planned for, from the options."""
+    """The names of the machines to plan for, from the options."""
     others = [f"{kind}:{request[kind]}" for kind in ("cpu", "gpu") if request[kind] is not None]
     return [*request["tpu"], *others] or ["v5e:2x4"]
 
 
 _MIGRATE = """\
-Say for each program whether it runs on replicax.tf, with file and line: which of the names and
-calls of TensorFlow and Keras are there, which mean something else, and which are missing and what
-to use instead; and how many calls could be checked. Then rewrite its imports,
-`import tensorflow as tf` as `import replicax.tf as tf`, the choice of Keras' backend, and names
-that NumPy 2 spells otherwise; nothing else in the file is changed. The program is read, and run
-only with --run.
+Check whether each program runs on replicax.tf. List, by file and line, the names and calls of
+TensorFlow and Keras that differ or are missing, with a replacement, and the number of calls that
+could be checked. Then rewrite `import tensorflow as tf` as `import replicax.tf as tf`, the choice
+of Keras' backend, and names that NumPy 2 renamed; the rest of the file stays as it is. Programs
+are read; --run runs them, too.
 
 PATH is a script, a notebook or a folder of them. In a folder a program is a notebook, a file with
 `if __name__ == "__main__"` or the name of a script, with what it imports from the folder. A
@@ -143,22 +141,21 @@ examples:
 
 exit code: 0 if nothing is missing, as far as calls are checked; 1 if something is missing, if a
 program that --run starts fails where nothing was found, or if a file in a folder could not be
-read; 2 for a bad argument, or a file that was named and cannot be
-read."""
+read; 2 for a bad argument, or a given file that cannot be read."""
 
 
 def add_migrate(commands: Commands) -> None:
     parser = commands.add_parser(
         "migrate",
-        help="list what a TensorFlow program uses, and rewrite its imports",
+        help="check whether a TensorFlow program runs on replicax.tf, and rewrite its imports",
         description=_MIGRATE,
         epilog=_MIGRATE_EXAMPLES,
     )
     parser.add_argument(
         "paths", nargs="+", type=existing, metavar="PATH", help="a script, notebook or folder"
     )
-    parser.add_argument("--diff", action="store_true", help="show what would be rewritten")
-    parser.add_argument("--write", action="store_true", help="show it, and rewrite the files")
+    parser.add_argument("--diff", action="store_true", help="show the changes, without writing")
+    parser.add_argument("--write", action="store_true", help="show and write the changes")
     parser.add_argument(
         "--backup", action="store_true", help="with --write: keep each old file as FILE.orig"
     )
@@ -166,10 +163,10 @@ def add_migrate(commands: Commands) -> None:
         "--run",
         action="store_true",
         help="also run each program, rewritten in a temporary copy of its folder, under "
-        "MirroredStrategy, and say whether that agrees with what was found; arguments after -- go "
-        "to the program",
+        "MirroredStrategy, and compare the result with the findings; arguments after -- go to the "
+        "program",
     )
     add_number(parser, "--steps", "K", "with --run: end it after K training steps", default=3)
     add_number(parser, "--replicas", "N", "with --run: on N virtual devices", default=2)
     add_number(parser, "--time-limit", "SECONDS", "with --run: end it after this time", default=120)
-    parser.add_argument("--json", metavar="FILE", help="write everything that is found")
+    parser.add_argument("--json", metavar="FILE", help="write all findings")

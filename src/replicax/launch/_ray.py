@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 _RETURNCODE = 0  # in place of the number of a stream
 _READ = 1 << 16
 _STREAMING = {"num_returns": "streaming", "_generator_backpressure_num_objects": 64}
-_LOST = 255  # what ssh ends with when its connection breaks
+_LOST = 255  # ssh's exit code when its connection breaks
 _JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 _BETWEEN_LOOKS = 0.2
-_MOST_CHARACTERS = 400  # of what Ray says, which ends with general advice
+_MOST_CHARACTERS = 400  # of Ray's message, which ends with general advice
 _SECONDS_BEFORE_FEWER = 10.0
 _SECONDS_TO_DIE = 5.0
 
@@ -65,7 +65,7 @@ class FarEnd:
         self._files: list[IO[bytes]] = []
         self._process: Any = None
         if call:
-            # The call, and what it will return.
+            # The call, and its future result.
             self._files = [tempfile.TemporaryFile(), tempfile.TemporaryFile()]  # noqa: SIM115
             self._files[0].write(call)
             self._files[0].flush()
@@ -90,7 +90,7 @@ class FarEnd:
         )
 
     def listen(self, _started: None) -> Generator[tuple[int, Any]]:
-        """What it prints, by stream, and at last its exit code."""
+        """Yield its output, by stream, and at last its exit code."""
         process = self._process
         streams = {process.stdout.fileno(): OUT, process.stderr.fileno(): ERR}
         with process:
@@ -111,7 +111,7 @@ class FarEnd:
         self._process.kill()
 
     def result(self) -> bytes:
-        """What the function returned, as `_function.py` wrote it."""
+        """The result of the function, as `_function.py` wrote it."""
         return content(self._files[1].fileno())
 
 
@@ -149,7 +149,7 @@ class FarProcess:
     def _give_up(self, killed: Any) -> None:
         import ray
 
-        client: Any = ray  # whose types do not say what these return
+        client: Any = ray  # without types of these results
         with suppress(Exception):  # `_listen` tells of errors
             if not client.wait([killed], timeout=_SECONDS_TO_DIE)[0]:
                 client.kill(self._actor)
@@ -161,11 +161,11 @@ class FarProcess:
         returncode, listen = _LOST, self._actor.listen
         try:
             for answer in listen.options(**_STREAMING).remote(started):
-                kind, said = ray.get(answer)
+                kind, content = ray.get(answer)
                 if kind == _RETURNCODE:
-                    returncode = said
+                    returncode = content
                 else:
-                    _write(streams[kind], said)
+                    _write(streams[kind], content)
         except OSError:  # nobody reads any more
             pass
         except Exception as error:  # Ray's, if its machine or its actor is gone
@@ -196,7 +196,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 @dataclass(frozen=True)
 class Bundles:
-    """What each worker asks Ray for, how many there are at least, and how they are placed."""
+    """The resources of each worker, the least number of workers, and their placement."""
 
     cpus: float = 1
     gpus: float = 0

@@ -42,7 +42,7 @@ _BETWEEN_TRIES = 0.5
 
 @dataclass(frozen=True)
 class Order:
-    """What a host is asked for; without `place` only whether it could.
+    """A request to a host: to start tasks, or, without `place`, to say whether it could.
 
     `here` are the tasks of the host, each a job and a number, and `place` is one of them.
     """
@@ -189,7 +189,7 @@ def _run(planned: ProcessPlan, launcher: _Launcher, signals: Signals) -> int:
 
 
 class _Launcher:
-    """What the launcher asks for, until it is gone."""
+    """The requests of the launcher, until it is gone."""
 
     def __init__(self, lines: FileIO) -> None:
         self._lines = lines

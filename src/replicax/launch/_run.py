@@ -49,7 +49,7 @@ _SECRET_BYTES = 32
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for, by `replicax run`, or in the names of Python by `rx.launch.run`.
+    """The options of `replicax run`, or of `rx.launch.run` under their Python names.
 
     `descriptors` are of a function's call and its results, see `_function.py`.
     """
@@ -82,7 +82,7 @@ class Request:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many tasks of each job there are, on this machine or on Ray."""
+        """The number of tasks of each job, on this machine or on Ray."""
         servers = {"chief": 1, "ps": self.ps} if self.ps else {}
         return {"worker": self.workers or 1, **servers}
 
@@ -334,7 +334,7 @@ def _of_hosts(
 
 
 def _without_values(typed: Sequence[str], of_program: int) -> list[str]:
-    """What was typed, but of `--env` only the names: values may be secret, and output is kept."""
+    """The typed command without the values of `--env`: these may be secret, and output is kept."""
     own = len(typed) - of_program
     shown: list[str] = []
     for before, word in zip(["", *typed], typed[:own], strict=False):

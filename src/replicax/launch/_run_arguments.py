@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from replicax._core.errors import did_you_mean
 
-# argparse has no public name for what add_subparsers() and add_argument_group() return.
+# argparse has no public names for the results of add_subparsers() and add_argument_group().
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
 Options: TypeAlias = "argparse.ArgumentParser | argparse._ArgumentGroup"  # pyright: ignore[reportPrivateUsage]
 
@@ -22,8 +22,8 @@ worker finds the cluster in TF_CONFIG, and joins it when it imports JAX (RX_JOIN
 The first that fails ends all; Ctrl-C and SIGTERM do, too.
 
 With --ps it starts a chief, workers and parameter servers, for rx.ParameterServerStrategy, all of
-which run the program. A worker or parameter server that fails is started again by itself, and the
-end of the chief is that of all."""
+which run the program. A worker or parameter server that fails is started again by itself, and
+when the chief ends, all end."""
 
 _RUN_EXAMPLES = """\
 examples:
@@ -35,9 +35,9 @@ examples:
   replicax run --workers 2 --ps 1 train.py         (and a chief)
   srun --ntasks 8 replicax run train.py
 
-exit code: 0 if every worker ends with 0; else that of the worker that failed, 128 and the number
-of the signal if one ended it; 42 if one was preempted and no restart is left; 130 after Ctrl-C,
-143 after SIGTERM; 2 for a bad argument."""
+exit code: 0 if every worker ends with 0; else the exit code of the worker that failed, or 128 plus
+the number of the signal that ended it; 42 if a worker was preempted and no restart is left; 130
+after Ctrl-C, 143 after SIGTERM; 2 for a bad argument."""
 
 
 def add_run(commands: Commands) -> None:
@@ -152,13 +152,13 @@ def _add_hosts(hosts: Options) -> None:
     hosts.add_argument(
         "--ssh",
         metavar="COMMAND",
-        help="what reaches a host, such as 'ssh -p 2222'; another program than ssh gets the host "
-        "and a command line (default: RX_SSH in the environment, or ssh)",
+        help="the program that reaches a host, such as 'ssh -p 2222'; one other than ssh gets the "
+        "host and a command line (default: RX_SSH in the environment, or ssh)",
     )
     hosts.add_argument(
         "--by-hand",
         action="store_true",
-        help="no ssh: start the workers of this host, and print what to type on the others",
+        help="no ssh: start the workers of this host, and print the commands for the others",
     )
 
 
@@ -211,7 +211,7 @@ def _add_behaviour(behaviour: Options) -> None:
     behaviour.add_argument(
         "--log-dir",
         metavar="DIR",
-        help="also write what each worker prints, all of it, to a file: DIR/worker-0.log",
+        help="also write the whole output of each worker to a file, such as DIR/worker-0.log",
     )
     behaviour.add_argument(
         "--metrics",

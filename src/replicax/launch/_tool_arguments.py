@@ -63,8 +63,8 @@ def add_compare(commands: Commands) -> None:
         description=_COMPARE,
         epilog=_COMPARE_EXAMPLES,
     )
-    _add_training(parser.add_argument_group("what is trained"))
-    _add_comparison(parser.add_argument_group("how it is compared"))
+    _add_training(parser.add_argument_group("training"))
+    _add_comparison(parser.add_argument_group("comparison"))
 
 
 def _add_training(what: Options) -> None:
@@ -129,7 +129,7 @@ def _add_comparison(how: Options) -> None:
 def add_devices(commands: Commands) -> None:
     parser = commands.add_parser(
         "devices",
-        help="list the devices of this machine and what each strategy would use",
+        help="list the devices of this machine and the devices that each strategy would use",
         description=_DEVICES,
         epilog=_DEVICES_EXAMPLES,
     )
@@ -185,7 +185,7 @@ script that makes too few steps."""
 def add_doctor(commands: Commands) -> None:
     parser = commands.add_parser(
         "doctor",
-        help="check the installation; say how a script scales, and what makes it slow",
+        help="check the installation; measure how a script scales, and find its slow parts",
         usage="replicax doctor [SCRIPT] [options] [-- args of the script ...]",
         description=_DOCTOR,
         epilog=_DOCTOR_EXAMPLES,
@@ -223,14 +223,14 @@ examples:
   replicax profile train.py --output logs -- --epochs 1
   tensorboard --logdir profile     # with: pip install xprof
 
-exit code: 0 if there is a profile; 2 for a bad argument or a script that makes no such steps; else
-that of a script that fails."""
+exit code: 0 if there is a profile; 2 for a bad argument or a script that makes no such steps; if
+the script fails, its exit code."""
 
 
 def add_profile(commands: Commands) -> None:
     parser = commands.add_parser(
         "profile",
-        help="run a script for some steps, and say what the time of a step goes into",
+        help="run some steps of a script, and show where the time goes",
         usage="replicax profile SCRIPT [options] [-- args of the script ...]",
         description=_PROFILE,
         epilog=_PROFILE_EXAMPLES,
@@ -250,7 +250,7 @@ def add_profile(commands: Commands) -> None:
         action="store_const",
         const=0,
         default=5,
-        help="no trace: nothing is said of what single devices do",
+        help="no trace: the report has no times of single devices",
     )
     parser.add_argument(
         "--output",

@@ -99,7 +99,7 @@ def expand_dims(input: Any, axis: Any, name: str | None = None) -> Any:
 
 @array_function
 def squeeze(input: Any, axis: Any = None, name: str | None = None) -> Any:
-    """Without the axes of size 1, or without those of them that are named."""
+    """The array without axes of size 1, or without the named ones of them."""
     xp, x = array(input)
     axes = axes_of(axis)
     return xp.squeeze(x, axis=None if axes == () else axes)

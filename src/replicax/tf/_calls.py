@@ -206,7 +206,7 @@ def _found(values: Any, kind: type) -> list[Any]:
 
 
 def hosted(result: Any) -> Any:
-    """What NumPy computed, with the `numpy()` of tensors."""
+    """A result of NumPy, with the `numpy()` of tensors."""
     if isinstance(result, _ARRAYS):
         return result if isinstance(result, HostTensor) else HostTensor.of(result)
     if isinstance(result, tuple) and hasattr(result, "_fields"):

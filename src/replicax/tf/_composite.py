@@ -1,4 +1,4 @@
-"""What sparse and ragged tensors share: they are no arrays, and know what a function does."""
+"""The common base of sparse and ragged tensors, which are no arrays, and apply functions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class CompositeTensor(Composite):
         return self.shape
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """What an array function gives of arguments among which this is."""
+        """The result of an array function, of which this is an argument."""
         raise self.refused(f"an argument of `tf.{function.__name__}` here")
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
@@ -80,7 +80,7 @@ def is_text(values: Any) -> bool:
 
 
 def filling(values: Any, given: Any) -> Any:
-    """What stands where there is no element: 0, or no text."""
+    """The value where there is no element: 0, or an empty text."""
     if given is not None:
         return given.item() if hasattr(given, "item") and not isinstance(given, Tracer) else given
     if not is_text(values):
@@ -108,12 +108,12 @@ def put(whole: Any, where: Any, values: Any, how: str = "set") -> Any:
 
 
 def lowest(kind: Any) -> Any:
-    """What is not above any number of a type."""
+    """The lowest number of a type."""
     return -np.inf if as_dtype(kind).is_floating else as_dtype(kind).min
 
 
 def of_values(op: Callable[..., Any], args: Any, kwargs: Any, first: Any) -> Any:
-    """What a function gives of the elements of tensors of one kind, as a tensor like the first."""
+    """Apply a function to the elements of tensors of one kind; the result is like the first."""
 
     def plain(value: Any) -> Any:
         return value.values if isinstance(value, type(first)) else value

@@ -167,7 +167,7 @@ def set_logical_device_configuration(
 def get_logical_device_configuration(
     device: PhysicalDevice,
 ) -> list[LogicalDeviceConfiguration] | None:
-    """What `set_logical_device_configuration` was given; None if it was not called."""
+    """The value of `set_logical_device_configuration`; None if it was not called."""
     return list(_cpus) or None if device.device_type == "CPU" else None
 
 
@@ -228,7 +228,7 @@ def set_soft_device_placement(enabled: bool) -> None:
 
 
 def get_soft_device_placement() -> bool:
-    """What `set_soft_device_placement` was given; True at first."""
+    """The value of `set_soft_device_placement`; True by default."""
     return _settings["soft placement"]
 
 
@@ -248,7 +248,7 @@ def set_jit(enabled: bool | str) -> None:
 
 
 def get_jit() -> str:
-    """What was noted."""
+    """The value of `set_jit`; empty by default."""
     return _settings["jit"]
 
 
@@ -258,7 +258,7 @@ def set_experimental_options(options: Mapping[str, Any]) -> None:
 
 
 def get_experimental_options() -> dict[str, Any]:
-    """What was noted."""
+    """The value of `set_experimental_options`."""
     return dict(_options)
 
 
@@ -268,7 +268,7 @@ def set_inter_op_parallelism_threads(num_threads: int) -> None:
 
 
 def get_inter_op_parallelism_threads() -> int:
-    """What was noted; 0 at first."""
+    """The value of `set_inter_op_parallelism_threads`; 0 by default."""
     return _settings["inter"]
 
 
@@ -278,7 +278,7 @@ def set_intra_op_parallelism_threads(num_threads: int) -> None:
 
 
 def get_intra_op_parallelism_threads() -> int:
-    """What was noted; 0 at first."""
+    """The value of `set_intra_op_parallelism_threads`; 0 by default."""
     return _settings["intra"]
 
 

@@ -176,7 +176,7 @@ def separable_conv2d(
 
 
 def _transposed(name: str, space: int | None, layout: str | None) -> Callable[..., Any]:
-    """What the gradient of a convolution is for its input."""
+    """The gradient of a convolution with respect to its input."""
 
     def function(
         input: Any,
@@ -368,7 +368,7 @@ def _batch(images: Any) -> tuple[Any, Any]:
 
 @array_function
 def image_gradients(image: Any) -> tuple[Any, Any]:
-    """What each pixel differs by from the one below, and from the one to the right; 0 at edges."""
+    """The differences of each pixel from the next one below and to the right; 0 at edges."""
     xp, x = _batch(image)
     down, across = x[:, 1:] - x[:, :-1], x[:, :, 1:] - x[:, :, :-1]
     none = (0, 0)

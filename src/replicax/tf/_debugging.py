@@ -1,4 +1,4 @@
-"""`tf.debugging`: checks, of which those of values hold in compiled code, too."""
+"""`tf.debugging`: checks; checks of values work in compiled code, too."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def set_log_device_placement(enabled: bool) -> None:
 
 
 def get_log_device_placement() -> bool:
-    """What was noted."""
+    """The value of `set_log_device_placement`; False by default."""
     return _log_placement[0]
 
 

@@ -37,7 +37,7 @@ def _one(name: str, compute: str | Compute = "", *, floating: bool = False) -> C
 
 
 def _two(name: str, compute: str | Compute = "") -> Callable[..., Any]:
-    """A function of two arrays, which are broadcast; the arguments are those of `_one`."""
+    """A function of two arrays, which are broadcast; the arguments are as in `_one`."""
     compute = compute or name
 
     def function(x: Any, y: Any, name: str | None = None) -> Any:

@@ -137,7 +137,7 @@ def parse_single_sequence_example(
     example_name: Any = None,
     name: Any = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The features of a `tf.train.SequenceExample`: those of the whole, and those with steps.
+    """The features of a `tf.train.SequenceExample`: its context, and its feature lists.
 
     Of steps a `FixedLenSequenceFeature` gives an array, a `VarLenFeature` a sparse matrix, and a
     `RaggedFeature` a ragged one, of a row for each step.
@@ -169,7 +169,7 @@ def parse_sequence_example(
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """The features of a batch of `tf.train.SequenceExample`s, and how many steps each has.
 
-    The arguments are those of `parse_single_sequence_example`; arrays are filled up to the most
+    The arguments are as in `parse_single_sequence_example`; arrays are filled up to the most
     steps.
 
     Raises:

@@ -1,6 +1,6 @@
 """`tf.io`, `tf.io.gfile`, `tf.audio`: files, images, sounds, records; on the host, with NumPy.
 
-Files of this machine are reached by Python, those of other places by fsspec, where it is installed.
+Files of this machine are reached by Python, other files by fsspec, where it is installed.
 """
 
 from __future__ import annotations

@@ -342,7 +342,7 @@ def psnr(a: Any, b: Any, max_val: Any, name: str | None = None) -> Any:
 
 
 def _similar(a: Any, b: Any, top: Any, size: int, sigma: float, k1: float, k2: float) -> Any:
-    """Of each pixel and channel the similarity, and that of contrast and structure alone."""
+    """The similarity of each pixel and channel, and its part of contrast and structure alone."""
     if min(a.shape[-3:-1]) < size:
         raise UsageError.of(
             "filter_size", f"at most the height and width, here {a.shape[-3:-1]}", size

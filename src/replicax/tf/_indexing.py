@@ -1,6 +1,6 @@
-"""What picks elements out of arrays, puts others in, or orders them: `gather`, `where`, `sort`.
+"""Functions that pick, replace or order elements of arrays: `gather`, `where`, `sort`.
 
-What depends on values for its shape works outside compiled code only, and says so.
+A function whose shape depends on values works outside compiled code only, and says so.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _scattered(tensor: Any, indices: Any, updates: Any, how: str) -> Any:
 
 
 def _unwritten(tensor: Any, size: int, how: str) -> Any:
-    """What zeros at index 0 make of a tensor, if it is the same for however many axes of it."""
+    """A tensor after updates by zeros at index 0, if equal for any number of indexed axes."""
     _, tensor = array(tensor)
     results = [
         np.asarray(_scattered(tensor, np.zeros((size, axes), int), updates, how))

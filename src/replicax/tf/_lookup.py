@@ -45,7 +45,7 @@ class KeyValueTensorInitializer:
 
 
 class TextFileIndex:
-    """What a line of a file gives, beside a column."""
+    """Numbers for a key or value that is no column of a line."""
 
     WHOLE_LINE: ClassVar[int] = -2
     LINE_NUMBER: ClassVar[int] = -1

@@ -275,7 +275,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         "replicax.data.experimental",
     ),
     "tf.debugging": (
-        "checks, of which those of values hold in compiled code, too",
+        "checks; checks of values work in compiled code, too",
         _of(
             "._debugging",
             "Assert", "assert_all_finite", "assert_equal", "assert_greater", "assert_greater_equal",
@@ -375,7 +375,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         _of("._tensors", "from_dlpack", "to_dlpack"),
     ),
     "tf.experimental.numpy": (
-        "functions of NumPy: those of `jax.numpy`, with its types",
+        "functions of `jax.numpy`, with its types",
         {"experimental_enable_numpy_behavior": "._compat:enable_eager_execution"},
         "._numpy",
     ),

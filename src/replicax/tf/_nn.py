@@ -183,7 +183,7 @@ def dropout(
 ) -> Any:
     """The elements, a share of them set to 0 and the others scaled up.
 
-    **Differs from TF:** the numbers are those of `tf.random`.
+    **Differs from TF:** the random numbers are JAX's, as in `tf.random`.
 
     Raises:
         UsageError: If the rate is not a share.
@@ -235,7 +235,7 @@ def weighted_moments(
 def sufficient_statistics(
     x: Any, axes: Any, shift: Any = None, keepdims: bool = False, name: str | None = None
 ) -> tuple[Any, Any, Any, Any]:
-    """How many elements, their sum and that of their squares, less a shift, and the shift."""
+    """Count, sum and sum of squares of the elements, less a shift, and the shift."""
     xp, x = array(x)
     over = axes_of(axes)
     sizes = [x.shape[axis] for axis in (range(x.ndim) if over is None else np.atleast_1d(over))]

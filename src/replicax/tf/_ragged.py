@@ -77,7 +77,7 @@ class RaggedRow(Composite, Unchanging):
 
     @property
     def spec(self) -> RaggedTensorSpec:
-        """What describes it."""
+        """The spec of this tensor."""
         return RaggedTensorSpec(
             (None, *self.shape[1:]), spec_of(np.asarray(self)).dtype, ragged_rank=0
         )
@@ -256,11 +256,11 @@ class RaggedTensor(CompositeTensor):
 
     @property
     def spec(self) -> RaggedTensorSpec:
-        """What describes it."""
+        """The spec of this tensor."""
         return RaggedTensorSpec(self.shape, spec_of(self.values).dtype, ragged_rank=1)
 
     def nrows(self, out_type: Any = None, name: str | None = None) -> HostTensor:
-        """How many rows there are."""
+        """The number of rows."""
         return HostTensor.of(np.int64(len(self._splits) - 1))
 
     def row_lengths(self, axis: Any = 1, name: str | None = None) -> HostTensor:
@@ -384,7 +384,7 @@ class RaggedTensor(CompositeTensor):
         return (self[row] for row in range(len(self._splits) - 1))
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """What a function gives of ragged tensors."""
+        """The result of a function of ragged tensors."""
         from replicax.tf._ragged_functions import called
 
         return called(function, args, kwargs)

@@ -1,4 +1,4 @@
-"""Functions of ragged tensors: of each element, over axes, of rows; and those of `tf.ragged`."""
+"""Functions of ragged tensors: elementwise, over axes, of rows; and `tf.ragged`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NOT_OF_ELEMENTS = {"add_n", "bitcast"}
 
 
 def called(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """What an array function gives of arguments among which there are ragged tensors."""
+    """The result of an array function with ragged tensors among its arguments."""
     name = function.__name__
     if name in _FUNCTIONS:
         return _FUNCTIONS[name](*args, **kwargs)
@@ -91,7 +91,7 @@ def _spread(rows: RaggedTensor, value: Any) -> Any:
 
 
 def _over_axes(name: str, of_rows: Callable[[RaggedTensor, list[int], bool], Any]) -> Any:
-    """A reduction; behind the ragged axis it is that of arrays, of the elements of rows."""
+    """A reduction; behind the ragged axis it reduces the elements of rows, as for arrays."""
 
     def reduce(input_tensor: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
         gone = axes_within(input_tensor.values.ndim + 1, axis)
@@ -292,7 +292,7 @@ def constant(
 
 
 def _typed(values: Any, dtype: Any) -> Any:
-    """Values with a type; of no values, that of text or float32."""
+    """Values with a type; without values, text's type or float32."""
     kind = None if dtype is None else as_dtype(dtype)
     if kind is not None and kind.name == "string":
         return of_python(list(values)) if len(values) else np.empty(0, object)

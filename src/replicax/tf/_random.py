@@ -150,7 +150,7 @@ def _gamma(
 def _gamma_of_each(
     random: Any, key: Any, shape: Any, alpha: Any, beta: Any = None, dtype: Any = "float32"
 ) -> Any:
-    """Gamma numbers; of the shape `shape` + that of alpha and beta."""
+    """Gamma numbers, of shape `shape` + the shape of alpha and beta."""
     sizes = (*_sizes(shape), *np.broadcast_shapes(np.shape(alpha), np.shape(beta or 1)))
     return _gamma(random, key, sizes, alpha, beta, dtype)
 
@@ -161,7 +161,7 @@ def _poisson(random: Any, key: Any, shape: Any, lam: Any, dtype: Any = "int32") 
 
 
 def _poisson_of_each(random: Any, key: Any, shape: Any, lam: Any, dtype: Any = "float32") -> Any:
-    """Poisson numbers; of the shape `shape` + that of `lam`."""
+    """Poisson numbers, of shape `shape` + the shape of `lam`."""
     return _poisson(random, key, (*_sizes(shape), *np.shape(lam)), lam, dtype)
 
 

@@ -157,7 +157,7 @@ def nce_loss(
 ) -> Any:
     """The noise-contrastive loss: true classes against some that are drawn.
 
-    The arguments are those of `sampled_softmax_loss`.
+    The arguments are as in `sampled_softmax_loss`.
     """
     found = _candidates(labels, num_true, num_sampled, num_classes, sampled_values, None)
     logits, wanted = _logits(weights, biases, labels, inputs, found, remove_accidental_hits)

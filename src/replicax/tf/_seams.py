@@ -1,4 +1,4 @@
-"""What `replicax.tf` puts into Keras behind our own seams, with the first strategy."""
+"""The patches of Keras by `replicax.tf`, installed after our own, with the first strategy."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class SparseTensor(CompositeTensor):
 
     @property
     def spec(self) -> SparseTensorSpec:
-        """What describes it."""
+        """The spec of this tensor."""
         return SparseTensorSpec(self.shape, spec_of(self.values).dtype)
 
     def with_values(self, new_values: Any) -> SparseTensor:
@@ -160,7 +160,7 @@ class SparseTensor(CompositeTensor):
         )
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """What a function of each element gives, if it gives 0 for 0."""
+        """The result of an elementwise function that gives 0 for 0."""
         name = function.__name__
         if name in _OF_ELEMENTS and args and args[0] is self:
             return self.with_values(function(self.values, *args[1:], **kwargs))

@@ -223,7 +223,7 @@ def _reduction(name: str, how: str, text: str) -> Any:
 
 
 reduce_sum = _reduction(
-    "reduce_sum", "add", "The sum over axes, an array; the arguments are those of `tf.reduce_sum`."
+    "reduce_sum", "add", "The sum over axes, an array; the arguments are as in `tf.reduce_sum`."
 )
 reduce_max = _reduction(
     "reduce_max", "max", "The largest of the elements that are held, over axes; of none, 0."

@@ -109,7 +109,7 @@ def substr(input: Any, pos: int, len: int, unit: str = "BYTE", name: str | None 
 def regex_replace(
     input: Any, pattern: str, rewrite: str, replace_global: bool = True, name: str | None = None
 ) -> Any:
-    """With what fits a pattern replaced; the patterns are those of Python."""
+    """Replace the matches of a pattern; patterns are in Python's syntax."""
     count = 0 if replace_global else 1
     rewrite = re.sub(r"\\(\d)", r"\\g<\1>", _plain(rewrite))
     return _each(lambda text: _pattern(pattern).sub(rewrite, text, count=count), input)

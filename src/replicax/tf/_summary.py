@@ -56,7 +56,7 @@ def set_step(step: Any) -> None:
 
 
 def get_step() -> Any:
-    """What `set_step` was given, or `as_default`."""
+    """The step of `set_step`, or of `as_default`."""
     return _state.get().step
 
 

@@ -258,7 +258,7 @@ def _give_methods() -> None:
 
 
 def to_dlpack(tensor: Any) -> Any:
-    """What other libraries read an array through."""
+    """The capsule through which other libraries read an array."""
     return tensor.__dlpack__()
 
 

@@ -127,7 +127,7 @@ class ExponentialMovingAverage:
         self._averages: dict[int, tuple[Any, Any]] = {}
 
     def apply(self, var_list: Sequence[Any]) -> None:
-        """Let the averages follow; those of new variables begin with their values."""
+        """Update the averages; averages of new variables begin with their values."""
         decay = jnp.asarray(self._decay, "float32")
         if self._num_updates is not None:
             count = jnp.asarray(self._num_updates).astype("float32")

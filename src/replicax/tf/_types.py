@@ -19,7 +19,7 @@ FunctionType = inspect.Signature
 
 
 class TraceType(ABC, Hashable):
-    """What two arguments have in common that share a program of a `tf.function`.
+    """The common type of two arguments that share a program of a `tf.function`.
 
     **Differs from TF:** arguments share one if their types are equal. A type holds no tensors, and
     the function is traced with the first argument itself.
@@ -60,15 +60,15 @@ class TraceType(ABC, Hashable):
 
     @abstractmethod
     def is_subtype_of(self, other: TraceType) -> bool:
-        """Whether this is a kind of the other."""
+        """Whether this is a subtype of the other."""
 
     @abstractmethod
     def most_specific_common_supertype(self, others: Sequence[TraceType]) -> TraceType | None:
-        """What this and the others are kinds of."""
+        """The type of which this and the others are subtypes."""
 
     @abstractmethod
     def placeholder_value(self, placeholder_context: Any = None) -> Any:
-        """What the function is traced with."""
+        """The value with which the function is traced."""
 
     @abstractmethod
     def __eq__(self, other: object) -> bool: ...

@@ -94,7 +94,7 @@ def load(
 
 
 def builder(name: str, *, file_format: Any = None, **kwargs: Any) -> Builder:
-    """What downloads, prepares and reads a data set; the counterpart of `tfds.builder`.
+    """Make the object that downloads, prepares and reads a data set, as `tfds.builder` does.
 
     Args:
         name: Its name.
@@ -124,7 +124,7 @@ def as_numpy(dataset: Any) -> Any:
 
 @final
 class Builder:
-    """A builder of TensorFlow Datasets whose data sets are those of `rx.data`.
+    """A builder of TensorFlow Datasets that returns data sets of `rx.data`.
 
     All but `as_dataset` is the builder's own: `info`, `download_and_prepare`, `as_data_source`.
 

@@ -158,7 +158,7 @@ def box_of(index: Sequence[slice], shape: Sequence[int]) -> Box:
 
 
 def _common(one: Box, other: Box) -> Box | None:
-    """What two boxes have in common; None without an element."""
+    """The intersection of two boxes; None if it is empty."""
     pairs = zip(one, other, strict=True)
     found = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in pairs)
     return None if any(begin >= end for begin, end in found) else found

@@ -160,7 +160,7 @@ class Checkpoint:
 
     @property
     def save_counter(self) -> int:
-        """How many times `save` was called, in this run and in those that it continues."""
+        """The number of calls of `save`, in this run and in the runs that it continues."""
         return self._count
 
     def count(self) -> None:

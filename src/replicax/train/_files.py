@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from replicax.train._arrays import Arrays
     from replicax.train._bucket import Bucket
 
-# `_arrays` and `_bucket` are imported where they are used: this file alone, without JAX and Keras,
-# is what a program needs to write.
+# `_arrays` and `_bucket` are imported where they are used: a program that only writes needs this
+# file alone, without JAX and Keras.
 
 MANIFEST, ARRAYS = "checkpoint.json", "arrays.bin"
 _FORMAT = 1
@@ -81,7 +81,7 @@ def _bucket(path: str) -> Bucket:
 
 @dataclass(frozen=True)
 class Content:
-    """What a checkpoint holds: a body for JSON, and arrays by name, which are still on the disk."""
+    """The content of a checkpoint: a body for JSON, and arrays by name, which stay on the disk."""
 
     body: dict[str, Any]
     arrays: Arrays
@@ -90,7 +90,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Piece:
-    """What one process writes of an array: a box of it, whose bytes come as several arrays.
+    """A box of an array that one process writes; its bytes come as several arrays.
 
     If another process has it, `owner` lets that one write it to a file, and returns what
     `folder.append` says; None if it cannot.
@@ -104,7 +104,7 @@ class Piece:
     owner: Callable[[str], dict[str, int] | None] | None = None
 
     def written(self, file: str, part: Mapping[str, int]) -> dict[str, Any]:
-        """What `Draft.commit` takes, once it is in a file."""
+        """The entry for `Draft.commit`, once the piece is in a file."""
         where = {"file": file, "box": [list(axis) for axis in self.box], **part}
         return {"name": self.name, "dtype": self.dtype, "shape": [*self.whole], "part": where}
 

@@ -151,8 +151,8 @@ class CheckpointManager:
         # The chief's folder decides: another worker may see no folder, or an old listing.
         there = [number for number, _ in _numbered(self.directory, self._name)]
         there += [number for number, _ in _bundles(self.directory, self._name)]
-        said = json.dumps(max(there, default=0)).encode()
-        highest = json.loads(self.checkpoint.channel.from_chief("checkpoint number", said))
+        payload = json.dumps(max(there, default=0)).encode()
+        highest = json.loads(self.checkpoint.channel.from_chief("checkpoint number", payload))
         if wanted is not None and wanted < highest:
             raise UsageError.of(
                 "checkpoint_number",
@@ -188,8 +188,8 @@ class CheckpointManager:
         both = _bundles(self.directory, self._name) + ours
         # `sorted` is stable, so our checkpoint comes last among equal numbers.
         there = [path for _, path in sorted(both, key=itemgetter(0))]
-        said = json.dumps(there).encode()
-        paths = json.loads(self.checkpoint.channel.from_chief("checkpoints", said))
+        payload = json.dumps(there).encode()
+        paths = json.loads(self.checkpoint.channel.from_chief("checkpoints", payload))
         for path in reversed(paths):
             try:
                 self.checkpoint.restore(path)

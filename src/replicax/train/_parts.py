@@ -26,7 +26,7 @@ from replicax.train._files import Piece, whole_box
 
 _LARGE = 1 << 18  # elements of a variable whose shards are worth a file each
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-"""What TensorFlow puts behind the name of a variable."""
+"""TensorFlow's suffix of a variable's name."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def _is_generator(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class LeftOvers:
-    """What one optimizer has left over of compressed gradients: nothing before the first step."""
+    """The rest of compressed gradients of one optimizer: nothing before the first step."""
 
     name: str
     owner: Residuals
@@ -195,7 +195,7 @@ class Source:
     behind: Mapping[str, np.ndarray] = field(default_factory=dict)  # the rows of a dynamic table
 
     def pieces(self, name: str) -> list[Piece]:
-        """What this worker owns of the value."""
+        """The pieces of the value that this worker owns."""
         return [Piece(name, self.dtype, self.shape, *box) for box in self.boxes]
 
     def gathered(self) -> Source:

@@ -77,7 +77,7 @@ def all_saved(saved: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, An
 
 
 def saved_for(name: str, saved: Mapping[str, Any]) -> Saved | None:
-    """What a checkpoint holds for the part of a name; None if it holds nothing.
+    """The saved value for the part of a name; None if there is none.
 
     Values saved within a larger object, or as several objects, are found by attribute names.
     """
@@ -178,7 +178,7 @@ def restore_between_replicas(
 
 
 def set_states(channel: Channel, parts: Sequence[Part], saved: dict[str, Any]) -> None:
-    """Give each stateful object its own worker's state, or that of all workers."""
+    """Give each stateful object the state of its own worker, or of all workers."""
     for part in parts:
         if not isinstance(part, Stateful) or part.name not in saved:
             continue

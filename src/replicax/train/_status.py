@@ -1,4 +1,4 @@
-"""What `Checkpoint` takes and returns: `CheckpointOptions` and `LoadStatus`."""
+"""The options and the result of `Checkpoint`: `CheckpointOptions` and `LoadStatus`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _SHOWN = 10  # names in a message
 
 @final
 class LoadStatus:
-    """What was restored, and what else the checkpoint holds; asked anew at every call.
+    """The restored values, and the rest of the checkpoint; looked up anew at every call.
 
     Args:
         restored: What was read; None if there was nothing to read.

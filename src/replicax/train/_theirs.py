@@ -150,7 +150,7 @@ class RestoredGraph:
         except (IndexError, KeyError, ValueError) as error:
             raise CheckpointError(
                 f"The checkpoint {path!r} is damaged: its graph of objects ends too early, or "
-                "names what is not there. Copy it again, or use an older one."
+                "names a file that is missing. Copy it again, or use an older one."
             ) from error
         self._given: dict[int, tuple[Any, Node]] = {}  # variables and their nodes
         self._matched: set[str] = set()

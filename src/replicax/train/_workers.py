@@ -40,8 +40,8 @@ def together(channel: Channel, name: str, action: Callable[[], _Result]) -> _Res
         result.append(action())
     except Exception as error:
         failure = error
-    said = f"{type(failure).__name__}: {failure}" if failure else None
-    failures = channel.exchange(f"checkpoint {name}", said)
+    message = f"{type(failure).__name__}: {failure}" if failure else None
+    failures = channel.exchange(f"checkpoint {name}", message)
     if failure is not None:
         raise failure
     for worker, text in enumerate(failures):
@@ -63,7 +63,7 @@ def written_by_thread(job: Callable[[], None]) -> Future[None]:
 
 @dataclass(frozen=True)
 class Collected:
-    """What a checkpoint will hold: the body on the chief, and by name what each worker owns."""
+    """A checkpoint to write: the body on the chief, and by name the parts of each worker."""
 
     body: dict[str, Any]
     sources: dict[str, Source]
@@ -74,7 +74,7 @@ class Collected:
         return any(source.spread is not None for source in self.sources.values())
 
     def pieces(self, *, is_chief: bool) -> Iterable[Piece]:
-        """What this worker writes, each copied to the host when its turn comes."""
+        """The pieces of this worker, each copied to the host when its turn comes."""
         for name, source in self.sources.items():
             if is_chief or source.spread is not None:
                 yield from source.pieces(name)
@@ -130,8 +130,8 @@ class DividedSave:
         self._channel, self._path = channel, path
         make_room(path)
         self._draft = together(channel, "begun", partial(self._begin, path))
-        said = "\n".join([self._draft.place, self._draft.label]) if self._draft else ""
-        place = channel.from_chief("checkpoint place", said.encode()).decode()
+        payload = "\n".join([self._draft.place, self._draft.label]) if self._draft else ""
+        place = channel.from_chief("checkpoint place", payload.encode()).decode()
         self._place, self._label = place.split("\n")
         is_seen = _files.is_url(self._place) or os.path.isdir(self._place)
         self.is_shared = all(channel.exchange("checkpoint place seen", is_seen))

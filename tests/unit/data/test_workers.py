@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax.data._crew import PacketIterator, packed, unpacked
 from replicax.data._nodes.share import Share, shared
 from replicax.data._nodes.workers import Job
+from replicax.data._worker_pool import PacketIterator, packed, unpacked
 
 from helpers import since_now, wait_until
 
@@ -200,7 +200,7 @@ def test_what_cannot_be_sent_is_an_error_before_anything_starts():
 
 
 def test_without_grain_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "replicax.data._crew", None)
+    monkeypatch.setitem(sys.modules, "replicax.data._worker_pool", None)
     with pytest.raises(rx.errors.UsageError, match=r"replicax\[data\]"):
         list(Dataset.range(3).in_processes(2))
 

@@ -45,7 +45,7 @@ _SETTINGS = {
 
 
 def jax_setting(name: str) -> Any:
-    """What a setting of JAX is now; type checkers know none of them."""
+    """The value of a setting of JAX; type checkers know none of them."""
     return getattr(jax.config, name)
 
 

@@ -27,7 +27,7 @@ from replicax._core.env import cores, malloc_is_set, parts_wanted, processes_her
 GIB = 2**30
 # A machine that is out of memory kills processes, and others ask for more at any time.
 _OF_A_MACHINE = 0.75
-# Folder, and the names of its limit, of what is used, and of files that are kept in memory.
+# The folder, and the names of its limit, of its use, and of files that are kept in memory.
 _CGROUPS = (
     ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
     (

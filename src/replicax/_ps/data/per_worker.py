@@ -125,7 +125,7 @@ class PerWorkerDataset:
         return PerWorkerIterator(self, self.begin_epoch())
 
     def __len__(self) -> int:
-        """How many batches an epoch has; a TypeError, as Python wants it, if that is not known."""
+        """The number of batches of an epoch; if unknown a TypeError, as Python wants it."""
         if self.num_batches is not None:
             return self.num_batches
         raise TypeError(
@@ -139,7 +139,7 @@ class PerWorkerDataset:
 
     @property
     def num_batches(self) -> int | None:
-        """How many batches an epoch has, if workers share it and that is known."""
+        """The number of batches of an epoch, if workers share it and that is known."""
         return self.division.count if self.division is not None else None
 
     def changed_by(self, change: Callable[[Any], Any]) -> PerWorkerDataset:

@@ -229,7 +229,7 @@ def _is_open(closure: Closure) -> bool:
 @final
 @dataclass(frozen=True)
 class Division:
-    """How a data set is divided, by "runs", "files" or "turn"; the same for all workers.
+    """The division of a data set, by "runs", "files" or "turn"; the same for all workers.
 
     Batches are counted within each of the `parts`; an epoch has `count` in all, if that is known.
     The seeds are those that the coordinator has drawn.

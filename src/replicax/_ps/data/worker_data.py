@@ -173,10 +173,10 @@ def shared(make: Any, division: Division, worker: int) -> Begin:
     return lambda epoch: SplitReader(partial(division.batches, node, epoch)).batch
 
 
-def _place(told: Any) -> Any:
-    if told is None:
+def _place(numbers: Any) -> Any:
+    if numbers is None:
         return None
-    part, number, stop, others = told
+    part, number, stop, others = numbers
     return Place(part, number, stop, tuple(map(tuple, others)))
 
 

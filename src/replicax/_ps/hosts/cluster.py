@@ -1,4 +1,4 @@
-"""What all clusters have in common: `Member`, `Roster`, and the protocol `Cluster`.
+"""The common parts of all clusters: `Member`, `Roster`, and the protocol `Cluster`.
 
 A *member* is a process that serves: a server, which holds variables, or a worker, which runs
 closures. What it does is in `member.py`. Where members run, and who brings dead ones back, is what
@@ -21,11 +21,11 @@ from replicax._net import in_cluster
 from replicax.cluster_resolver import ClusterSpec, cluster_name
 
 SERVER, WORKER = "server", "worker"
-# What TensorFlow calls them, in TF_CONFIG and in messages.
+# TensorFlow's names of jobs, in TF_CONFIG and in messages.
 JOBS = {SERVER: "ps", WORKER: "worker"}
 ROLES = {job: role for role, job in JOBS.items()}
 
-# By name: a starter does not import what members are made of, and tests may use others.
+# By name: a starter does not import the members' code, and tests may use other members.
 START_MEMBER = "replicax._ps.hosts.member:start_member"
 
 _LINES_TOLD = 15
@@ -100,7 +100,7 @@ class Cluster(Protocol):
 
 
 class Size(NamedTuple):
-    """How large a local cluster is, and how many threads each worker has for itself."""
+    """The size of a local cluster, and the number of threads of each worker."""
 
     servers: int
     workers: int
@@ -222,9 +222,9 @@ class Roster:
         if reason is None:
             before = "it has not been there before" if after < 0 else "it was there before"
             raise UnavailableError(
-                f"No {who} within {timeout:g} seconds; {before}. Check what it printed last, and "
-                "whether its machine has enough memory and cores. Allow more time if it loads "
-                "much.",
+                f"No {who} within {timeout:g} seconds; {before}. Check its last output, and "
+                "whether its machine has enough memory and cores. Allow more time if it loads a "
+                "lot.",
                 task_name(role, index),
             )
         raise gone(role, index, reason)

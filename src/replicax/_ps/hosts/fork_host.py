@@ -65,22 +65,22 @@ class _Child:
     role: str
     index: int
     incarnation: int
-    told: int | None  # from where we read what it says; None at the end
-    said: dict[str, Any] | None = None  # that it listens, or why it cannot; None before
-    heard: bytes = b""
+    reader: int | None  # the descriptor of its messages; None at the end
+    report: dict[str, Any] | None = None  # that it listens, or why it cannot; None before
+    received: bytes = b""
 
-    def hear(self) -> bool:
+    def read(self) -> bool:
         """Read the child's one line; return whether it is complete."""
-        assert self.told is not None
-        data = os.read(self.told, _BYTES)
-        self.heard += data
+        assert self.reader is not None
+        data = os.read(self.reader, _BYTES)
+        self.received += data
         if data and not data.endswith(b"\n"):
             return False
-        os.close(self.told)
-        self.told = None
+        os.close(self.reader)
+        self.reader = None
         if data:
-            self.said = json.loads(self.heard)
-        return self.said is not None
+            self.report = json.loads(self.received)
+        return self.report is not None
 
 
 @final
@@ -118,12 +118,12 @@ class _Host:
         The input alone does not suffice: a fork of the program would hold it open.
         """
         while os.getppid() == self._parent:
-            told = {child.told: child for child in self._children.values() if child.told}
-            ready, _, _ = select.select([0, self._woken, *told], [], [], _LOOK_AT_PARENT)
+            readers = {child.reader: child for child in self._children.values() if child.reader}
+            ready, _, _ = select.select([0, self._woken, *readers], [], [], _LOOK_AT_PARENT)
             if 0 in ready and not self._obey():
                 break
-            for child in (told[end] for end in ready if end in told):
-                if child.hear():
+            for child in (readers[end] for end in ready if end in readers):
+                if child.read():
                     self._introduce(child)
             if self._woken in ready:
                 os.read(self._woken, _BYTES)
@@ -150,37 +150,37 @@ class _Host:
     def _start(self, role: str, index: int, incarnation: int, *, pause: float = 0.0) -> None:
         if not self._began:
             return
-        told, telling = os.pipe()
-        own = {"role": role, "index": index, "telling": telling, "pause": pause}
+        reader, writer = os.pipe()
+        own = {"role": role, "index": index, "writer": writer, "pause": pause}
         order = {"plan": self._plan, "alive": self._alive, **own}
         if not self._plan["forks"]:
             process = _spawn(order)
         elif (process := os.fork()) == 0:
-            for ours in (told, self._held, self._output.fileno()):
+            for ours in (reader, self._held, self._output.fileno()):
                 os.close(ours)
             be_member(**order)
-        os.close(telling)
-        self._children[process] = _Child(role, index, incarnation, told)
+        os.close(writer)
+        self._children[process] = _Child(role, index, incarnation, reader)
 
     def _introduce(self, child: _Child) -> None:
         who = {"role": child.role, "index": child.index}
-        said = child.said or {}
-        if "addresses" in said:
-            self._tell({"event": "member", **who, **said, "incarnation": child.incarnation})
+        report = child.report or {}
+        if "addresses" in report:
+            self._tell({"event": "member", **who, **report, "incarnation": child.incarnation})
         else:
-            self._tell({"event": "lost", **who, **said})
+            self._tell({"event": "lost", **who, **report})
 
     def _replace_the_dead(self) -> None:
-        """Restart members that have ended, except those that said why they cannot start."""
+        """Restart members that have ended, except those that reported why they cannot start."""
         for process, child in list(self._children.items()):
             if os.waitpid(process, os.WNOHANG)[0] == 0:
                 continue
             del self._children[process]
-            if child.told is not None and child.hear():
+            if child.reader is not None and child.read():
                 self._introduce(child)
-            if child.said is None:
+            if child.report is None:
                 self._start(child.role, child.index, child.incarnation, pause=_PAUSE)
-            elif "addresses" in child.said:
+            elif "addresses" in child.report:
                 self._start(child.role, child.index, child.incarnation + 1)
 
     def _kill(self, role: str, index: int) -> None:
@@ -203,7 +203,7 @@ def _environment_of(kind: Mapping[str, Any], index: int) -> dict[str, str]:
 def _spawn(order: dict[str, Any]) -> int:
     """Start a process that becomes a member as a fork does; it reads its order from its input."""
     reading, writing = os.pipe()
-    for inherited in (order["telling"], order["alive"]):
+    for inherited in (order["writer"], order["alive"]):
         os.set_inheritable(inherited, True)
     own = _environment_of(order["plan"]["members"][order["role"]], order["index"])
     process = os.posix_spawn(
@@ -223,7 +223,7 @@ def be_spawned() -> Never:
 
 
 def be_member(
-    plan: Mapping[str, Any], *, role: str, index: int, pause: float, telling: int, alive: int
+    plan: Mapping[str, Any], *, role: str, index: int, pause: float, writer: int, alive: int
 ) -> Never:
     """Be a member in this process until it is killed or its parent has ended."""
     try:
@@ -239,15 +239,15 @@ def be_member(
         set_variables(own)
         if JAX_PLATFORMS in own:  # read when JAX was imported, for members of both roles
             jax.config.update("jax_platforms", own[JAX_PLATFORMS])
-        with os.fdopen(telling, "w") as line:
+        with os.fdopen(writer, "w") as line:
             try:
                 start, secret = load_starter(plan["starter"]), bytes.fromhex(plan["secret"])
                 endpoint: Post = start(role, index, secret, host=_LOOPBACK)
-                said: dict[str, Any] = {"addresses": list(endpoint.addresses)}
+                report: dict[str, Any] = {"addresses": list(endpoint.addresses)}
             except Exception:
-                said = {"text": traceback.format_exc()}
-            line.write(json.dumps(said) + "\n")
-        if "addresses" in said:
+                report = {"text": traceback.format_exc()}
+            line.write(json.dumps(report) + "\n")
+        if "addresses" in report:
             threading.Event().wait()
     finally:
         end_at_once(1)

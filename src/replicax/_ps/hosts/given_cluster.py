@@ -106,12 +106,12 @@ class GivenCluster:
         """
         address = self._spec.task_address(JOBS[role], index)
         seconds = _PATIENCE if timeout is None else timeout
-        told = False
+        is_warned = False
         for left in tries(seconds):
             if self._closed:
                 break
-            if seconds - left >= _SECONDS_OF_SILENCE and not told:
-                told = True
+            if seconds - left >= _SECONDS_OF_SILENCE and not is_warned:
+                is_warned = True
                 _log.warning("Waiting for %s %d at %s.", JOBS[role], index, address)
             try:
                 there = self._address(role, index)
@@ -247,8 +247,8 @@ class Server:
     Args:
         server_or_cluster_def: The cluster: a `ClusterSpec` or what one is made of, a
             `ClusterResolver`, which also says which task this is, or a `server_def`.
-        job_name: `"worker"` or `"ps"`; by default what is said with the cluster, or its only job.
-        task_index: Its number in the job; by default what is said with the cluster, or that of the
+        job_name: `"worker"` or `"ps"`; by default as the cluster says, or its only job.
+        task_index: Its number in the job; by default as the cluster says, or the number of the
             job's only task.
         protocol: For the signature of TensorFlow.
         config: For the signature of TensorFlow.

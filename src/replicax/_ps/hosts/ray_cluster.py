@@ -93,7 +93,7 @@ class RayCluster:
         if last and last[1].incarnation > after:
             return last[1]
         seconds = SECONDS_TO_GROW if timeout is None else timeout
-        told, asked = False, None
+        is_warned, asked = False, None
         for left in tries(seconds):
             if not self._end.alive or not ray.is_initialized():
                 raise gone(role, index, "the cluster has been closed.")
@@ -103,8 +103,8 @@ class RayCluster:
             except ActorDiedError as error:
                 raise gone(role, index, last_lines(str(error))) from error
             except TimeoutError:  # it is being started, or stands still
-                if left >= _SECONDS_OF_SILENCE and not told:
-                    told = True
+                if left >= _SECONDS_OF_SILENCE and not is_warned:
+                    is_warned = True
                     self._say_who_is_missing(role, index)
                 continue
             except RayError:  # on the way to its next process

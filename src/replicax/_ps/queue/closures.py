@@ -62,7 +62,7 @@ class ClosureQueue:
         self._closed = False
 
     def __len__(self) -> int:
-        """How many closures wait or run."""
+        """The number of closures that wait or run."""
         with self._lock:
             return len(self._line) + len(self._running)
 
@@ -264,6 +264,6 @@ def _no_worker_is_left(worker: int, why: BaseException) -> UnavailableError:
 
 
 def _first_line(error: BaseException) -> str:
-    """The kind of an error, and the first line of what it says."""
-    said = str(error).partition("\n")[0].rstrip(": ")
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    """The kind of an error, and the first line of its message."""
+    message = str(error).partition("\n")[0].rstrip(": ")
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__

@@ -125,7 +125,7 @@ class Coordination:
         self._heartbeat.start()
 
     def __len__(self) -> int:
-        """How many tasks have not ended."""
+        """The number of tasks that have not ended."""
         return len(self._queue)
 
     def shared(self, make: Callable[[], Any]) -> Any:
@@ -239,13 +239,13 @@ class Coordination:
         return found
 
     def described(self) -> str:
-        """How many workers and servers there are, and where."""
+        """The numbers of workers and servers, and where they are."""
         there = self.engine.cluster
         counts = f"{there.num_workers} worker(s) and {there.num_servers} parameter server(s)"
         return f"{counts} {there.where}"
 
     def members(self) -> WorkerStats:
-        """What is known of workers and servers, without asking them."""
+        """Counts of workers and servers, without a request to them."""
         return WorkerStats(
             closures=self._lanes.work.done(),
             staleness=self._heartbeat.staleness(),

@@ -105,7 +105,7 @@ def check_bound(bound: int | None) -> None:
 
 @final
 class Work:
-    """How many closures each worker has ended, and how long they took; for many threads."""
+    """The number of closures that each worker has ended, and their times; for many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

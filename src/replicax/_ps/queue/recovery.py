@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("replicax")
 
-# Ids of closures kept for each server: half of what servers remember (see `Applied`), so
+# Ids of closures kept for each server: half of the ids that servers remember (see `Applied`), so
 # that a forgotten closure is not taken for a lost one.
 _REMEMBERED = 1 << 16
 
@@ -31,7 +31,7 @@ class Recovery(NamedTuple):
     """A server that died and is back."""
 
     server: int
-    lost_updates: int  # closures that had ended and changed what is lost
+    lost_updates: int  # closures that had ended, and whose changes are lost
     seconds: float  # from when somebody needed it
     source: str  # of its state: "replica" or "snapshot"
 

@@ -24,7 +24,7 @@ class RemoteValueStatus(enum.Enum):
 
 @final
 class RemoteValue:
-    """What a scheduled function will have returned, once a worker has run it.
+    """The future result of a scheduled function, which a worker runs.
 
     `ClusterCoordinator.schedule` gives one at once. The value itself comes to the coordinator as
     soon as the function has ended, so that it can be fetched after its worker is gone.

@@ -1,4 +1,4 @@
-"""What the coordinator schedules: a function, traced once per signature, and a call's arrays."""
+"""Tasks of the coordinator: a function, traced once per signature, and the arrays of a call."""
 
 from __future__ import annotations
 

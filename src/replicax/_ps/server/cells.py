@@ -242,7 +242,7 @@ class Hosted:
         return cls(recipe, ShardOptimizer(recipe), iterations, rate)
 
     def rowwise(self, part: Part) -> RowwiseOptimizer | None:
-        """What updates any number of rows of a cell in NumPy; None if these settings have none."""
+        """The optimizer that updates rows of a cell in NumPy; None if these settings have none."""
         recipe = self.recipe
         # A user's subclass may have the name of one of Keras' own.
         is_own = recipe.kind.__module__.startswith("keras.")
@@ -300,7 +300,7 @@ class RowCapture:
     def chunks(self, lock: AbstractContextManager[Any]) -> Iterator[Chunk]:
         """The rows and their contents in each array, in any order; each row once.
 
-        `lock` is that of the table.
+        `lock` is the table's lock.
         """
         row_bytes = sum(array.nbytes // max(1, len(array)) for array in self.arrays)
         block = max(1, BLOCK_BYTES // max(1, row_bytes))

@@ -133,7 +133,7 @@ class ParameterServer:
         return {"clock": clock}, [raw(value) for value in values]
 
     def _current(self, cell: Any, slot: int | None) -> Any:
-        if isinstance(cell, list):  # what an optimizer has once for all cells
+        if isinstance(cell, list):  # a value of the optimizer for all cells
             optimizer, name, dtype = cell
             return np.asarray(getattr(self.optimizers[optimizer], name), dtype)
         return self.cells[cell].get(slot)

@@ -38,7 +38,7 @@ class CellState:
     number: int
     cell: Any  # only its lists of captures may be looked at later
     part: Part
-    stamp: Stamp  # what has the same is the same
+    stamp: Stamp  # equal stamps mean equal contents
     optimizer: int | None
     arrays: list[Any]
     rows: RowCapture | None = None  # wanted rows of a cell that is changed in place
@@ -46,7 +46,7 @@ class CellState:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the contents were taken; else they are those of an earlier state."""
+        """Whether the contents were taken; else they are from an earlier state."""
         return bool(self.arrays) or self.rows is not None
 
 
@@ -101,7 +101,7 @@ def bare_cell(number: int, cell: Any) -> CellState:
 
 
 def described(state: ServerState) -> dict[str, Any]:
-    """What JSON can hold, with the ids as ranges, which takes longer than to take the state."""
+    """The state for JSON, with ids as ranges; this takes longer than to take the state."""
     ids = {name: as_ranges(state.about[name]) for name in ("applied", "requests")}
     return {**state.about, **ids}
 

@@ -121,7 +121,7 @@ def write_state(place: Path, body: dict[str, Any]) -> None:
 
 
 def read_state(place: Path) -> dict[str, Any]:
-    """What `write_state` has written.
+    """Read the state that `write_state` wrote.
 
     `Damaged` if it differs, `OtherFormat` for another version of Replicax.
     """

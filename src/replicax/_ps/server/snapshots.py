@@ -123,14 +123,14 @@ class Snapshots:
             pass  # wait for the snapshot in progress
 
     def _go_on(self) -> None:
-        said, took = "", 0.0
+        reported, took = "", 0.0
         while not self._ended.wait(max(self._seconds, _SHARE * took)):
             begin = time.monotonic()
             try:
                 self.take()
-                said = ""
+                reported = ""
             except Exception as error:
-                if repr(error) != said:
+                if repr(error) != reported:
                     logger.warning(
                         "Parameter server %d cannot write snapshots to %s; it goes on without: %s",
                         self._server.index,
@@ -139,7 +139,7 @@ class Snapshots:
                         # The system's own message suffices.
                         exc_info=not isinstance(error, OSError),
                     )
-                said = repr(error)
+                reported = repr(error)
             took = time.monotonic() - begin
 
     def _mark(self) -> tuple[int, int]:

@@ -188,7 +188,7 @@ class SteadyClient:
         return self._client.num_servers
 
     def changes(self, server: int) -> int:
-        """How many changes a server has confirmed."""
+        """The number of changes that a server has confirmed."""
         return self._changes[server]
 
     def call(

@@ -32,7 +32,7 @@ _INITIALS = "slot_initials"
 
 @dataclass(frozen=True)
 class DynamicTableSpec:
-    """What a dynamic table is; plain values, so that it can be sent to a server.
+    """The description of a dynamic table: plain values, so that it can be sent to a server.
 
     Beyond `max_rows`, ids used least often lose their rows. Without it, rows are copied now and
     then as they grow more.

@@ -137,7 +137,7 @@ def initial_rows(
 
     It draws as one of Keras' initializers `Zeros`, `Ones`, `Constant`, `RandomUniform`,
     `RandomNormal` and `TruncatedNormal`; others need to know how many rows there will be. What the
-    configuration leaves out has Keras' default. `shape` is that of one row.
+    configuration leaves out has Keras' default. `shape` is the shape of one row.
 
     Example:
         >>> rows = initial_rows("RandomUniform", {}, seed=1, shape=(2,))

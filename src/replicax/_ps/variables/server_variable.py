@@ -30,7 +30,7 @@ class ServerVariable(KerasVariable):
     closure's beginning.
     """
 
-    _home: Any  # a `ServerHome`, or what is read, written and divided as one
+    _home: Any  # a `ServerHome`, or an object with the same methods
 
     @property
     def _value(self) -> Any:
@@ -183,7 +183,7 @@ def home_of(variable: Any) -> Any:
 class TableVariable(ServerVariable):
     """A table of rows by id, as one of the weights of a layer: of shape (0, …).
 
-    Its gradients are those of the rows that were looked up; optimizers work where the rows are.
+    It has gradients of the rows that were looked up only; optimizers work where the rows are.
     """
 
     is_table = True

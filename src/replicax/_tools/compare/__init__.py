@@ -1,5 +1,5 @@
 """`replicax compare` trains under each strategy of this machine; `replicax devices` looks at it.
 
-`comparing.py` is the way of a comparison, with `training.py` and `subjects.py`; `result.py` is what
+`comparing.py` runs a comparison, with `training.py` and `subjects.py`; `result.py` is what
 comes out, which `text.py`, `plots.py` and `page.py` show.
 """

@@ -26,18 +26,18 @@ from replicax._tools.compare.settings import ASYNCHRONOUS, BASELINE, MULTI_WORKE
 from replicax._tools.compare.subjects import load_data
 from replicax._tools.compare.training import (
     QUIET,
-    Round,
+    StrategyMaker,
     Task,
+    TimedRound,
+    TrainedStrategy,
     Training,
-    Trial,
-    Way,
     check,
     exact_products,
     new_model,
     plan_round,
+    strategy_maker,
     time_round,
     train,
-    way,
 )
 from replicax._tools.machine import OtherPrograms, choose_devices, inspect_machine
 from replicax._tools.progress import Listener
@@ -101,17 +101,17 @@ _Measured = list[tuple["Training", tuple[float, ...]]]
 
 def _measure_all(
     task: Task, devices: Sequence[jax.Device], listener: Listener
-) -> tuple[_Measured, Round]:
+) -> tuple[_Measured, TimedRound]:
     """Train under every strategy, then time all of them; what they started ends here."""
     settings = task.settings
     with contextlib.ExitStack() as ends:
-        trials = [_trial(one, task, listener, ends) for one in _ways(settings, devices)]
+        trained = [_trained(one, task, listener, ends) for one in _makers(settings, devices)]
         round_ = plan_round(
-            [trial.training for trial in trials],
+            [one.training for one in trained],
             batch_size=settings.batch_size,
             rows=len(task.data.train_inputs),
         )
-        measured = _time_in_turn(trials, round_, task, listener)
+        measured = _time_in_turn(trained, round_, task, listener)
     if MULTI_WORKER in settings.strategies:
         listener.begin(MULTI_WORKER, steps=1)
         listener.report(f"{settings.workers} processes")
@@ -121,12 +121,12 @@ def _measure_all(
     return measured, round_
 
 
-def _ways(settings: Settings, devices: Sequence[jax.Device]) -> list[Way]:
+def _makers(settings: Settings, devices: Sequence[jax.Device]) -> list[StrategyMaker]:
     names = [name for name in settings.strategies if name != MULTI_WORKER]
     return [
-        *(way(name, devices, settings.workers) for name in names),
+        *(strategy_maker(name, devices, settings.workers) for name in names),
         *(
-            replace(way(SCALED, devices[:count], None), name=_scaled(count))
+            replace(strategy_maker(SCALED, devices[:count], None), name=_scaled(count))
             for count in _counts(settings, devices)
         ),
     ]
@@ -162,15 +162,17 @@ def _prepare(settings: Settings, devices: Sequence[jax.Device], listener: Listen
     return Task(settings, data, initial)
 
 
-def _trial(way: Way, task: Task, listener: Listener, ends: contextlib.ExitStack) -> Trial:
-    if way.name not in task.settings.strategies:  # it is only timed, and one epoch compiles it
+def _trained(
+    maker: StrategyMaker, task: Task, listener: Listener, ends: contextlib.ExitStack
+) -> TrainedStrategy:
+    if maker.name not in task.settings.strategies:  # it is only timed, and one epoch compiles it
         task = replace(task, settings=replace(task.settings, epochs=2))
     steps_per_epoch = -(-len(task.data.train_inputs) // task.settings.batch_size)
-    listener.begin(way.name, steps=task.settings.epochs * steps_per_epoch)
+    listener.begin(maker.name, steps=task.settings.epochs * steps_per_epoch)
     listener.report("compiling")
-    trial = train(way, task, listener, ends)
-    listener.end(_result(trial.training))
-    return trial
+    trained = train(maker, task, listener, ends)
+    listener.end(_result(trained.training))
+    return trained
 
 
 def _result(training: Training) -> str:
@@ -181,22 +183,22 @@ def _result(training: Training) -> str:
 
 
 def _time_in_turn(
-    trials: Sequence[Trial], round_: Round, task: Task, listener: Listener
+    trained: Sequence[TrainedStrategy], round_: TimedRound, task: Task, listener: Listener
 ) -> _Measured:
     """Time A B C A B C …, so that a slow spell of the machine affects all alike."""
     repeats = task.settings.repeats
-    listener.begin("timing", steps=repeats * len(trials))
+    listener.begin("timing", steps=repeats * len(trained))
     listener.report("warming up")
-    for trial in trials:
-        time_round(trial, Round(round_.rows, 1), task)
-    seconds: list[list[float]] = [[] for _ in trials]
+    for one in trained:
+        time_round(one, TimedRound(round_.rows, 1), task)
+    seconds: list[list[float]] = [[] for _ in trained]
     for repeat in range(repeats):
         listener.report(f"round {repeat + 1}/{repeats}")
-        for trial, rounds in zip(trials, seconds, strict=True):
-            rounds.append(time_round(trial, round_, task))
+        for one, rounds in zip(trained, seconds, strict=True):
+            rounds.append(time_round(one, round_, task))
             listener.advance()
     listener.end(f"{repeats} rounds of {round_.examples} examples")
-    return [(t.training, tuple(rounds)) for t, rounds in zip(trials, seconds, strict=True)]
+    return [(t.training, tuple(rounds)) for t, rounds in zip(trained, seconds, strict=True)]
 
 
 def _measurement(
@@ -224,7 +226,7 @@ _ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"}
 
 
 def _in_workers(
-    settings: Settings, initial: Sequence[np.ndarray], round_: Round
+    settings: Settings, initial: Sequence[np.ndarray], round_: TimedRound
 ) -> tuple[Training, tuple[float, ...]]:
     """Train under `MultiWorkerMirroredStrategy` on this machine, one device for each worker.
 
@@ -243,12 +245,12 @@ def _in_workers(
 
 
 def work(
-    settings: Settings, initial: Sequence[np.ndarray], round_: Round
+    settings: Settings, initial: Sequence[np.ndarray], round_: TimedRound
 ) -> tuple[Training, tuple[float, ...]]:
-    way = Way(MULTI_WORKER, rx.MultiWorkerMirroredStrategy)
+    maker = StrategyMaker(MULTI_WORKER, rx.MultiWorkerMirroredStrategy)
     with exact_products(), contextlib.ExitStack() as ends:
         task = Task(settings, load_data(settings), initial)
-        trial = train(way, task, Listener(), ends)
-        rounds = [Round(round_.rows, 1), *[round_] * settings.repeats]
-        _warm_up, *seconds = (time_round(trial, each, task) for each in rounds)
-    return trial.training, tuple(seconds)
+        trained = train(maker, task, Listener(), ends)
+        rounds = [TimedRound(round_.rows, 1), *[round_] * settings.repeats]
+        _warm_up, *seconds = (time_round(trained, each, task) for each in rounds)
+    return trained.training, tuple(seconds)

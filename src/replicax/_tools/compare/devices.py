@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class StrategyUse:
-    """What a strategy would do with the devices of a machine; `call` is how a program gets it."""
+    """How a strategy would use the devices of a machine; `call` is the code that makes it."""
 
     strategy: str
     call: str

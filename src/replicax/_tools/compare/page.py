@@ -64,13 +64,13 @@ def to_html(comparison: Comparison) -> str:
 
 
 def headline(comparison: Comparison) -> str:
-    """The answer to what people look for first."""
+    """The answer that readers look for first."""
     wrong = len(comparison.deviating)
     if not wrong:
         which = "synchronous strategy" if comparison.asynchronous else "strategy"
-        return f"Every {which} gives what one device gives."
-    verb = "does" if wrong == 1 else "do"
-    return f"{wrong} of {len(comparison.judged)} strategies {verb} not give what one device gives."
+        return f"Every {which} gives the result of one device."
+    verb = "differs" if wrong == 1 else "differ"
+    return f"{wrong} of {len(comparison.judged)} strategies {verb} from one device."
 
 
 def _header(comparison: Comparison) -> str:
@@ -118,7 +118,7 @@ def _badge(comparison: Comparison, measurement: Measurement) -> str:
 
 
 def _of_speed(comparison: Comparison) -> str:
-    """What the numbers of speed mean on this machine."""
+    """How to read the speeds on this machine."""
     most = virtual_devices(comparison) or "the most to expect is the number of replicas"
     text = f"Speed: training examples per second, relative to one device; {most}."
     return f'<p class="note">{escape(text)}</p>'

@@ -117,7 +117,7 @@ def efficiency(comparison: Comparison) -> Figure:
 def differences(comparison: Comparison) -> Figure:
     """The largest difference of weights of each strategy, beside the limit."""
     figure, axes = _rows(
-        "Largest difference of weights from those of one device", comparison.synchronous
+        "Largest difference from the weights of one device", comparison.synchronous
     )
     for row, measurement in enumerate(comparison.synchronous):
         found = measurement.weight_difference or 0.0

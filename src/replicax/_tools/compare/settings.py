@@ -22,7 +22,7 @@ _USUAL_WORKERS = 2
 @final
 @dataclass(frozen=True)
 class Settings:
-    """What to train and how to compare it.
+    """The training to compare, and how to compare it.
 
     Args:
         dataset: `"digits"` or `"cifar10"`, which Keras downloads.

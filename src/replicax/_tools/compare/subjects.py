@@ -99,7 +99,7 @@ def _scaled(arrays: _Arrays, brightest: int) -> _Arrays:
     return images.astype(np.float32) / np.float32(brightest), classes.reshape(-1).astype(np.int32)
 
 
-_Tensor = Any  # a KerasTensor; Keras declares what layers return too widely to be of use
+_Tensor = Any  # a KerasTensor; Keras' annotation of layers' results is too wide to be of use
 
 _ACTIVATION = "silu"
 # 0.99, Keras' default, would still remember the initial statistics after these few steps.

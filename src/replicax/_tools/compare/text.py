@@ -110,7 +110,7 @@ def placement(devices: tuple[str, ...]) -> str:
 
 
 def title(comparison: Comparison) -> str:
-    """What was trained, on one line."""
+    """Model, data and settings, on one line."""
     settings = comparison.settings
     return (
         f"{settings.model} ({comparison.parameters:,} parameters) on {settings.dataset}: "
@@ -153,7 +153,7 @@ def with_spread(ratio: Interval) -> str:
 
 
 def caption(comparison: Comparison) -> list[str]:
-    """What the columns of the table mean."""
+    """The legend of the table's columns."""
     repeats = comparison.settings.repeats
     examples = f"{comparison.examples_per_round:,}"
     lines = {

@@ -36,7 +36,7 @@ _MOST_EPOCHS_PER_ROUND = 50
 
 @dataclass(frozen=True)
 class Task:
-    """What every strategy trains: a model from the same weights, on the same batches in order."""
+    """The training of every strategy: the same model, initial weights, and batches in order."""
 
     settings: Settings
     data: Dataset
@@ -57,7 +57,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Trial:
+class TrainedStrategy:
     """A strategy after its training, with the model that the timed rounds train on."""
 
     strategy: rx.Strategy
@@ -66,7 +66,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Round:
+class TimedRound:
     """The data of one timed round: the first `rows` examples, `epochs` times."""
 
     rows: int
@@ -96,13 +96,15 @@ def new_model(settings: Settings, data: Dataset) -> keras.Model:
     return model
 
 
-def train(way: Way, task: Task, listener: Listener, ends: contextlib.ExitStack) -> Trial:
+def train(
+    maker: StrategyMaker, task: Task, listener: Listener, ends: contextlib.ExitStack
+) -> TrainedStrategy:
     """Make the strategy, and train under it.
 
     Anything that the strategy has started, such as parameter servers, ends with `ends`.
     """
     settings, data, watch = task.settings, task.data, _Watch(listener)
-    strategy = way.make()
+    strategy = maker.make()
     ends.callback(getattr(strategy, "close", lambda: None))
     with strategy.scope():
         model = new_model(settings, data)
@@ -117,9 +119,9 @@ def train(way: Way, task: Task, listener: Listener, ends: contextlib.ExitStack) 
         verbose=QUIET,
         callbacks=[watch],
     )
-    computing, holding = way.devices(strategy, model)
+    computing, holding = maker.devices(strategy, model)
     training = Training(
-        name=way.name,
+        name=maker.name,
         compute_devices=computing,
         variable_devices=holding,
         weights=tuple(np.array(weight) for weight in model.get_weights()),
@@ -127,10 +129,10 @@ def train(way: Way, task: Task, listener: Listener, ends: contextlib.ExitStack) 
         first_step_seconds=watch.first_step_seconds,
         step_seconds=watch.step_seconds,
     )
-    return Trial(strategy, model, training)
+    return TrainedStrategy(strategy, model, training)
 
 
-def plan_round(trainings: Sequence[Training], *, batch_size: int, rows: int) -> Round:
+def plan_round(trainings: Sequence[Training], *, batch_size: int, rows: int) -> TimedRound:
     """Choose a round that takes one device about a second and no strategy much longer.
 
     It has whole epochs if several fit; of a larger data set, as many whole batches as fit.
@@ -140,14 +142,14 @@ def plan_round(trainings: Sequence[Training], *, batch_size: int, rows: int) -> 
     steps = min(_ROUND_SECONDS / one_device, _LONGEST_ROUND_SECONDS / slowest)
     steps_per_epoch = -(-rows // batch_size)
     if steps >= steps_per_epoch:
-        return Round(rows, min(_MOST_EPOCHS_PER_ROUND, round(steps / steps_per_epoch)))
-    return Round(min(rows, batch_size * max(1, int(steps))), 1)
+        return TimedRound(rows, min(_MOST_EPOCHS_PER_ROUND, round(steps / steps_per_epoch)))
+    return TimedRound(min(rows, batch_size * max(1, int(steps))), 1)
 
 
-def time_round(trial: Trial, round_: Round, task: Task) -> float:
+def time_round(trained: TrainedStrategy, round_: TimedRound, task: Task) -> float:
     """Train for one round; return its seconds, without what `fit` does before and after."""
     stopwatch = _Stopwatch()
-    trial.model.fit(
+    trained.model.fit(
         task.data.train_inputs[: round_.rows],
         task.data.train_classes[: round_.rows],
         batch_size=task.settings.batch_size,
@@ -238,11 +240,11 @@ def devices_here(strategy: rx.Strategy, model: keras.Model) -> _Devices:
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way to train: how its strategy is made, and how to find its devices.
+class StrategyMaker:
+    """Makes a strategy to train under: how the strategy is made, and how to find its devices.
 
-    `devices` gets the strategy and a model trained under it, and gives those of replicas and those
-    of variables.
+    `devices` gets the strategy and a model trained under it, and returns the devices of replicas
+    and of variables.
     """
 
     name: str
@@ -250,11 +252,11 @@ class Way:
     devices: Callable[[rx.Strategy, keras.Model], _Devices] = devices_here
 
 
-def way(name: str, devices: Sequence[jax.Device], workers: int | None) -> Way:
-    """The way to train under the strategy of that name, which this process makes."""
+def strategy_maker(name: str, devices: Sequence[jax.Device], workers: int | None) -> StrategyMaker:
+    """The maker of the strategy of that name, which this process makes."""
     if name != PARAMETER_SERVER:
-        return Way(name, lambda: make(name, devices, LOCAL))
-    return Way(
+        return StrategyMaker(name, lambda: make(name, devices, LOCAL))
+    return StrategyMaker(
         name,
         lambda: rx.ParameterServerStrategy(num_workers=workers, num_ps=1),
         lambda *_: (tuple(f"worker {number}" for number in range(workers or 1)), ("server 0",)),

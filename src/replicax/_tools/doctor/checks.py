@@ -35,7 +35,7 @@ OK, WARN, WRONG = "ok", "warn", "wrong"
 @final
 @dataclass(frozen=True)
 class Check:
-    """What one check says: `ok`, `warn` for what costs time or a feature, or `wrong`.
+    """The result of a check: `ok`, `warn` if it costs time or a feature, or `wrong`.
 
     `fix` is the command that fixes it, or what to do; empty if there is nothing to do.
     """
@@ -47,7 +47,7 @@ class Check:
 
 
 def checked(facts: Facts) -> list[Check]:
-    """What all checks say; those of GPUs where there are any, or where their driver fails."""
+    """The results of all checks; GPUs are checked if there are any, or if their driver fails."""
     gpus = list(CHECKS_OF_GPUS.items())
     of_gpus = gpus if facts.gpus else gpus[: bool(facts.driver_error)]  # of the driver alone
     return [Check(name, *check(facts)) for name, check in [*CHECKS.items(), *of_gpus]]
@@ -188,7 +188,7 @@ def check_driver(facts: Facts) -> tuple[str, ...]:
     driver = facts.driver
     if driver is None:
         level = WRONG if _plugins(facts) and facts.platform != "gpu" else WARN
-        found = facts.driver_error or "no nvidia-smi, which says what this driver can do"
+        found = facts.driver_error or "no nvidia-smi, which shows the driver's version"
         fix = "nvidia-smi     # for a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility"
         return level, found, fix
     if _offered(driver) < min(_OLDEST_DRIVER):
@@ -255,16 +255,16 @@ def check_gpu_memory(facts: Facts) -> tuple[str, ...]:
     share = gpu_share_at_start(facts.settings)
     set_ = [f"{name}={facts.settings[name]}" for name in OF_GPU_MEMORY if name in facts.settings]
     takes = f"JAX takes {share:.0%} of each at once" if share else "JAX takes it as it needs it"
-    told = "; ".join([takes, *set_])
+    usage = "; ".join([takes, *set_])
     if facts.driver is None:
-        return OK, told
+        return OK, usage
     free = {
         one: one.free_bytes / one.memory_bytes
         for one in _visible(facts)
         if one.memory_bytes and one.free_bytes is not None
     }
     lines = [_free_memory(one, facts.driver) for one in free]
-    found = "; ".join([*dict.fromkeys(lines), told])
+    found = "; ".join([*dict.fromkeys(lines), usage])
     least = min(free.values(), default=1.0)
     if least >= share:
         return OK, found
@@ -285,7 +285,7 @@ def _free_memory(gpu: Gpu, driver: Driver) -> str:
 
 
 def _offered(driver: Driver) -> int:
-    """The highest CUDA, as the driver says it or as its number tells."""
+    """The highest version of CUDA that the driver reports, or that follows from its own version."""
     if driver.cuda:
         return driver.cuda[0]
     major = driver.version.partition(".")[0]
@@ -344,7 +344,7 @@ def _in_range(facts: Facts, package: str, *, extra: str = "") -> tuple[str, ...]
     return WRONG, found, fix
 
 
-# What each check says: its level, what it found, and the command that fixes it.
+# The result of each check: its level, its finding, and the command that fixes it.
 CHECKS: Mapping[str, Callable[[Facts], tuple[str, ...]]] = {
     "Python": check_python,
     "Replicax": check_replicax,

@@ -1,4 +1,4 @@
-"""What makes a program slow, how it scales, and what to do first: arithmetic on profiles."""
+"""Conclusions from profiles: the slow parts of a program, its scaling, and the first advice."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def slow_worker(workers: Sequence[Profile]) -> Finding | None:
         f"Worker {last} takes {slow.own / usual.own:.1f} times as long as the others for its own "
         f"part of a step, and they wait {milliseconds(slow.own - usual.own)}; its {PARTS[part]} "
         f"takes {milliseconds(slow.parts[part])}, theirs {milliseconds(usual.parts[part])}.",
-        "See what else runs on that machine, whether its files are farther away than those of the "
+        "See what else runs on that machine, whether it reads its files more slowly than the "
         "others, and whether it has more rows.",
     )
 
@@ -115,8 +115,8 @@ def tiny_batch(profile: Profile) -> Finding:
     return Finding(
         "tiny batch",
         _share(profile, parts),
-        f"What every step costs, whatever its batch, is {_of(profile, parts)}; computing"
-        f"{each} takes {milliseconds(profile.parts[COMPUTE])}.",
+        f"The cost of a step with any batch is {_of(profile, parts)}; computing{each} "
+        f"takes {milliseconds(profile.parts[COMPUTE])}.",
         "Use a larger batch, or `compile(steps_per_execution=10)`; with so little to compute, "
         "one device may be faster than several.",
     )
@@ -128,7 +128,7 @@ RULES: Sequence[Callable[[Profile], Finding | None]] = (
         INPUT,
         "A step waits {taken} for data.",
         "Read ahead and in parallel: `dataset.map(fn, num_parallel_calls=4).prefetch(2)`, or "
-        "`PyDataset(workers=4)`; cache what does not change.",
+        "`PyDataset(workers=4)`; cache the part that does not change.",
     ),
     _Rule(
         "slow copy",

@@ -45,13 +45,13 @@ class Examination:
     workers: tuple[Profile, ...]  # of a cluster of this machine, if that was asked for
     scaling: Mapping[str, tuple[Point, ...]]  # by `STRONG` and `WEAK`, where it can be measured
     findings: tuple[Finding, ...]  # on the most replicas, the largest first
-    advice: Finding  # what to do first
+    advice: Finding  # the first thing to do
     busy_cores: float = 0.0  # that other programs took meanwhile, on the average
 
 
 @dataclass(frozen=True)
 class Script:
-    """What is run, and for how long: `steps` are measured, behind `warm_up` others."""
+    """A script and the length of its run: `steps` are measured, after `warm_up` others."""
 
     path: str
     args: Sequence[str]
@@ -110,7 +110,7 @@ def examine(
 ) -> Examination:
     """Train a script on each number of replicas, as it is and with batches of other sizes.
 
-    If asked, also on this many workers; `listener` hears of the progress.
+    If asked, also on this many workers; `listener` receives the progress.
     """
     listener.begin(Path(script.path).name, steps=2 * len(replicas) - 1 + bool(workers))
     profiles, others = list[Profile](), OtherPrograms()

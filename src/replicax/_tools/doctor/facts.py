@@ -39,7 +39,7 @@ _SECONDS = 120  # JAX waits for a TPU of another process, and large machines sta
 
 @dataclass(frozen=True)
 class Facts:
-    """What was found; an empty error means that there is none."""
+    """Facts about the machine and its software; an empty error means that there is none."""
 
     python: str
     versions: Mapping[str, str | None]  # by package; None if not installed
@@ -63,7 +63,7 @@ class Facts:
     cache: str | None  # the folder of compiled programs
     cache_error: str
     has_compiler: bool
-    kernels: str | None  # the level that is loaded, such as `x86-64-v3`, and what else it uses
+    kernels: str | None  # the level that is loaded, such as `x86-64-v3`, and its other units
     kernels_off: str  # why none are loaded
 
 
@@ -141,7 +141,7 @@ def _wanted() -> dict[str, str]:
 
 
 def _driver() -> tuple[nvidia.Driver | None, str]:
-    """What `nvidia-smi` says, or why it fails; neither where there is none."""
+    """The driver that `nvidia-smi` reports, or its error; neither if it is not installed."""
     if shutil.which("nvidia-smi") is None:
         return None, ""
     try:
@@ -161,11 +161,11 @@ def _devices(environ: Mapping[str, str]) -> tuple[str, int, str, str]:
         ran = subprocess.run(command, capture_output=True, text=True, env=own, timeout=_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         return "", 0, str(error), ""
-    said = ran.stderr.strip().splitlines()
+    messages = ran.stderr.strip().splitlines()
     if ran.returncode:
-        return "", 0, said[-1] if said else f"exit code {ran.returncode}", ""
+        return "", 0, messages[-1] if messages else f"exit code {ran.returncode}", ""
     backend, count = ran.stdout.split()[-2:]
-    warnings = [line for line in said if _WARNING.search(line)]
+    warnings = [line for line in messages if _WARNING.search(line)]
     return backend, int(count), "", warnings[-1] if warnings else ""
 
 

@@ -1,4 +1,4 @@
-"""What the doctor found as text and JSON: pure functions of the data."""
+"""The doctor's findings as text and JSON: pure functions of the data."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Remark:
 
 @dataclass
 class Judged:
-    """What is found in a module: at a line of a piece each."""
+    """The findings in a module, each at a line of a piece."""
 
     uses: list[tuple[Home, int, str]] = field(default_factory=list)
     remarks: list[tuple[Home, int, Remark]] = field(default_factory=list)
@@ -135,7 +135,7 @@ class _Judge:
                 function = getattr(owner.kind, name)
                 label = f"{owner.kind.__name__}.{name}"
                 first = 0 if bound or inspect.ismethod(function) else 1
-                if name == "__init__":  # a class also shows what its bases take
+                if name == "__init__":  # a class also shows its bases' arguments
                     self._fit(owner.kind, owner.kind, label, "", node, named, scope)
                     return
                 self._fit(function, owner.kind, label, f".{name}", node, named, scope, first=first)
@@ -186,8 +186,8 @@ class _Judge:
         for name in set(names) & set(older):
             remark = _of_older(older[name], name, named.get(name), is_method=bool(path))
             if remark is not None:
-                said = Remark(remark[0], f"`{label}({name}=…)`: {remark[1]}")
-                self._say(scope, node.lineno, said)
+                argument = Remark(remark[0], f"`{label}({name}=…)`: {remark[1]}")
+                self._say(scope, node.lineno, argument)
         known = [name for name in names if name not in older or isinstance(older[name], Given)]
         if not node.args:
             known += [name for name, one in older.items() if isinstance(one, Given)]

@@ -53,13 +53,13 @@ class Missing:
 
 @dataclass(eq=False)
 class Findings:
-    """What is found in a file; `trees` are its modules: one more for each `%%writefile`."""
+    """The findings in a file; `trees` are its modules: one more for each `%%writefile`."""
 
     source: Program
     uses: dict[str, list[Place]] = field(default_factory=dict)
     remarks: list[tuple[Place, Remark]] = field(default_factory=list)
     checked: int = 0  # the number of calls
-    unchecked: list[Place] = field(default_factory=list)  # calls of what is not known
+    unchecked: list[Place] = field(default_factory=list)  # calls of unknown functions
     before: list[str] = field(default_factory=list)  # the sources of the pieces
     after: list[str] = field(default_factory=list)  # the same, rewritten
     trees: list[list[tuple[Home, ast.Module]]] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Findings:
         return self.before != self.after
 
     def missing(self) -> Iterator[Missing]:
-        """What it lacks, name by name and call by call."""
+        """The names and calls that Replicax lacks."""
         for name, places in self.uses.items():
             what = verdict(name)
             if what.kind == MISSING:
@@ -94,17 +94,17 @@ class Judgement:
 
     @property
     def checked(self) -> int:
-        """How many of its calls were checked."""
+        """The number of its calls that were checked."""
         return sum(one.checked for one in self.files)
 
     @property
     def calls(self) -> int:
-        """How many calls of TensorFlow, Keras or of what is not known it has."""
+        """The number of its calls of TensorFlow, of Keras or of unknown functions."""
         return self.checked + sum(len(one.unchecked) for one in self.files)
 
     @property
     def missing(self) -> list[Missing]:
-        """What it lacks, in order."""
+        """The names and calls that Replicax lacks, in order."""
         return sorted({found for one in self.files for found in one.missing()})
 
     @property

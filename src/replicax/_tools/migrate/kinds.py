@@ -1,4 +1,4 @@
-"""What classes and functions of Replicax and Keras have and take: asked of them, not listed."""
+"""Attributes and arguments of Replicax' and Keras' classes and functions, by introspection."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def find(name: str) -> Any:
     package, *parts = name.split(".")
     if package not in HOMES:
         return None
-    importlib.import_module("replicax.tf.keras")  # adds what Keras 2 had
+    importlib.import_module("replicax.tf.keras")  # adds the names of Keras 2
     found: Any = importlib.import_module(HOMES[package])
     for index, part in enumerate(parts):
         try:
@@ -103,7 +103,7 @@ def find(name: str) -> Any:
 
 
 def public(module: str) -> list[str]:
-    """What `from module import *` imports."""
+    """The names that `from module import *` imports."""
     return [name for name in dir(find(module)) if not name.startswith("_")]
 
 
@@ -114,7 +114,7 @@ def tensor() -> type:
 
 @functools.cache
 def labels(kind: type) -> tuple[str, ...]:
-    """What a class and those that it inherits from are called in the lists of what differs."""
+    """The names of a class and of its bases in the tables of differences."""
     noted = {find(name): name for name in _NOTED}
     return tuple(noted[one] for one in kind.__mro__ if one in noted)
 
@@ -139,7 +139,7 @@ def is_noted(kind: type, name: str) -> bool:
 
 @functools.cache
 def attribute(kind: type, name: str) -> Any:
-    """What an attribute of an instance is: `METHOD`, `MISSING`, or its value, None if unknown."""
+    """An attribute of an instance: `METHOD`, `MISSING`, or its value, None if unknown."""
     kind = _as_made(kind)
     if not hasattr(kind, name) or is_noted(kind, name):
         is_open = hasattr(kind, "__getattr__") or name in _mentioned(kind)
@@ -183,7 +183,7 @@ def enters_itself(value: Any) -> bool:
 
 
 def returned(function: Any, name: str, owner: type | None) -> Any:
-    """What a function returns: a value, None if unknown."""
+    """The value that a function returns; None if unknown."""
     last, home = name.rpartition(".")[2], name.rpartition(".")[0]
     if last in _NUMBERS or function is None:
         return Plain.FOREIGN
@@ -221,7 +221,7 @@ def misfits(
     *,
     is_open: bool = False,
 ) -> list[str] | None:
-    """Why a call does not fit; None if that cannot be told.
+    """Why a call does not fit; None if that is unknown.
 
     `function` is a function, a class, or a method of `kind`. `path` is its name behind the class's
     in the lists, such as ".fit". `count` arguments are given by position, `self` among them;

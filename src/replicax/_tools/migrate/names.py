@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from replicax._tools.migrate import kinds
 from replicax.tf._absent import CHANGES, instead
 
-# The packages whose names are listed, and what their names begin with.
+# The packages whose names are listed, and the prefixes of their names.
 PACKAGES = {
     name: "tf" if name == "tensorflow" else name
     for name in (
@@ -160,7 +160,7 @@ MODULES = ("np", "numpy")  # the usual name, even in cells without the import
 
 
 def replacement(module: str, name: str) -> str | None:
-    """What to write for `np.Inf`; None for names that stay."""
+    """The new name of one like `np.Inf`; None for names that stay."""
     new = RENAMED.get(name) if module in MODULES else None
     return new and new.replace("np.", f"{module}.")
 

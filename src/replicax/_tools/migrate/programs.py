@@ -40,12 +40,12 @@ class Piece:
     text: str  # its Python
     cell: int | None = None  # from 1
     lines: tuple[str, ...] = ()  # those that are masked
-    head: str = ""  # the cell magic, and what is above it
+    head: str = ""  # the cell magic, and the lines above it
     alone: bool = False  # a program of its own, as the body of `%%writefile` is
 
     @property
     def offset(self) -> int:
-        """How many lines of the cell are above the Python."""
+        """The number of lines of the cell above the Python."""
         return self.head.count("\n")
 
     def source(self, text: str) -> str:

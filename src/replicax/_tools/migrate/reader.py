@@ -59,7 +59,7 @@ class Reader:
         self._modules: dict[str, Scope] = {}
         self._waiting: list[Function] = []
         self._scope, self._classes = Scope(("", None, 0)), list[Class]()
-        self.rest: dict[Any, set[str]] = {}  # what goes into a function's `**kwargs`
+        self.rest: dict[Any, set[str]] = {}  # the keywords that go into a function's `**kwargs`
         self.given: set[str] = set()  # attributes that the program gives to anything
         self.imports: dict[str, set[str]] = {name: set() for name in sources}
 
@@ -286,7 +286,7 @@ class Reader:
             self._listener.use(name, node.lineno, self._scope)
 
     def _value(self, node: ast.expr | None, *, inner: bool = False) -> Any:
-        """What an expression is; `inner` if it is the left part of a longer name."""
+        """The value of an expression; `inner` if it is the left part of a longer name."""
         match node:
             case ast.Name(id=name):
                 found = self._scope.find(name)

@@ -80,8 +80,8 @@ def _missing(found: Sequence[Missing], folder: str) -> list[str]:
 
 def _calls(one: Judgement) -> str:
     unknown = one.calls - one.checked
-    said = f"{one.checked} of {one.calls} calls checked ({_share(one.checked, one.calls)})"
-    return f"{said}, {unknown} not" if unknown else said
+    text = f"{one.checked} of {one.calls} calls checked ({_share(one.checked, one.calls)})"
+    return f"{text}, {unknown} not" if unknown else text
 
 
 def print_names(console: Console, findings: Sequence[Findings]) -> None:
@@ -97,8 +97,8 @@ def print_names(console: Console, findings: Sequence[Findings]) -> None:
         if names:
             console.print(table)
     found: dict[str, list[Place]] = {}
-    for place, remark in (said for one in findings for said in one.remarks):
-        if remark.kind != MISSING:  # a program lists what is missing
+    for place, remark in (pair for one in findings for pair in one.remarks):
+        if remark.kind != MISSING:  # a program lists the missing names
             found.setdefault(remark.text, []).append(place)
     if found:
         table = _table(f"to check by hand ({len(found)})")
@@ -167,7 +167,7 @@ def summary(
             f"{kinds[SAME]} with the same meaning, {kinds[CHANGED]} with another."
         ),
         f"{checked} of {calls} calls checked ({_share(checked, calls)})"
-        + ("; the reader does not know what the others call." if checked < calls else "."),
+        + ("; the others call functions that could not be read." if checked < calls else "."),
         f"{len(run)} of {len(judgements)} programs fully supported"
         + (f"; {unsure} of them with calls that were not checked." if unsure else "."),
     ]
@@ -230,7 +230,7 @@ def _place(place: Place) -> dict[str, Any]:
 
 
 def differences(findings: Findings) -> Iterator[str]:
-    """What is rewritten, line by line; of a notebook cell by cell."""
+    """The rewritten lines as a diff; for a notebook, one diff per cell."""
     pieces = zip(findings.source.pieces, findings.before, findings.after, strict=True)
     for piece, before, after in pieces:
         if before == after:

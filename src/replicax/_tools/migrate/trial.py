@@ -33,7 +33,7 @@ _OF_THE_MACHINE = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run showed, in words; whether it agrees with the verdict, None if nobody can tell."""
+    """The result of a run, in words; and whether it agrees with the verdict, if known."""
 
     text: str
     agrees: bool | None
@@ -97,7 +97,7 @@ def _copied(entry: Findings, found: Sequence[Findings], root: Path, folder: Path
 
 
 def _result(script: Path, folder: Path, options: Options) -> dict[str, Any] | None:
-    """What the child writes; None if it did not end in time."""
+    """The result that the child process writes; None if it did not end in time."""
     request = {name: options[name] for name in ("args", "steps", "replicas")}
     request |= {"script": str(script), "result": str(folder / _RESULT)}
     with open(folder / ".replicax-trial.log", "w+b") as log:
@@ -141,8 +141,8 @@ def _compared(judgement: Judgement, result: dict[str, Any] | None, options: Opti
         agrees = True if expected else (None if is_lacking else False)
         at = f" at {places[-1][0]}:{places[-1][1]}" if places else ""
         text += f", then {error}{at}: {result['text']}"
-    said = {True: "agrees", False: "does not agree", None: "inconclusive"}[agrees]
-    return Outcome(f"{text}; {said}", agrees)
+    verdict = {True: "agrees", False: "does not agree", None: "inconclusive"}[agrees]
+    return Outcome(f"{text}; {verdict}", agrees)
 
 
 def main(arguments: list[str]) -> None:

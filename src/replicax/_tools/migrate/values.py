@@ -140,11 +140,11 @@ def item_of(value: Any) -> Any:
 
 
 def attribute_value(found: Any, owner: Any, name: str) -> Any:
-    """What `kinds` says of an attribute, as a value."""
+    """An attribute that `kinds` found, as a value."""
     if found is kinds.METHOD:
         return Method(owner if isinstance(owner, Thing) else Thing(kinds.tensor()), name)
     if found is kinds.MISSING:
-        # Little is certain about what may be a nest of arrays.
+        # Little is certain about a value that may be a nest of arrays.
         if isinstance(owner, Thing) or kinds.is_noted(kinds.tensor(), name):
             return Method(owner if isinstance(owner, Thing) else Thing(kinds.tensor()), name)
         return Plain.FOREIGN if name in ("get", "items", "keys", "values") else None
@@ -179,6 +179,6 @@ def located(names: Collection[str], current: str, module: str, level: int) -> st
     for name in (module, f"{folder}.{module}"):
         if name in names:
             return name
-    # A folder below may be what `PYTHONPATH` holds.
+    # A folder below may be on `PYTHONPATH`.
     ends = [name for name in names if name.endswith(f".{module}")]
     return ends[0] if len(ends) == 1 else None

@@ -15,15 +15,15 @@ from replicax._core.errors import UsageError
 from replicax._core.machine.memory import free_memory, size
 from replicax._core.placement import place, to_host
 from replicax._keras import _compat
+from replicax._tools.plan.planned_step import PlannedStep, planned_step
 from replicax._tools.plan.planning import largest
 from replicax._tools.plan.step import (
-    Reading,
+    CompiledStep,
     bytes_per_device,
     compile_and_read,
     rows_of,
     with_rows,
 )
-from replicax._tools.plan.subject import Subject, subject
 from replicax.strategies import Strategy, get_strategy
 
 _TRIES = 12  # compilations: enough for any start, if memory grows with the batch
@@ -76,7 +76,7 @@ def find_batch_size(
         >>> rx.find_batch_size(model, max_batch_size=1001)
         1000
     """
-    planned = subject(model_or_step, batch)
+    planned = planned_step(model_or_step, batch)
     owner = _owner(model_or_step)
     search = _Search(planned, strategy or owner, memory)
     rows = search.largest(max_batch_size)
@@ -95,7 +95,7 @@ def _owner(model_or_step: Any) -> Strategy:
 class _Search:
     """Compiles a step for one batch after the other."""
 
-    def __init__(self, planned: Subject, strategy: Strategy, memory: int | None) -> None:
+    def __init__(self, planned: PlannedStep, strategy: Strategy, memory: int | None) -> None:
         self._planned, self.strategy = planned, strategy
         if not isinstance(memory, Real | None):
             raise UsageError.of("memory", "a number of bytes", memory)
@@ -151,7 +151,7 @@ class _Search:
     def _needs(self, rows: int) -> int | None:
         return self._read(rows).needs(self._capacity)
 
-    def _compiled(self, rows: int) -> Reading:
+    def _compiled(self, rows: int) -> CompiledStep:
         batch = with_rows(self._planned.batch, rows)
         devices = self.strategy.extended.distribution.topology.devices
         lower = functools.partial(self._planned.lower, batch, self.strategy)

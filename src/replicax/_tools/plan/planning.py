@@ -11,11 +11,11 @@ from typing import Any, final
 
 from replicax._core.errors import UsageError, checks_types
 from replicax._tools.plan.hlo import wire_bytes_by_kind
+from replicax._tools.plan.planned_step import PlannedStep, planned_step
 from replicax._tools.plan.result import Plan, Row
 from replicax._tools.plan.scaling import scale as scale_rows
 from replicax._tools.plan.scaling import with_halves
-from replicax._tools.plan.step import Reading, compile_and_read, rows_of, with_rows
-from replicax._tools.plan.subject import Subject, subject
+from replicax._tools.plan.step import CompiledStep, compile_and_read, rows_of, with_rows
 from replicax._tools.plan.targets import Target, not_kept, strategy_for, target
 from replicax._tools.progress import Listener
 
@@ -50,7 +50,7 @@ def plan(
             machine, such as `cpu:8`.
         strategies: Names of strategies: `one_device`, `mirrored`, `zero1`, `zero3`,
             `model_parallel:M`.
-        batch_size: The rows of the whole batch, if not those of `batch`.
+        batch_size: The rows of the whole batch; by default the rows of `batch`.
         find_largest: Whether to look for the largest batch that fits, with more compilations.
         scale: Numbers of chips, such as `(1, 64, 4096)`, on which the bytes that a device sends
             follow from the largest topology of each kind. If it is alone of its kind, half of it
@@ -73,7 +73,7 @@ def plan(
         >>> found.rows[0].memory.parameters  # 4 x 2 weights and 2 biases of 4 bytes
         40
     """
-    planned, listener = subject(model_or_step, batch), listener or Listener()
+    planned, listener = planned_step(model_or_step, batch), listener or Listener()
     rows = batch_size or rows_of(planned.batch)
     pairs = _pairs(with_halves(topologies) if scale else topologies, strategies)
     made = [_row(planned, *pair, rows, listener, find_largest=find_largest) for pair in pairs]
@@ -95,7 +95,7 @@ def _pairs(topologies: Sequence[str], strategies: Sequence[str]) -> list[tuple[T
 
 
 def _row(
-    planned: Subject,
+    planned: PlannedStep,
     one: Target,
     name: str,
     strategy: Any,
@@ -109,7 +109,7 @@ def _row(
     devices = len(strategy.extended.distribution.topology.devices)
 
     @functools.cache
-    def read(rows: int) -> Reading:
+    def read(rows: int) -> CompiledStep:
         listener.report(f"compiling for a batch of {rows}")
         lower = functools.partial(planned.lower, with_rows(planned.batch, rows), strategy)
         with not_kept() if one.is_described else contextlib.nullcontext():
@@ -162,7 +162,7 @@ _FURTHEST = 1024
 
 @final
 @dataclass(frozen=True)
-class Largest:
+class LargestBatch:
     fits: int  # the largest batch that was tried and fits; 0 if none did
     too_large: int | None  # the smallest that was tried and does not fit; None if all did
     is_known: bool  # that a batch larger by a sixteenth does not fit, as far as can be seen
@@ -170,7 +170,7 @@ class Largest:
 
 def largest(
     needs: Callable[[int], int | None], start: int, *, capacity: int, multiple: int, tries: int
-) -> Largest:
+) -> LargestBatch:
     """Find the largest batch whose step fits into a memory.
 
     The need of a step grows with the batch in a nearly straight line, so two tries tell where to
@@ -190,9 +190,9 @@ def largest(
             high = rows if high is None else min(high, rows)
         guess = _on_line(sizes, capacity)
         if _is_known(low, high, guess, multiple):
-            return Largest(low, high, is_known=True)
+            return LargestBatch(low, high, is_known=True)
         rows = _next(guess, low, high, multiple)
-    return Largest(low, high, is_known=False)
+    return LargestBatch(low, high, is_known=False)
 
 
 def _is_known(low: int, high: int | None, guess: int | None, multiple: int) -> bool:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from replicax._tools.plan.hlo import Collective
-    from replicax._tools.plan.planning import Largest
+    from replicax._tools.plan.planning import LargestBatch
     from replicax._tools.plan.step import Memory
     from replicax._tools.plan.targets import Chip
 
@@ -39,7 +39,7 @@ class Row:
     memory_traffic: float  # bytes that one device reads and writes, as XLA counts them
     collectives: tuple[Collective, ...]
     wire: dict[str, int]  # bytes that one device sends in a step, by the kind of operation
-    largest: Largest | None  # batch, if it was looked for
+    largest: LargestBatch | None  # batch, if it was looked for
     compile_seconds: float
 
 
@@ -52,7 +52,7 @@ def drawing() -> ModuleType:
 @final
 @dataclass(frozen=True)
 class Plan:
-    """What a training step needs on machines that need not be here.
+    """The memory, communication and time of a training step on machines that need not be here.
 
     All numbers are planned: read from compiled programs, or following from them.
 

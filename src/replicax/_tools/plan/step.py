@@ -235,11 +235,11 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Reading:
+class CompiledStep:
     """A compiled step on one device, as XLA counts it.
 
-    The compiler refuses one that needs too much memory: it has no `memory`, but what the compiler
-    said is `needed` and `available`.
+    The compiler refuses a step that needs too much memory: then there is no `memory`, but the
+    `needed` and `available` bytes of the compiler's message.
     """
 
     memory: Memory | None = None
@@ -256,19 +256,19 @@ class Reading:
         return None if self.needed is None else max(self.needed, capacity + 1)
 
 
-def compile_and_read(lower: Callable[[], Lowered], devices: int) -> Reading:
+def compile_and_read(lower: Callable[[], Lowered], devices: int) -> CompiledStep:
     """Lower and compile a step, and read what it needs."""
     try:
         lowered = lower()
         compiled = lowered.program.compile()
     except OverflowError:  # JAX counts elements in 32 bits
-        return Reading()
+        return CompiledStep()
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         return too_large(str(error))
     costs: Any = compiled.cost_analysis() or {}
-    return Reading(
+    return CompiledStep(
         memory=_memory(lowered, compiled.memory_analysis()),
         flops=costs.get("flops", 0.0),
         memory_traffic=costs.get("bytes accessed", 0.0),
@@ -293,14 +293,14 @@ _NEEDED = re.compile(r"(?:total memory required[^(]*\(|[Uu]sed )(\d+(?:\.\d+)?)(
 _AVAILABLE = re.compile(r"(?:available HBM \(|[Uu]sed [\d.]+[KMGT]? of )(\d+(?:\.\d+)?)([KMGT]?)")
 
 
-def too_large(said: str) -> Reading:
+def too_large(message: str) -> CompiledStep:
     """The numbers in the compiler's error for a program that is too large.
 
     Such as `… the total memory required for HLO temporaries (180.19G) exceeds available HBM
     (15.75G).`
     """
-    needed, available = _NEEDED.search(said), _AVAILABLE.search(said)
-    return Reading(
+    needed, available = _NEEDED.search(message), _AVAILABLE.search(message)
+    return CompiledStep(
         needed=_bytes(*needed.groups()) if needed else None,
         available=_bytes(*available.groups()) if available else None,
     )

@@ -37,7 +37,7 @@ class Chip:
 
 
 # The memory that the compiler lets a program use, as libtpu 0.0.42 says for one too large. A chip
-# of v2 and v3 is two devices to JAX: the figure is that of half a chip.
+# of v2 and v3 is two devices to JAX: the figure is for half a chip.
 TPUS = {
     "v2": Chip("TPU v2", round(7.48 * GIB)),
     "v3": Chip("TPU v3", round(15.48 * GIB)),
@@ -178,7 +178,7 @@ _KEPT_FROM = "jax_persistent_cache_min_compile_time_secs"
 
 @contextlib.contextmanager
 def quiet() -> Generator[None, None, None]:
-    """Drop the standard error in a `with` block, even that of native code.
+    """Drop the standard error in a `with` block, also from native code.
 
     Without a TPU libtpu warns of what it would need to run programs.
     """

@@ -74,7 +74,7 @@ def profile_script(
     with (
         under(chosen) if chosen else refusing_parameter_servers(),
         recorder.recording(),
-        talk_timed(),
+        callbacks_timed(),
         ended_after(plan.total),
     ):
         run_program(path, arguments)
@@ -277,7 +277,7 @@ _OF_KERAS = ("on_train_batch_begin", "on_train_batch_end", "on_epoch_begin", "on
 
 
 @contextlib.contextmanager
-def talk_timed() -> Generator[None, None, None]:
+def callbacks_timed() -> Generator[None, None, None]:
     """Report callbacks, prints, logs and summaries in a `with` block to the recorder."""
     of_loops = ((_where(name), name) for name in _OF_KERAS)
     places = [(builtins, "print"), (logging.Logger, "handle"), (EventFile, "add"), *of_loops]

@@ -33,7 +33,7 @@ WAITING = (COLLECTIVES, LAUNCH, WORKERS)
 
 @dataclass(frozen=True)
 class DeviceUse:
-    """What one device did in a step, in seconds; `busy` is a part of the step.
+    """How one device spent a step, in seconds; `busy` is a part of the step.
 
     It waits when it communicates, or waits for other devices, and computes nothing. `peak_bytes` is
     None where the device does not say it.
@@ -57,7 +57,7 @@ class Slowest:
 
 @dataclass(frozen=True)
 class Profile:
-    """What the steps of a program took.
+    """The times of a program's steps.
 
     Without a trace, `compute` is all that happened between a program's start and its end.
     """
@@ -114,7 +114,7 @@ class Profile:
 class Collectives:
     """The collective operations of one kind, such as `all-reduce`, that a program runs.
 
-    `bytes` are those of their results on one device, all together.
+    `bytes` is the size of all their results on one device.
     """
 
     kind: str
@@ -124,7 +124,7 @@ class Collectives:
 
 @dataclass(frozen=True)
 class ProgramFacts:
-    """What a compiled program says of itself: bytes on one device.
+    """The analysis of a compiled program by XLA: bytes on one device.
 
     `communication` and `callbacks` are names of operations; JAX's profiler calls them the same.
     """

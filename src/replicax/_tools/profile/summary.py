@@ -120,7 +120,7 @@ def _steps(recorder: Recorder, name: str) -> tuple[str, list[Step], list[Step]]:
             f"Cannot profile {name}: it made {counted(recorder.begun, 'training step')} under a "
             f"strategy of Replicax. {fix}. See docs/monitoring.md."
         )
-    # Once in a run, the end of the first epoch compiles what it prints.
+    # Once in a run, the end of the first epoch compiles a few programs for its output.
     compiling = [step for step in measured if _count_within(step, recorder.compiled)]
     if len(compiling) == 1 < len(measured):
         measured.remove(compiling[0])

@@ -96,7 +96,7 @@ def _devices(profile: Profile) -> list[list[str]]:
 
 
 def notes(profile: Profile) -> list[str]:
-    """What stands below the tables: how it was measured, and what was not."""
+    """The notes below the tables: how the times were measured, and what is not in them."""
     found = [
         (
             f"compiled: {profile.warm_up_compiling:.2f} s before the measured steps, "

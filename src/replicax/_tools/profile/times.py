@@ -125,11 +125,11 @@ def _cpu(span: Span) -> float:
     return span.end.cpu - span.begin.cpu
 
 
-STEP = "train"  # what a step is called in the trace
+STEP = "train"  # the name of a step in the trace
 # operations that contain others with events of their own
 _CONTAINERS = ("while", "conditional", "call")
 _OF_DEVICE = re.compile(r"/device:\w+:(\d+)")
-_OF_NCCL = "nccl"  # what its kernels are called, such as `ncclDevKernel_AllReduce_Sum_f32_RING_LL`
+_OF_NCCL = "nccl"  # the prefix of its kernels, such as `ncclDevKernel_AllReduce_Sum_f32_RING_LL`
 
 
 class Operation(NamedTuple):
@@ -142,7 +142,7 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceTimes:
-    """What one device did in the steps that were traced, in seconds for each step.
+    """How one device spent the traced steps, in seconds per step.
 
     A device in a collective communicates, or waits for others. Collectives and callbacks to Python
     count while nothing is computed beside them.
@@ -210,7 +210,7 @@ def device_times(
     """The work of each device in this many steps.
 
     `communication` has the names of collective operations, beside those recognized by kind;
-    `callbacks` those of operations that call Python.
+    `callbacks` the names of operations that call Python.
     """
     found = []
     for device, done in sorted(devices.items()):

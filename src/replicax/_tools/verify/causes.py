@@ -31,7 +31,7 @@ from replicax._tools.verify.record import (
     STATISTIC,
     WEIGHT,
     Run,
-    Seen,
+    StepRecord,
 )
 
 NEAR = 1e-2
@@ -66,7 +66,7 @@ class Evidence:
         return [one for one in self.found if one.kind in kinds]
 
     @cached_property
-    def steps(self) -> tuple[Seen, Seen] | None:
+    def steps(self) -> tuple[StepRecord, StepRecord] | None:
         number = self.found[0].step if self.found else 0
         both = self.reference.steps, self.other.steps
         if not 0 < number <= min(map(len, both)):
@@ -155,11 +155,13 @@ def batches(evidence: Evidence) -> Cause | None:
         )
     missing, added = (ours - others).total(), (others - ours).total()
     if not added:
-        return Cause("rows dropped", f"{missing} rows are left out, often those of an uneven batch")
+        return Cause(
+            "rows dropped", f"{missing} rows are left out, often at the end of an uneven batch"
+        )
     return Cause(
         "different data",
-        f"{added} rows differ from those of one device: the order, the seed or the batches depend "
-        "on the strategy.",
+        f"{added} rows differ from the rows on one device: the order, the seed or the batches "
+        "depend on the strategy.",
     )
 
 
@@ -188,7 +190,7 @@ def cause_of_chance(evidence: Evidence) -> Cause:
     elif evidence.of(ROWS, STEPS):
         which = "the data, such as the result of an unseeded map or shuffle,"
     else:
-        which = f"what the step computes, first {evidence.found[0].name},"
+        which = f"the result of the step, first {evidence.found[0].name},"
     return Cause(
         NOT_DETERMINISTIC,
         f"{which} differs between two runs on one device: seed it. Python's, NumPy's and Keras' "
@@ -301,7 +303,7 @@ def _not_summed(evidence: Evidence) -> Cause | None:
         if parted and np.any(np.abs(whole - applied) <= 1e-4 * applied):
             return Cause(
                 "missing all-reduce",
-                "the gradients that are applied are those of one replica: they are not summed.",
+                "the applied gradients come from one replica: they are not summed.",
             )
     return None
 
@@ -311,7 +313,7 @@ def _scaled(evidence: Evidence) -> Cause | None:
     factor = evidence.factor(found) if found and not evidence.is_uneven else None
     if factor is None:
         return None
-    of_what = f"gradients are {factor:.3g} times those of one device"
+    of_what = f"gradients are {factor:.3g} times the gradients on one device"
     if abs(factor - replicas) <= NEAR * replicas:
         return Cause(
             "loss not divided",
@@ -346,7 +348,7 @@ def _rate(evidence: Evidence) -> Cause | None:
         return None
     return Cause(
         "learning rate scaled",
-        f"{rates[0].name} is {rates[0].ratio:.3g} times that of one device, and gradients are "
+        f"{rates[0].name} is {rates[0].ratio:.3g} times its value on one device, and gradients are "
         "equal: it depends on the number of replicas.",
     )
 

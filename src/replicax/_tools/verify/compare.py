@@ -19,10 +19,10 @@ from replicax._tools.verify.record import (
     SLOT,
     STATISTIC,
     WEIGHT,
-    Given,
     Key,
     Run,
-    Seen,
+    StepInput,
+    StepRecord,
     Value,
 )
 
@@ -44,15 +44,15 @@ class Difference:
 
     step: int  # from 1; 0 before the first
     kind: str  # a word of `ORDER`
-    name: str  # a variable's path, or what a result is called
+    name: str  # a variable's path, or the name of a result
     size: float = 1.0  # of the difference, relative to the value
     allowed: float = 0.0  # size
     ratio: float = 1.0  # by which one device's is multiplied, as nearly as can be
-    rest: float = 0.0  # what is then left, relative to the value
+    rest: float = 0.0  # the difference that is then left, relative to the value
 
 
 def epsilon(types: Iterable[str]) -> float:
-    """The rounding error of the coarsest of some types; that of float32 if none is a float."""
+    """The rounding error of the coarsest of some types; float32's if none is a float."""
     return max((_EPSILON[kind] for kind in types if kind in _EPSILON), default=2.0**-24)
 
 
@@ -100,8 +100,8 @@ def _at_start(reference: Run, other: Run) -> Iterator[Difference]:
 
 def _of_step(
     number: int,
-    ours: Seen,
-    theirs: Seen,
+    ours: StepRecord,
+    theirs: StepRecord,
     before: tuple[Mapping[Key, Value], Mapping[Key, Value]],
     rounding: float,
 ) -> Iterator[Difference]:
@@ -129,7 +129,7 @@ def _of_step(
     yield from _of_results(number, ours, theirs, allowed)
 
 
-def _without_signal(step: Seen, noise: float) -> set[Key]:
+def _without_signal(step: StepRecord, noise: float) -> set[Key]:
     """The weights, with their slots, whose gradients are nothing but rounding errors.
 
     A bias before a normalisation has such gradients, and Adam makes full steps of them.
@@ -198,7 +198,9 @@ def _compared(
     return Difference(number, kind, name, size, allowed, ratio, rest)
 
 
-def _of_results(number: int, ours: Seen, theirs: Seen, allowed: float) -> Iterator[Difference]:
+def _of_results(
+    number: int, ours: StepRecord, theirs: StepRecord, allowed: float
+) -> Iterator[Difference]:
     for name, mine in ours.results.items():
         given = theirs.results.get(name)
         if given is None or not all(array.dtype.kind in "fV" for array in (*mine, *given)):
@@ -225,7 +227,7 @@ def _forms(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
 Pieces = list[list[tuple[bytes, ...]]]
 
 
-def rows(ours: Seen, theirs: Seen) -> tuple[Pieces, Pieces]:
+def rows(ours: StepRecord, theirs: StepRecord) -> tuple[Pieces, Pieces]:
     """The rows of a step of two runs, by replica, of the arrays that the second run divided."""
     divided = [i for i, one in enumerate(theirs.given) if one.is_divided]
     if len(ours.given) != len(theirs.given):
@@ -234,7 +236,7 @@ def rows(ours: Seen, theirs: Seen) -> tuple[Pieces, Pieces]:
     return _joined([ours.given[i] for i in chosen]), _joined([theirs.given[i] for i in chosen])
 
 
-def _joined(given: Sequence[Given]) -> Pieces:
+def _joined(given: Sequence[StepInput]) -> Pieces:
     """Rows of several arrays: inputs with their targets."""
     if not given:
         return []

@@ -36,7 +36,7 @@ SLOT, METRIC, SEED = "optimizer", "metric", "random state"
 @final
 @dataclass(frozen=True)
 class Value:
-    """A variable after a step, or a gradient, whose path is that of its weight."""
+    """A variable after a step, or a gradient, which has the path of its weight."""
 
     path: str
     kind: str
@@ -46,7 +46,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Given:
+class StepInput:
     """An array that a step was computed from, as a digest of each row."""
 
     pieces: tuple[tuple[bytes, ...], ...]  # a replica's rows each, or all rows of a whole batch
@@ -54,14 +54,14 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Seen:
+class StepRecord:
     """A step after it was computed: a `train step`, `run`, or `call of train_step`.
 
     A result of each replica has all of their arrays.
     """
 
     doing: str
-    given: tuple[Given, ...]
+    given: tuple[StepInput, ...]
     results: dict[str, tuple[np.ndarray, ...]]
     values: dict[Key, Value]
 
@@ -76,7 +76,7 @@ class Run:
     strategy: str
     replicas: int
     before: dict[Key, Value] = field(default_factory=dict)
-    steps: list[Seen] = field(default_factory=list)
+    steps: list[StepRecord] = field(default_factory=list)
     types: set[str] = field(default_factory=set)  # that its layers compute with
     shared_draws: set[str] = field(default_factory=set)  # random operations alike on every replica
     own_draws: bool = False  # that one device would not have drawn
@@ -131,7 +131,7 @@ class Recorder:
         else:
             given, results = rows_of(step.given), named(step.result, "result")
             self._run.types.update(layer.compute_dtype for layer in self._layers)
-            self._run.steps.append(Seen(step.doing, given, results, self._values(step.state)))
+            self._run.steps.append(StepRecord(step.doing, given, results, self._values(step.state)))
 
     def _note_before(self, state: Iterable[tuple[Any, Any]]) -> None:
         self._run.before = self._values(state) | self._run.before
@@ -201,7 +201,7 @@ def named(result: Any, name: str) -> dict[str, tuple[np.ndarray, ...]]:
     return found
 
 
-def rows_of(given: Any) -> tuple[Given, ...]:
+def rows_of(given: Any) -> tuple[StepInput, ...]:
     """The arrays of a nest that have rows, as digests."""
     found = []
     for leaf in jax.tree.leaves(given, is_leaf=is_distributed):
@@ -210,7 +210,7 @@ def rows_of(given: Any) -> tuple[Given, ...]:
         arrays = [np.asarray(part) for part in parts if isinstance(part, jax.Array | np.ndarray)]
         if arrays and all(array.ndim and array.dtype != object for array in arrays):
             pieces = tuple(tuple(map(_digest, array)) for array in arrays)
-            found.append(Given(pieces, is_divided))
+            found.append(StepInput(pieces, is_divided))
     return tuple(found)
 
 

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Comparison:
-    """A run of the program, compared with that on one device.
+    """A run of the program, compared with the run on one device.
 
     Args:
-        strategy: The strategy; that of the second run on one device is `one_device again`.
-        replicas: How many replicas it has.
+        strategy: The strategy; `one_device again` for the second run on one device.
+        replicas: The number of its replicas.
         steps: How many steps were compared.
         compared: How many values: of variables, gradients, results.
         differences: Those of the first step that has any, nearest to the cause first.
@@ -68,7 +68,7 @@ class Verification:
     def table(self) -> str:
         """A table and what it means, for a terminal."""
         table = aligned(_HEADERS, list(map(_cells, self.rows)), left=_WORDS)
-        title = f"{self.name}: each step compared with that of one device"
+        title = f"{self.name}: each step compared with the same step on one device"
         return "\n\n".join([title, table, *map(wrapped, [*self._grown(), *self._sentences()])])
 
     def to_json(self) -> str:

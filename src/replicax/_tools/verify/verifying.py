@@ -42,7 +42,7 @@ from replicax._tools.verify.record import (
     Key,
     Recorder,
     Run,
-    Seen,
+    StepRecord,
     Value,
     named,
     on_host,
@@ -149,35 +149,35 @@ def verify_program(
     repeat: bool,
     listener: Listener | None = None,
 ) -> Verification:
-    """Verify a program that trains whenever it is called; `listener` hears of the progress."""
+    """Verify a program that trains whenever it is called; `listener` receives the progress."""
     if steps < 1:
         raise UsageError.of("steps", "at least 1", steps)
-    hears, devices = listener or Listener(), devices_for(replicas)
+    listener, devices = listener or Listener(), devices_for(replicas)
     chosen = {one: make(one, devices, VERIFIED) for one in strategies}  # all names first
 
-    def run(title: str, strategy: Any, told: int | None = None) -> Run:
-        hears.begin(title, steps=1)
-        return _run(program, title, strategy, steps, seed, told)
+    def run(title: str, strategy: Any, replicas: int | None = None) -> Run:
+        listener.begin(title, steps=1)
+        return _run(program, title, strategy, steps, seed, replicas)
 
     reference = run("one_device", make("one_device", devices, _REFERENCE))
     _check_trains(reference, name)
-    hears.end(f"{len(reference.steps)} steps")
+    listener.end(f"{len(reference.steps)} steps")
     rows: list[Comparison] = []
     if repeat:
         rows.append(_compared(reference, run(_AGAIN, make("one_device", devices, _REFERENCE))))
-        hears.end(_verdict(rows[0]))
+        listener.end(_verdict(rows[0]))
     again = rows[0].cause if rows else None
     chance = again if again is not None and again.name == NOT_DETERMINISTIC else None
-    told_of: dict[int, Run] = {}
+    larger_runs: dict[int, Run] = {}
     for title, strategy in chosen.items():
         other = run(title, strategy)
         row, count = _compared(reference, other, chance), other.replicas
         if row.cause is not None and row.cause.name == BATCH_TOO_LARGE:
-            if count not in told_of:
-                told = make("one_device", devices, _REFERENCE)
-                told_of[count] = run("one_device, larger batch", told, count)
-            row = _larger(row, _compared(told_of[count], other))
-        hears.end(f"{title} {_verdict(row)}" if row.told else _verdict(row))
+            if count not in larger_runs:
+                one_device = make("one_device", devices, _REFERENCE)
+                larger_runs[count] = run("one_device, larger batch", one_device, count)
+            row = _larger(row, _compared(larger_runs[count], other))
+        listener.end(f"{title} {_verdict(row)}" if row.told else _verdict(row))
         rows.append(row)
     return Verification(name, tuple(rows))
 
@@ -211,12 +211,22 @@ def _verdict(row: Comparison) -> str:
 
 
 def _run(
-    program: Callable[[], Any], title: str, strategy: Any, steps: int, seed: int, told: int | None
+    program: Callable[[], Any],
+    title: str,
+    strategy: Any,
+    steps: int,
+    seed: int,
+    replicas: int | None,
 ) -> Run:
     """Let a program train for some steps, and watch it."""
     run = Run(title, strategy.num_replicas_in_sync)
     recorder = Recorder(run)
-    with _same_start(seed), under(strategy, told=told), recorder.watching(), ended_after(steps):
+    with (
+        _same_start(seed),
+        under(strategy, shown_replicas=replicas),
+        recorder.watching(),
+        ended_after(steps),
+    ):
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # each run would print the same
                 program()
@@ -281,12 +291,12 @@ class OnOneDevice:
                 logs, state, gradients = self._compute(state, batch)
         given = rows_of(step.given)
         values = self._values(state) | self._gradients(gradients)
-        seen = Seen(step.doing, given, named(logs, "loss"), values)
+        seen = StepRecord(step.doing, given, named(logs, "loss"), values)
         ours = self._run("one_device", 1, start, seen)
         strategy = type(self._strategy).__name__
         replicas = self._strategy.num_replicas_in_sync
         results = named(step.result, "loss")
-        seen = Seen(step.doing, given, results, self._values(self._grouped(step.state)))
+        seen = StepRecord(step.doing, given, results, self._values(self._grouped(step.state)))
         theirs = self._run(strategy, replicas, start, seen)
         found = differences(ours, theirs, rounding_of(ours))
         cause = cause_of(Evidence(ours, theirs, found)) if found else None
@@ -322,7 +332,7 @@ class OnOneDevice:
         groups = step_variables(self._model, "train")
         return tuple([values[id(variable)] for variable in group] for group in groups)
 
-    def _run(self, name: str, replicas: int, start: Any, seen: Seen) -> Run:
+    def _run(self, name: str, replicas: int, start: Any, seen: StepRecord) -> Run:
         types = {layer.compute_dtype for layer in _compat.layers_in(self._model)}
         return Run(name, replicas, self._values(start), [seen], types)
 

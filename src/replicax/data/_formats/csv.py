@@ -70,7 +70,7 @@ class CsvFormat:
                 block: list[tuple[list[str], int, LinePosition]] = []
                 try:
                     for row in itertools.islice(rows, _ROWS_TOGETHER):
-                        block.append(row)  # noqa: PERF402 - what comes before an error counts
+                        block.append(row)  # noqa: PERF402 - rows before an error count
                 except CorruptRecord as error:
                     failure = error
                 else:
@@ -115,7 +115,7 @@ class CsvFormat:
         """The values of rows: whole columns at once if all their fields are valid."""
         try:
             rows = [row for row, *_ in block]
-            if self.select_cols is not None:  # rows may differ in what is behind these columns
+            if self.select_cols is not None:  # rows may differ after these columns
                 rows = [[row[at] for at in self.select_cols] for row in rows]
             fields = zip(*rows, strict=True)
             described = zip(fields, self.record_defaults, strict=True)

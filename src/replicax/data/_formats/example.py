@@ -318,7 +318,7 @@ def message_of(kind: str, serialized: Any, index: int) -> Any:
     except messages()[1] as error:
         raise CorruptRecord(
             f"Record {index} of the batch is no serialized tf.train.{kind} ({len(serialized)} "
-            "bytes). Check what wrote the file; `make_example` makes such records."
+            "bytes). Check the program that wrote the file; `make_example` makes such records."
         ) from error
     except TypeError as error:
         raise UsageError(

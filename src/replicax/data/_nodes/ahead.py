@@ -26,7 +26,7 @@ _EXIT_PATIENCE = 2.0  # seconds that the program's end waits for a read in progr
 
 
 @dataclass(eq=False)
-class _Shelf:
+class _Buffer:
     """The state that the thread and the reader share.
 
     The thread never refers to the reader, so that dropping the reader ends the thread. These queues
@@ -91,7 +91,7 @@ class Ahead:
     ) -> None:
         self._produce = produce
         self._snapshot = snapshot
-        self._shelf = _Shelf(max(size, portion), portion)
+        self._buffer = _Buffer(max(size, portion), portion)
         self._thread: threading.Thread | None = None
         self._over: tuple[str, Any, Any] | None = None
         self.state: Any = None
@@ -100,7 +100,7 @@ class Ahead:
         """The next value; an error of `produce` comes after the values before it."""
         if self._over is None:
             self.begin()
-            kind, value, state = self._shelf.take()
+            kind, value, state = self._buffer.take()
             if kind == "value":
                 self.state = state
                 return value
@@ -114,22 +114,22 @@ class Ahead:
 
     def close(self) -> None:
         """End the thread; waiting values are dropped."""
-        self._shelf.stop()
+        self._buffer.stop()
 
     def begin(self) -> None:
         """Start the thread, at the first use: until then a position may be set on the source."""
         if self._thread is not None:
             return
         run = contextvars.copy_context().run
-        arguments = (self._shelf, self._produce, self._snapshot)
+        arguments = (self._buffer, self._produce, self._snapshot)
         self._thread = threading.Thread(
             target=run, args=(_fill, *arguments), name="replicax-ahead", daemon=True
         )
         self._thread.start()
-        weakref.finalize(self, _end, self._shelf, self._thread)
+        weakref.finalize(self, _end, self._buffer, self._thread)
 
 
-def _fill(shelf: _Shelf, produce: Callable[[], Any], snapshot: Callable[[], Any]) -> None:
+def _fill(buffer: _Buffer, produce: Callable[[], Any], snapshot: Callable[[], Any]) -> None:
     def make() -> tuple[str, Any, Any]:
         try:
             return "value", produce(), snapshot()
@@ -138,11 +138,11 @@ def _fill(shelf: _Shelf, produce: Callable[[], Any], snapshot: Callable[[], Any]
         except BaseException as error:
             return "error", error, None
 
-    shelf.fill(make)
+    buffer.fill(make)
 
 
-def _end(shelf: _Shelf, thread: threading.Thread) -> None:
-    shelf.stop()
+def _end(buffer: _Buffer, thread: threading.Thread) -> None:
+    buffer.stop()
     if thread is not threading.current_thread():
         thread.join(_EXIT_PATIENCE)
 

@@ -50,9 +50,9 @@ class Cache(Selection):
     memory: Memory = field(default_factory=Memory)
 
     def reseeded(self, seeds: Mapping[int, int]) -> Node:
-        return self.apart("seeds", *seeds.values())
+        return self.with_own_cache("seeds", *seeds.values())
 
-    def apart(self, *part: int | str) -> Node:
+    def with_own_cache(self, *part: int | str) -> Node:
         return replace(self, memory=self.memory.parts.setdefault(part, Memory()))
 
     @property
@@ -125,7 +125,7 @@ class FileCache(SelectionOfElements):
     filename: str
     part: tuple[int | str, ...] = ()
 
-    def apart(self, *part: int | str) -> Node:
+    def with_own_cache(self, *part: int | str) -> Node:
         return replace(self, part=(*self.part, *part))
 
     @property

@@ -264,7 +264,7 @@ def _median(times: list[float]) -> float:
 
 
 def _end(pool: ThreadPoolExecutor, running: deque[tuple[int, Any, Future[Any]]]) -> None:
-    """End the threads, those of slow calls a little later."""
+    """End the threads; threads in slow calls end a little later."""
     pool.shutdown(wait=False, cancel_futures=True)
     if not threading.current_thread().name.startswith(_THREAD_NAME):  # not for itself
         begun = [future for *_, future in running if not future.cancelled()]

@@ -148,7 +148,7 @@ def with_file_shard(node: Node, num: int, index: int) -> Node:
             return dataclasses.replace(inner, filenames=inner.filenames[index::num])
         if isinstance(inner, Interleave) and not files_of(inner.input) and files_of(inner):
             return dataclasses.replace(inner, input=Shard(inner.input, num, index))
-        return inner.apart("files", num, index)
+        return inner.with_own_cache("files", num, index)
 
     return node.rewritten(change)
 
@@ -164,6 +164,6 @@ def with_hinted_shard(node: Node, num: int, index: int) -> Node:
     def change(inner: Node) -> Node:
         if isinstance(inner, ShardHint):
             return Shard(inner.input, num, index)
-        return inner.apart("hint", num, index)
+        return inner.with_own_cache("hint", num, index)
 
     return node.rewritten(change)

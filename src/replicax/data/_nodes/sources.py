@@ -213,12 +213,12 @@ def _wide(handles: np.ndarray) -> np.ndarray:
 
 
 def beside(columns: Sequence[np.ndarray]) -> np.ndarray:
-    """Handles of a `ZipTable` from those of its parts."""
+    """Handles of a `ZipTable` from the handles of its parts."""
     return np.concatenate([_wide(column) for column in columns], axis=1)
 
 
 def tagged(number: int, handles: np.ndarray, whole: UnionTable) -> np.ndarray:
-    """Handles of a `UnionTable` from those of its part `number`."""
+    """Handles of a `UnionTable` from the handles of its part `number`."""
     inner = _wide(handles)
     result = np.zeros((len(handles), width(whole)), np.int64)
     result[:, 0] = number

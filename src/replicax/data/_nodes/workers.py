@@ -1,4 +1,4 @@
-"""Worker processes as the reader sees them; `_crew` runs them."""
+"""Worker processes as the reader sees them; `_worker_pool` runs them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from replicax.data._node import Node, OneByOne, Path, SelectionOfElements
 from replicax.data._nodes.cache import Cache
 
 if TYPE_CHECKING:
-    from replicax.data._crew import Crew
+    from replicax.data._worker_pool import WorkerPool
 
 
 def _has_cache(node: Node) -> bool:
@@ -50,7 +50,7 @@ class WorkersCursor(OneByOne):
         self._offset = 0
         self._taken = 0
         self._notes: list[tuple[Any, int]] = [(None, 0)] * node.num_workers
-        self._crew: Crew | None = None
+        self._pool: WorkerPool | None = None
         self._over: tuple[str, Any, Any] | None = None
 
     def make(self) -> Any:
@@ -60,7 +60,7 @@ class WorkersCursor(OneByOne):
             raise StopIteration
         if kind == "death":
             raise WorkerDied(
-                f"A worker process of `in_processes` ended early: {value} Look at what it printed. "
+                f"A worker process of `in_processes` ended early: {value} Look at its output. "
                 "Exit code -9: memory ran out, lower `num_workers` or `buffer_size`. -7: /dev/shm "
                 "is full. 1 at the start: put the program under `if __name__ == '__main__':`."
             )
@@ -73,26 +73,26 @@ class WorkersCursor(OneByOne):
         return value
 
     def _received(self) -> tuple[str, Any, Any]:
-        if self._crew is None:
-            self._crew = self._started()
+        if self._pool is None:
+            self._pool = self._started()
         try:
-            return self._crew.receive()
+            return self._pool.receive()
         except Exception as error:  # the pipeline's own errors are packets, so this one is Grain's
             return self._close(("death", f"{type(error).__name__}: {error}", None))
 
-    def _started(self) -> Crew:
+    def _started(self) -> WorkerPool:
         with needs("`in_processes`", extra="data"):
-            from replicax.data._crew import Crew
+            from replicax.data._worker_pool import WorkerPool
         node = in_this_process(self._node.input)
         job = Job(node, self._path, self._offset, self._taken, tuple(self._notes))
-        crew = Crew(job, self._node.buffer_size)
-        weakref.finalize(self, crew.end)
-        return crew
+        pool = WorkerPool(job, self._node.buffer_size)
+        weakref.finalize(self, pool.end)
+        return pool
 
     def _close(self, over: tuple[str, Any, Any]) -> tuple[str, Any, Any]:
         self._over = over
-        if self._crew is not None:
-            self._crew.end()
+        if self._pool is not None:
+            self._pool.end()
         return over
 
     def get_state(self) -> Any:

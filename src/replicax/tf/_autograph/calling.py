@@ -1,6 +1,6 @@
-"""What is converted: the user's functions that decide or loop, and those that call such.
+"""The choice of functions to convert: the user's with conditions or loops, and their callers.
 
-And what programs call of `tf.autograph`.
+Also the functions of `tf.autograph`.
 """
 
 from __future__ import annotations

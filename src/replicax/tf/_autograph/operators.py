@@ -1,4 +1,4 @@
-"""What rewritten functions call: Python's control flow where Python can decide, or JAX's."""
+"""Operators of rewritten functions: Python's control flow where Python can decide, or JAX's."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def if_stmt(cond: Any, body: Any, orelse: Any, get: Any, put: Any, names: Any, c
 def guard_stmt(
     cond: Any, body: Any, orelse: Any, get: Any, put: Any, names: Any, count: int
 ) -> None:
-    """What a `return`, `break` or `continue` skips: nobody reads what is not assigned there."""
+    """The code that `return`, `break` or `continue` skips: nobody reads names left unassigned."""
     _if(cond, (body, orelse), State(get, put, names), count, fills=True)
 
 

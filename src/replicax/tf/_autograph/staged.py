@@ -71,7 +71,7 @@ class _Same(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What a variable becomes: its structure, and for each leaf an array's type, or `_Same`."""
+    """The new form of a variable: its structure, and for each leaf an array's type, or `_Same`."""
 
     tree: Any
     leaves: list[Any]
@@ -106,7 +106,7 @@ def _as_array(value: Any) -> _Plan:
 
 
 def _joined(fills: bool, name: str, one: Any, other: Any) -> _Plan:
-    """What a variable becomes that is the one in one branch, and the other in the other."""
+    """The new form of a variable that has one value in one branch, and another in the other."""
     if _is_absent(one) or _is_absent(other):
         # malt asks whether a function has returned before it uses what is returned.
         fills = fills or name.startswith("retval_")
@@ -123,7 +123,7 @@ def _joined(fills: bool, name: str, one: Any, other: Any) -> _Plan:
 
 
 def _of_branches(names: Sequence[str], ones: Any, others: Any, *, fills: bool) -> list[_Plan]:
-    """What variables become after one of two branches."""
+    """The new forms of variables after one of two branches."""
     # What a branch that returned has not assigned, nobody reads afterwards.
     flags = [number for number, name in enumerate(names) if name.startswith(FLAGS)]
     gone = [any(state[number] is True for number in flags) for state in (ones, others)]

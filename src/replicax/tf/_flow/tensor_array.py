@@ -17,7 +17,7 @@ from replicax._core.tracing import in_pipeline
 @final
 @dataclass(frozen=True, eq=False)
 class Unwritten:
-    """What a TensorArray holds that no round of a pipeline's loop wrote: zeros of unknown shape.
+    """An element of a TensorArray that no round of a pipeline's loop wrote: zeros, shape unknown.
 
     TensorFlow knows the shape from the graph of the loop, whose body a pipeline here did not run.
     """

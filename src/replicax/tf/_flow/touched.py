@@ -1,4 +1,4 @@
-"""What control flow finds out about the functions that it is given: which variables they touch."""
+"""The variables that the functions of control flow read and write."""
 
 from __future__ import annotations
 

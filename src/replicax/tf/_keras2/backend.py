@@ -1,4 +1,4 @@
-"""`tf.keras.backend`: its functions of tensors, where they are not those of `keras.ops`.
+"""`tf.keras.backend`: its functions of tensors that differ from `keras.ops`.
 
 Their names, arguments and defaults are Keras 2's.
 """
@@ -100,7 +100,7 @@ def clip(x: Any, min_value: Any, max_value: Any) -> Any:
 
 
 def batch_dot(x: Any, y: Any, axes: Any = None) -> Any:
-    """Products of each row of a batch with that of another.
+    """Products of the rows of two batches, pair by pair.
 
     Example:
         >>> import replicax.tf as tf

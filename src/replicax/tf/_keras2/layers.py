@@ -311,8 +311,8 @@ def _with_a_length(
 
 
 def _of_its_class(method: Callable[..., Any], self: Any, /, attr: Any) -> Any:
-    """What a layer holds for an attribute: a dict that has attributes, such as `EasyDict`, as it
-    is; Keras copies it into a dict of its own, without its attributes."""
+    """The value of a layer's attribute: a dict with attributes, such as `EasyDict`, stays as it is;
+    Keras would copy it into a dict of its own, without its attributes."""
     if isinstance(attr, dict) and _has_attributes(attr):
         for value in attr.values():
             self.track(value)

@@ -192,7 +192,7 @@ def _left_in_variables(original: Callable[..., Any], self: Any, /, **wanted: boo
 def _left_to_the_step(
     original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any
 ) -> None:
-    """What Keras builds from the shapes of a batch; a step of a batch builds what it calls."""
+    """Build a model from the shapes of a batch, unless its own step takes batches and builds it."""
     if not takes_batch(self, vars(self).get(_DOING, "predict")):
         original(self, *args, **kwargs)
 

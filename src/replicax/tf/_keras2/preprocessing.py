@@ -1,4 +1,4 @@
-"""What `keras.preprocessing` had in Keras 2, and Keras 3 still has but does not publish."""
+"""Names of `keras.preprocessing` of Keras 2, which Keras 3 has but does not publish."""
 
 from __future__ import annotations
 

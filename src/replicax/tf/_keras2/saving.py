@@ -126,7 +126,7 @@ def save_older_weights(model: Any, path: str, overwrite: bool = True) -> None:
 
 
 def save_spec(self: Any, dynamic_batch: bool = True) -> Any:
-    """What the model is called with, by default for any batch size; None if that is not known."""
+    """The specs of the model's arguments, by default for any batch size; None if unknown."""
     from replicax.data._spec import ArraySpec  # with it come all pipelines
 
     try:

@@ -271,7 +271,7 @@ def _get_slot(self: Any, var: Any, slot_name: str) -> Any:
 
 
 def _slots(optimizer: Any) -> dict[str, str]:
-    """Keras 2's names of slots, and how the paths of those of Keras 3 end."""
+    """Keras 2's names of slots, and the ends of Keras 3's paths."""
     names = (kind.__name__ for kind in type(optimizer).__mro__)
     return next((_SLOTS[name] for name in names if name in _SLOTS), {})
 
@@ -425,7 +425,7 @@ def _loaded_by_prefix(
 
 @final
 class _Loaded:
-    """What `load_weights` of TensorFlow gives; all that was asked for has been loaded."""
+    """The status that TensorFlow's `load_weights` returns; here all weights have been loaded."""
 
     def assert_consumed(self) -> _Loaded:
         """Do nothing."""

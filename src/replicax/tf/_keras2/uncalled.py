@@ -66,7 +66,7 @@ def _check_subclasses(owner: Any) -> None:
 
 
 def _behind(check: Callable[..., None]) -> Callable[..., Any]:
-    """What is called in place of a method: a check with its arguments, then the method."""
+    """A wrapper of a method: a check of its arguments, then the method."""
 
     def checked(method: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         check(self, *args, **kwargs)

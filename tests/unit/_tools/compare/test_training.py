@@ -14,19 +14,19 @@ import pytest
 
 from replicax._tools.compare import training
 from replicax._tools.compare.subjects import load_data
-from replicax._tools.compare.training import way as way_of
+from replicax._tools.compare.training import strategy_maker
 from replicax._tools.progress import Listener
 from replicax.report import Settings
 
 
 def planned(*, one_device, other=0.0, rows, batch_size=10):
     """The rows and epochs of a round for strategies with these seconds per step."""
-    trials = [
+    trained = [
         SimpleNamespace(name="one_device", step_seconds=one_device),
         SimpleNamespace(name="other", step_seconds=other),
     ]
     round_ = training.plan_round(
-        trials,  # type: ignore[arg-type]
+        trained,  # type: ignore[arg-type]
         batch_size=batch_size,
         rows=rows,
     )
@@ -50,17 +50,17 @@ def test_how_long_a_round_is(steps, rows, expected):
 
 
 @pytest.fixture(scope="module")
-def trial():
+def trained_alone():
     settings = Settings(model="mlp", examples=40, epochs=2, batch_size=16)
     data = load_data(settings)
     initial = training.new_model(settings, data).get_weights()
     task = training.Task(settings, data, initial)
-    way = training.way("one_device", jax.local_devices(), None)
-    return task, training.train(way, task, Listener(), contextlib.ExitStack())
+    maker = training.strategy_maker("one_device", jax.local_devices(), None)
+    return task, training.train(maker, task, Listener(), contextlib.ExitStack())
 
 
-def test_training_starts_from_the_given_weights_and_takes_the_batches_in_order(trial):
-    task, measured = trial
+def test_training_starts_from_the_given_weights_and_takes_the_batches_in_order(trained_alone):
+    task, measured = trained_alone
     data, model = task.data, training.new_model(task.settings, task.data)
     model.set_weights(task.initial)
     for _ in range(2):
@@ -71,10 +71,10 @@ def test_training_starts_from_the_given_weights_and_takes_the_batches_in_order(t
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_timed_rounds_leave_the_measured_weights_alone(trial):
-    task, measured = trial
+def test_timed_rounds_leave_the_measured_weights_alone(trained_alone):
+    task, measured = trained_alone
     before = [weight.copy() for weight in measured.training.weights]
-    seconds = training.time_round(measured, training.Round(16, 2), task)
+    seconds = training.time_round(measured, training.TimedRound(16, 2), task)
     assert seconds > 0
     assert all(map(np.array_equal, measured.training.weights, before))
     assert not np.array_equal(measured.model.get_weights()[0], before[0])
@@ -93,10 +93,10 @@ def trained(strategy):
     ("name", "holding"), [("mirrored", 3), ("central_storage", 1), ("parameter_server", 0)]
 )
 def test_devices_of_replicas_and_of_variables(name, holding):
-    way = way_of(name, jax.local_devices()[:3], 3)
+    maker = strategy_maker(name, jax.local_devices()[:3], 3)
     names = ("CPU:0", "CPU:1", "CPU:2")
     if name == "parameter_server":
-        assert way.devices(None, None) == (("worker 0", "worker 1", "worker 2"), ("server 0",))
+        assert maker.devices(None, None) == (("worker 0", "worker 1", "worker 2"), ("server 0",))
     else:
-        strategy = way.make()
-        assert way.devices(strategy, trained(strategy)) == (names, names[:holding])
+        strategy = maker.make()
+        assert maker.devices(strategy, trained(strategy)) == (names, names[:holding])

@@ -6,7 +6,7 @@ import pytest
 
 from replicax._core.machine.memory import GIB, size
 from replicax._tools.plan.hlo import Collective, wire_bytes, wire_bytes_by_kind
-from replicax._tools.plan.planning import Largest, largest
+from replicax._tools.plan.planning import LargestBatch, largest
 from replicax._tools.plan.step import compile_and_read, too_large
 
 
@@ -67,18 +67,18 @@ def test_a_cache_that_hides_the_growth_at_first_is_seen_through():
 
 def test_bisection_where_the_compiler_only_says_too_much():
     found, tried = search(lambda rows: 100 * rows if rows <= 1000 else None, 2000, 10**6, tries=20)
-    assert found == Largest(1000, found.too_large, is_known=True)
+    assert found == LargestBatch(1000, found.too_large, is_known=True)
     assert len(tried) == len(set(tried))
 
 
 def test_nothing_fits():
     found, _ = search(lambda rows: 10**9, 64, 1000)
-    assert found == Largest(0, 8, is_known=True)
+    assert found == LargestBatch(0, 8, is_known=True)
 
 
 def test_too_few_tries_are_admitted():
     found, _ = search(lambda rows: rows * rows, 8, 10**9, tries=1)
-    assert found == Largest(8, None, is_known=False)
+    assert found == LargestBatch(8, None, is_known=False)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._tools.plan.subject import load, subject, suggested_batch
+from replicax._tools.plan.planned_step import load, planned_step, suggested_batch
 
 from helpers import run_python
 
@@ -122,7 +122,7 @@ def test_a_saved_model_with_a_layer_of_replicax(tmp_path):
     file = str(tmp_path / "model.keras")
     rows = rx.layers.ShardedEmbedding(5, 2, combiner="sum")
     keras.Sequential([keras.Input((1,), dtype="int32"), rows]).save(file)
-    code = f"from replicax._tools.plan.subject import _saved; _saved({file!r}).summary()"
+    code = f"from replicax._tools.plan.planned_step import _saved; _saved({file!r}).summary()"
     # Here its layers are imported already.
     run_python(code)
 
@@ -187,8 +187,8 @@ def test_a_model_that_needs_data_to_be_built():
     model = keras.Sequential([keras.layers.Dense(2)])
     model.compile("sgd", "mse")
     with pytest.raises(rx.errors.UsageError, match="no declared inputs"):
-        subject(model)
-    found = subject(model, (np.zeros((6, 3)), np.zeros((6, 2))))
+        planned_step(model)
+    found = planned_step(model, (np.zeros((6, 3)), np.zeros((6, 2))))
     assert found.parameters == 8
 
 
@@ -196,14 +196,14 @@ def test_inputs_of_any_length():
     model = keras.Sequential([keras.Input((None, 4)), keras.layers.Dense(2)])
     model.compile("sgd", "mse")
     with pytest.raises(rx.errors.UsageError, match=r"inputs of shape \(None, None, 4\)"):
-        subject(model)
+        planned_step(model)
 
 
 def test_a_batch_that_the_model_does_not_take():
     with pytest.raises(rx.errors.UsageError, match="does not accept a batch"):
         fresh = keras.Sequential([keras.layers.Conv2D(3, 3)])
         fresh.compile("sgd", "mse")
-        subject(fresh, (np.zeros((6, 3)), np.zeros((6, 2))))
+        planned_step(fresh, (np.zeros((6, 3)), np.zeros((6, 2))))
 
 
 def test_a_model_that_is_not_compiled_and_what_is_no_model():

@@ -14,7 +14,7 @@ import pytest
 import replicax as rx
 from replicax._tools.plan import planning, targets
 from replicax._tools.plan.step import (
-    Reading,
+    CompiledStep,
     bytes_per_device,
     lower_replica_step,
     lower_train_step,
@@ -219,7 +219,7 @@ class Small:
             lowered = lower()
             self.batches.append(lowered.batch)
             if lowered.batch > limit:
-                return Reading()
+                return CompiledStep()
             return original(lambda: lowered, devices)
 
         monkeypatch.setattr(planning, "compile_and_read", compile_and_read)

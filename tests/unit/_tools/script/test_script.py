@@ -181,7 +181,7 @@ def test_a_custom_loop_ends_after_its_steps(mirrored):
 
 
 def test_a_script_may_be_told_of_more_replicas_and_wish_for_devices():
-    with under(rx.OneDeviceStrategy("CPU:0"), told=3):
+    with under(rx.OneDeviceStrategy("CPU:0"), shown_replicas=3):
         assert len(rx.testing.virtual_devices(64)) == 8
         strategy = rx.MirroredStrategy()
         inside = strategy.run(lambda: rx.get_strategy().num_replicas_in_sync)

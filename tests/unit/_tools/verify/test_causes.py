@@ -12,9 +12,9 @@ from replicax._tools.verify.record import (
     METRIC,
     STATISTIC,
     WEIGHT,
-    Given,
     Run,
-    Seen,
+    StepInput,
+    StepRecord,
     Value,
 )
 
@@ -29,8 +29,8 @@ def run(replicas, *, weight=(3.0, 4.0), gradient=(0.6, 0.8), spread=0.0, rows="a
     }
     before = {KEYS[WEIGHT]: Value("kernel", WEIGHT, np.zeros(2, "float32"))}
     pieces = tuple(tuple(row.encode() for row in piece) for piece in rows.split("|"))
-    given = (Given(pieces, replicas > 1),)
-    seen = Seen("run", given, more.pop("results", {}), values | more.pop("values", {}))
+    given = (StepInput(pieces, replicas > 1),)
+    seen = StepRecord("run", given, more.pop("results", {}), values | more.pop("values", {}))
     return Run("mirrored", replicas, before, [seen], **more)
 
 

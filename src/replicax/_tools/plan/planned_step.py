@@ -36,7 +36,7 @@ from replicax._tools.script import noting, replaced, run_program
 
 
 @dataclass(frozen=True)
-class Subject:
+class PlannedStep:
     """Something that can be lowered for a strategy and a batch."""
 
     name: str
@@ -47,10 +47,10 @@ class Subject:
     run: Callable[[Any, Any], Any]  # takes a step with zeros, and waits for its end
 
 
-def _of_model(model: Any, batch: Any) -> Subject:
+def _of_model(model: Any, batch: Any) -> PlannedStep:
     """The step that `fit` runs."""
     build(model, batch)
-    return Subject(
+    return PlannedStep(
         str(model.name),
         batch,
         _numbers_in(model.trainable_variables),
@@ -60,7 +60,7 @@ def _of_model(model: Any, batch: Any) -> Subject:
     )
 
 
-def _of_function(function: Callable[..., Any], batch: Any) -> Subject:
+def _of_function(function: Callable[..., Any], batch: Any) -> PlannedStep:
     """The function, traced once here without a scope, so that it makes its variables."""
     leaves, tree = jax.tree.flatten(batch)
     install_hooks()  # they tell which variable an optimizer keeps a slot for
@@ -71,7 +71,7 @@ def _of_function(function: Callable[..., Any], batch: Any) -> Subject:
         with strategy.scope():
             jax.block_until_ready(strategy.run(function, args=_zeros(own)))
 
-    return Subject(
+    return PlannedStep(
         str(getattr(function, "__name__", type(function).__name__)),
         batch,
         _numbers_in(variable for variable in variables if variable.trainable),
@@ -89,13 +89,13 @@ def _numbers_in(variables: Iterable[Any]) -> int:
     return sum(math.prod(variable.shape) for variable in variables)
 
 
-def subject(model: Any, batch: Any = None) -> Subject:
+def planned_step(model: Any, batch: Any = None) -> PlannedStep:
     """Prepare a model, or a function for `strategy.run`, for a plan.
 
     The batch is as `fit` takes it; by default one that the model's inputs and loss suggest. For a
     function it is the tuple of its arguments.
     """
-    if isinstance(model, Subject):  # that was loaded
+    if isinstance(model, PlannedStep):  # that was loaded
         return model
     is_model = isinstance(model, _compat.Trainer)
     if callable(model) and not is_model and isinstance(batch, tuple):
@@ -148,20 +148,20 @@ def _rows(rows: int, shape: Any, kind: Any) -> Any:
 APPLICATIONS, HUB = "keras.applications", "keras_hub"
 
 
-def load(named: str, arguments: Sequence[str] = ()) -> Subject:
+def load(named: str, arguments: Sequence[str] = ()) -> PlannedStep:
     """Load the target of a plan.
 
     It is a script, a `.keras` file, `keras.applications:NAME` or `keras_hub:PRESET`.
     """
     source, _, name = named.partition(":")
     if source == APPLICATIONS:
-        return subject(_application(name))
+        return planned_step(_application(name))
     if source == HUB:
-        return subject(_from_hub(name))
+        return planned_step(_from_hub(name))
     if named.endswith((".keras", ".h5")):
-        return subject(_saved(named))
+        return planned_step(_saved(named))
     if named.endswith(".py"):
-        return subject(*from_script(named, arguments))
+        return planned_step(*from_script(named, arguments))
     raise UsageError(
         f"Cannot plan {named!r}: it must be a script (train.py), a saved model (model.keras), "
         "keras.applications:ResNet50 or keras_hub:PRESET."

@@ -24,12 +24,12 @@ _TOGETHER = 8
 
 
 @final
-class Unfetched:
+class LazyBatch:
     """A batch of rows in memory, to be fetched in parts; their numbers are an array or a range."""
 
     def __init__(self, table: Table, numbers: Any) -> None:
         self.table, self._numbers = table, numbers
-        self._together: Sequence[Unfetched] = ()
+        self._together: Sequence[LazyBatch] = ()
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -40,11 +40,11 @@ class Unfetched:
             return lent(self.table, self._numbers[start:stop])
         return rows_of(lent(self.table, self._numbers[:1]), 0, 0)  # with the shapes of rows
 
-    def with_those_behind(self) -> Sequence[Unfetched]:
+    def with_those_behind(self) -> Sequence[LazyBatch]:
         """This batch and the later ones known with it, if it is the first; else it alone."""
         return self._together or (self,)
 
-    def known_with(self, others: Sequence[Unfetched]) -> Unfetched:
+    def known_with(self, others: Sequence[LazyBatch]) -> LazyBatch:
         """This batch, which is known together with the later ones."""
         self._together = (self, *others) if others else ()
         return self
@@ -55,7 +55,7 @@ class Unfetched:
         return self._numbers[0], self._numbers[-1]
 
 
-def ends_of(batches: Sequence[Unfetched]) -> list[Any]:
+def ends_of(batches: Sequence[LazyBatch]) -> list[Any]:
     """For each of these batches of one table, its first and last row as a batch."""
     numbers = np.array([number for batch in batches for number in batch.ends])
     rows = batches[0].table.rows(numbers)
@@ -63,13 +63,13 @@ def ends_of(batches: Sequence[Unfetched]) -> list[Any]:
 
 
 def in_parts(node: Node, together: int = _TOGETHER) -> Node:
-    """A pipeline whose batches are `Unfetched`, if they are of rows in memory.
+    """A pipeline whose batches are `LazyBatch`, if they are of rows in memory.
 
     Row numbers of `together` batches are made at once. Rows that have to be made may be made of
     random numbers, of which all workers draw as many.
     """
     if isinstance(node, Batch) and _row_bytes(node) is not None:
-        return InParts(node, together)
+        return PartialFetch(node, together)
     if isinstance(node, Take):  # so that workers hear of no batch that is not taken
         return node.rebuilt(lambda inner: in_parts(inner, 1))
     through = isinstance(node, Skip | Prefetch)
@@ -93,15 +93,15 @@ def _row_bytes(node: Batch) -> int | None:
 
 
 @final
-class InPartsCursor(OneByOne):
+class PartialFetchCursor(OneByOne):
     """The numbers of the rows of each batch."""
 
-    def __init__(self, node: InParts, path: Path) -> None:
+    def __init__(self, node: PartialFetch, path: Path) -> None:
         self._node = node.input
         self._together = node.together
         self._table: Any = self._node.input.table
         self._feed = Feed(self._node.input, path)
-        self._ready: deque[Unfetched] = deque()
+        self._ready: deque[LazyBatch] = deque()
         self._taken = 0  # rows of the batches given out
 
     def make(self) -> Any:
@@ -109,7 +109,7 @@ class InPartsCursor(OneByOne):
         self._taken += len(batch)
         return batch
 
-    def _begin_next(self) -> Unfetched:
+    def _begin_next(self) -> LazyBatch:
         size = self._node.size
         handles = self._feed.handles(self._together * size)
         if self._node.drop_remainder:
@@ -117,7 +117,7 @@ class InPartsCursor(OneByOne):
         if not len(handles):
             raise StopIteration
         numbers, starts = numbers_of(self._table, handles), range(0, len(handles), size)
-        first, *others = [Unfetched(self._table, numbers[i : i + size]) for i in starts]
+        first, *others = [LazyBatch(self._table, numbers[i : i + size]) for i in starts]
         self._ready.extend(others)
         return first.known_with(others)
 
@@ -137,9 +137,9 @@ class InPartsCursor(OneByOne):
 
 
 @dataclass(frozen=True, eq=False)
-class InParts(SelectionOfElements):
+class PartialFetch(SelectionOfElements):
     """The batches of rows in memory, of which a worker fetches only its part."""
 
-    cursor = InPartsCursor
+    cursor = PartialFetchCursor
     input: Batch
     together: int = 1

@@ -42,7 +42,7 @@ _ALIGNMENT = 64
 
 
 @final
-class Crew:
+class WorkerPool:
     """Worker processes, started by the first `receive`; each makes `buffer_size` elements ahead."""
 
     def __init__(self, job: Job, buffer_size: int) -> None:

@@ -1,0 +1,100 @@
+"""Initial values of variables on CPUs, without a compilation for each shape.
+
+JAX compiles a random generator for each shape: a quarter of a second of CPU time each. But the n-th
+number of a draw depends on the seed and on n only. So one program draws for all shapes up to a
+size, and the rest is cut off: the numbers are the same, to the bit. Zeros and ones are NumPy's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+from jax.extend.core import get_opaque_trace_state
+
+from replicax._core.machine.compilation_cache import jax_setting
+from replicax._core.tracing import outside_of_all
+from replicax._keras import _compat
+from replicax._keras.workers import from_chief
+
+# The lengths of draws. A larger array is drawn as Keras draws it: padding would take long.
+_LENGTHS = (1 << 16, 1 << 19, 1 << 22)
+_CONSTANTS = {keras.initializers.Zeros: 0, keras.initializers.Ones: 1}
+_SHAPELESS = (
+    keras.initializers.RandomNormal,
+    keras.initializers.RandomUniform,
+    keras.initializers.TruncatedNormal,
+)
+
+
+def install() -> None:
+    _compat.patch(_compat.JaxVariable, "_initialize_with_initializer", _quickly)
+
+
+def _quickly(original: Callable[..., Any], self: Any, initializer: Any) -> None:
+    from_chief(original, self, QuickInitializer(initializer, self))
+
+
+@final
+@dataclass(frozen=True)
+class QuickInitializer:
+    """An initializer of Keras for a variable that belongs to a strategy's scope."""
+
+    initializer: Any
+    variable: Any
+
+    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Any:
+        if not self._is_on_cpu():
+            return self.initializer(shape, dtype=dtype)
+        if type(self.initializer) in _CONSTANTS:
+            kind = jnp.dtype(keras.backend.standardize_dtype(dtype))
+            return jax.device_put(np.full(shape, _CONSTANTS[type(self.initializer)], kind))
+        count = math.prod(shape)
+        length = next((length for length in _LENGTHS if length >= count > 0), None)
+        drawn = _shapeless(self.initializer, shape) if length and _counts_from_zero(dtype) else None
+        if drawn is None:
+            return self.initializer(shape, dtype=dtype)
+        numbers = np.asarray(drawn((length,), dtype=dtype))[:count]
+        return jax.device_put(numbers.reshape(shape).copy())  # a view would keep the rest alive
+
+    def _is_on_cpu(self) -> bool:
+        return (
+            _compat.owner(self.variable) is not None
+            and jax.default_backend() == "cpu"
+            and get_opaque_trace_state() == outside_of_all()
+        )
+
+
+def _counts_from_zero(dtype: Any) -> bool:
+    """Whether JAX draws the n-th number from the seed and n alone."""
+    return (
+        keras.backend.standardize_dtype(dtype) == "float32"
+        and jax_setting("jax_default_prng_impl") == "threefry2x32"
+        and jax_setting("jax_threefry_partitionable")
+    )
+
+
+def _shapeless(initializer: Any, shape: Sequence[int]) -> Any:
+    """An initializer that draws the same numbers whatever the shape; None if there is none."""
+    if type(initializer) in _SHAPELESS:
+        return initializer
+    if type(initializer).__call__ is not keras.initializers.VarianceScaling.__call__:
+        return None
+    fan_in, fan_out = _compat.fans(initializer, shape)
+    fans = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2.0}
+    scale = initializer.scale / max(1.0, fans[initializer.mode])
+    if initializer.distribution == "uniform":
+        limit = math.sqrt(3.0 * scale)
+        return keras.initializers.RandomUniform(-limit, limit, initializer.seed)
+    deviation = math.sqrt(scale)
+    if initializer.distribution == "untruncated_normal":
+        return keras.initializers.RandomNormal(0.0, deviation, initializer.seed)
+    return keras.initializers.TruncatedNormal(
+        0.0, deviation / 0.87962566103423978, initializer.seed
+    )
