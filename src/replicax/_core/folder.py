@@ -17,12 +17,9 @@ import uuid
 import zlib
 from collections.abc import Callable, Collection, Generator, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, final
+from typing import Any, BinaryIO, final
 
 from replicax._core.errors import UsageError
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 _ABANDONED = 3600.0  # seconds without a change after which another host's writer counts as gone
 
@@ -83,12 +80,7 @@ class NewFolder:
     def __enter__(self) -> Path:
         return self.path
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         with named(self.target):
             if error is None:
                 self.finish()

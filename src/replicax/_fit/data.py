@@ -32,7 +32,6 @@ _INFINITE = -1
 class DatasetAdapter(_compat.DataAdapter):
     """A data set as Keras' loops see it; its batches may differ in size."""
 
-    batch_size = has_partial_batch = partial_batch_size = None
     _dataset: Any
 
     def get_jax_iterator(self) -> Iterator[Any]:
@@ -41,6 +40,12 @@ class DatasetAdapter(_compat.DataAdapter):
     @property
     def num_batches(self) -> int | None:
         return self._dataset.num_batches
+
+    @property
+    def batch_size(self) -> None:
+        return None
+
+    has_partial_batch = partial_batch_size = batch_size
 
 
 @final

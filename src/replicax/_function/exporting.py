@@ -233,7 +233,7 @@ def _concretes(value: Any) -> list[ConcreteFunction]:
     """Concrete functions for the input signature, or else for the past calls."""
     if isinstance(value, ConcreteFunction):
         return [value]
-    if not isinstance(value, _FUNCTIONS):
+    if not isinstance(value, StatefulFunction | BoundFunction):
         return []
     if value.input_signature is not None:
         return [value.get_concrete_function()]
