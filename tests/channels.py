@@ -76,7 +76,7 @@ class _ByThread:
     """The channel of the process, which here is that of the thread that asks."""
 
     def __getattr__(self, name):
-        return getattr(getattr(_local, "channel", None) or channel.Alone(), name)
+        return getattr(getattr(_local, "channel", None) or channel.Channel(), name)
 
 
 def as_workers(size, work, *, together=True):

@@ -128,12 +128,14 @@ def whole():
 
 
 def assert_same(found, expected):
-    assert [uncounted(name) for name, _ in found] == [uncounted(name) for name, _ in expected]
+    assert [without_numbers(name) for name, _ in found] == [
+        without_numbers(name) for name, _ in expected
+    ]
     for (name, value), (_, other) in zip(found, expected, strict=True):
         np.testing.assert_allclose(value, other, rtol=1e-6, atol=1e-9, err_msg=name)
 
 
-def uncounted(name):
+def without_numbers(name):
     """A name without the number that Keras gives a second variable of one name."""
     return re.sub(r"_\d+$", "", name)
 

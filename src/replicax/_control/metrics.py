@@ -20,7 +20,7 @@ from typing import Any, final
 
 from replicax._core import events
 from replicax._core.channel import current
-from replicax._core.env import take_metrics_file
+from replicax._core.env import pop_metrics_file
 from replicax._processes.prometheus import (
     CLOSURE_SECONDS,
     CLOSURES,
@@ -54,7 +54,7 @@ def report(members: Callable[[], Any] | None = None) -> None:
     `members` tells what a coordinator knows of its workers and servers, see `_fit/figures.py`; it
     is a method, whose object is not kept alive.
     """
-    if not _reporters and (where := take_metrics_file()):
+    if not _reporters and (where := pop_metrics_file()):
         _reporters.append(Reporter(where))
         _reporters[0].start()
     if _reporters and members is not None:

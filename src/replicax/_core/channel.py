@@ -1,8 +1,7 @@
 """The channel between workers, and comparisons of facts over it.
 
 JAX assumes that every process runs the same program on arrays of the same shapes, and returns wrong
-numbers otherwise. So workers compare facts first. The default `Channel` is of a process without a
-cluster, and agrees with itself; `_control` replaces it.
+numbers otherwise. So workers compare facts first.
 
 An `Offer` is an exchange that begins early: the answers have usually arrived when they are needed.
 """
@@ -12,27 +11,21 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, final
 
 from replicax._core.errors import WorkersDiffer
 
 
 @final
+@dataclass(frozen=True, eq=False)
 class Offer:
     """An exchange that has begun; its answers are received later."""
 
-    def __init__(
-        self, answers: Callable[[], list[Any]], withdraw: Callable[[], None] = lambda: None
-    ) -> None:
-        self._answers, self._withdraw = answers, withdraw
-
-    def answers(self) -> list[Any]:
-        """Wait for the values of all workers, in worker order; may be called once."""
-        return self._answers()
-
-    def withdraw(self) -> None:
-        """Drop the answers; may be called in any thread, at any time."""
-        self._withdraw()
+    #: Waits for the values of all workers, in worker order; may be called once.
+    answers: Callable[[], list[Any]]
+    #: Drops the answers; may be called in any thread, at any time.
+    withdraw: Callable[[], None] = lambda: None
 
 
 class Channel:
@@ -40,7 +33,8 @@ class Channel:
 
     Calls of one name are counted, so that a name may be used again. Calls of different names may
     come in any order and from any thread. If a worker never calls, the watchdog ends all workers.
-    The methods here are those of a process without other workers, which agrees with itself.
+
+    This base class is the channel of a process without other workers; `_control` has the other.
     """
 
     index: int = 0  # of this worker, below `size`; the chief is 0
@@ -62,10 +56,8 @@ class Channel:
     def exchange(self, name: str, value: Any) -> list[Any]:
         """Wait for the JSON values of all workers; returns them in worker order.
 
-        Equal values may be one object. They travel as one, so that equal ones cost the chief the
-        same for each worker, however many there are.
-        `ClusterError` if this worker has left; `WorkerLost` if a worker is lost, and `on_failure`
-        has not ended this process.
+        Equal values may be one object, and are sent once. `ClusterError` if this worker has left;
+        `WorkerLost` if a worker is lost, and `on_failure` has not ended this process.
         """
         return [value]
 
@@ -90,7 +82,7 @@ class Channel:
     def explain(self, error: BaseException, seconds: float = 5.0) -> None:
         """End this process if another worker is lost, which may have caused an error.
 
-        A collective raises only a broken connection, so this waits for the watchdog's verdict, for
+        The error of a collective is only a broken connection, so this waits for the watchdog, for
         so many seconds.
         """
 
@@ -99,16 +91,10 @@ class Channel:
         return payload
 
 
-@final
-class Alone(Channel):
-    """The channel of a process without a cluster."""
-
-
-_current: list[Channel] = [Alone()]
+_current = [Channel()]
 
 
 def current() -> Channel:
-    """The channel of this process; `Alone` without a cluster."""
     return _current[0]
 
 
@@ -160,7 +146,7 @@ def _table(
     found: Sequence[Mapping[str, str]], hosts: Sequence[str], differing: Sequence[str]
 ) -> str:
     """A table with a line per fact and worker, after the workers in the minority."""
-    lines = _outvoted([tuple(one.get(name) for name in differing) for one in found])
+    lines = _minority([tuple(one.get(name) for name in differing) for one in found])
     for name in differing[:_MOST_FACTS]:
         lines.append(f"    {name}:")
         for worker, (one, host) in enumerate(zip(found, hosts, strict=True)):
@@ -170,10 +156,10 @@ def _table(
     return "\n".join(lines)
 
 
-def _outvoted(answers: Sequence[tuple[str | None, ...]]) -> list[str]:
+def _minority(answers: Sequence[tuple[str | None, ...]]) -> list[str]:
     """A line with the workers that differ from more than half of all."""
     answer, votes = Counter(answers).most_common(1)[0]
     if 2 * votes <= len(answers):
         return []
-    odd = [str(worker) for worker, one in enumerate(answers) if one != answer]
-    return [f"    All agree but worker {', '.join(odd)}."]
+    others = [str(worker) for worker, one in enumerate(answers) if one != answer]
+    return [f"    All agree but worker {', '.join(others)}."]

@@ -87,10 +87,8 @@ _NAMES: dict[str, Compression] = {"bf16": BFloat16(), "int8": Int8()}
 def compression_of(chosen: Compression | str | None) -> Compression | None:
     found: Any = _NAMES.get(chosen, chosen) if isinstance(chosen, str) else chosen
     if found is not None and not hasattr(found, "left_over"):
-        names = ", ".join(map(repr, _NAMES))
-        raise UsageError.of(
-            "compression", f"{names}, or an object of `rx.experimental.compression`", chosen
-        )
+        allowed = f"{', '.join(map(repr, _NAMES))}, or an object of `rx.experimental.compression`"
+        raise UsageError.of("compression", allowed, chosen)
     return found
 
 
@@ -100,28 +98,23 @@ def _chunk(size: int, replicas: int) -> int:
 
 
 def _in_two_stages(
-    vector: Any,
-    left: Any,
-    replicas: int,
-    small: Callable[[Any], Any],
-    large: Callable[[Any], Any],
+    vector: Any, left: Any, replicas: int, compress: Callable[..., Any], expand: Callable[..., Any]
 ) -> tuple[Any, Any, Any]:
-    """A reduce-scatter and an all-gather of compressed parts.
+    """A reduce-scatter and an all-gather of compressed parts: the sum, and two residuals.
 
-    `left` has the residuals of what a replica sent, then of the part that it summed. The other two
-    results are the new ones. `small` compresses rows, `large` decompresses them.
+    `left` has the residuals of the values that a replica sent, then of the part that it summed.
     """
     chunk = _chunk(vector.size, replicas)
     left = jnp.broadcast_to(left, chunk * (replicas + 1))
     padded = jnp.pad(vector, (0, chunk * replicas - vector.size)) + left[:-chunk]
     parts = padded.reshape(replicas, chunk)
-    sent = small(parts)
+    sent = compress(parts)
     received = jax.tree.map(lambda code: lax.all_to_all(code, AXIS, 0, 0), sent)
-    mine = jnp.sum(large(received), axis=0) + left[-chunk:]
-    code = small(mine[None])
-    told = jax.tree.map(lambda part: lax.all_gather(part[0], AXIS), code)
-    total = large(told).reshape(-1)[: vector.size]
-    return total, _finite(padded - large(sent).reshape(-1)), _finite(mine - large(code)[0])
+    mine = jnp.sum(expand(received), axis=0) + left[-chunk:]
+    code = compress(mine[None])
+    gathered = jax.tree.map(lambda part: lax.all_gather(part[0], AXIS), code)
+    total = expand(gathered).reshape(-1)[: vector.size]
+    return total, _finite(padded - expand(sent).reshape(-1)), _finite(mine - expand(code)[0])
 
 
 def _halves(rows: Any) -> Any:

@@ -1,8 +1,7 @@
 """The current strategy and replica: one ContextVar that holds one frozen `Frame`.
 
-A frame says which strategy is current and, inside `run`, which replica context. The public
-questions (`get_strategy`, …) are in `strategies/_current.py`, because their answer outside any
-scope is the default strategy, a higher layer.
+`get_strategy` and the like are in `strategies/_current.py`: outside any scope they return the
+default strategy.
 """
 
 from __future__ import annotations
@@ -25,18 +24,13 @@ class Frame:
     """The current strategy and, inside `run`, the current replica."""
 
     strategy: Any
-    #: The replica context inside `run`; None in cross-replica context.
-    replica: ReplicaContext | None = None
-    #: Inside `merge_call`, the context of the replicas that were merged.
-    merging: ReplicaContext | None = None
-    #: Whether an outer optimizer has summed the gradients already.
-    gradients_reduced: bool = False
-    #: Whether it was set by `experimental_set_strategy` rather than by a scope.
-    is_global: bool = False
-    #: Keras' session that it was set in; a program may clear it.
-    session: object = None
-    #: In `run`, maps an optimizer, variables, their gradients and the group to the gradients to
-    #: apply; None to sum them.
+    replica: ReplicaContext | None = None  # None in cross-replica context
+    merging: ReplicaContext | None = None  # inside `merge_call`: of the merged replicas
+    gradients_reduced: bool = False  # whether an outer optimizer has summed the gradients
+    is_global: bool = False  # set by `experimental_set_strategy`, not by a scope
+    session: object = None  # Keras' session that it was set in; a program may clear it
+    # In `run`, maps an optimizer, variables, their gradients and the group to the gradients to
+    # apply; None to sum them.
     sum_gradients: Callable[[Any, Sequence[Any], Sequence[Any], SyncGroup], list[Any]] | None = None
 
 
@@ -48,7 +42,7 @@ current_frame: Callable[[], Frame | None] = _frame.get
 
 
 def current_group() -> SyncGroup | None:
-    """The replicas that run together now; None outside of `run`, and where there is one."""
+    """The current replicas; None outside of `run`, and for one replica."""
     frame = current_frame()
     replica = frame.replica if frame else None
     return replica.group if replica is not None and replica.num_replicas_in_sync > 1 else None
@@ -64,7 +58,6 @@ def entered(frame: Frame | None) -> Generator[None, None, None]:
 
 
 def set_frame(frame: Frame | None) -> None:
-    """Make `frame` the current one until further notice (`experimental_set_strategy`)."""
     _frame.set(frame)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from replicax._core.packing import combine_packed
 from replicax._core.placement import spans_processes, to_host
 from replicax._core.reduce import ReduceOp, SyncGroup, reduce_value, sum_leaves
 from replicax._core.topology import AXIS, parse_device
-from replicax._core.values import DistributedValues, Mirrored, PerReplica
+from replicax._core.values import Mirrored, PerReplica
 
 
 class CrossDeviceOps:
@@ -35,9 +36,8 @@ class CrossDeviceOps:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        hooks = (name for name in vars(cls) if name.endswith("_implementation"))
-        for name in hooks:  # TensorFlow's, which nobody calls here
-            raise UsageError(
+        for name in (name for name in vars(cls) if name.endswith("_implementation")):
+            raise UsageError(  # TensorFlow's hooks
                 f"{cls.__name__}.{name} would never be called. Override "
                 "`combine(self, op, leaves, group)` instead. See docs/strategies.md."
             )
@@ -78,12 +78,12 @@ class CrossDeviceOps:
             UsageError: If the value is not distributed.
         """
         del options
-        if not isinstance(per_replica_value, DistributedValues):
+        if not isinstance(per_replica_value, PerReplica | Mirrored):
             raise UsageError(
                 f"Cannot reduce {type(per_replica_value).__name__}: it is not a distributed "
                 "value. Pass what `strategy.run` returned."
             )
-        replicas = _count(per_replica_value)
+        replicas = per_replica_value.num_replicas
         value = reduce_value(per_replica_value, ReduceOp.parse(reduce_op), None, replicas)
         return Mirrored(place(value, destinations), replicas)
 
@@ -101,8 +101,7 @@ class CrossDeviceOps:
 
     def broadcast(self, tensor: Any, destinations: Any) -> Mirrored:
         """The same `tensor` for every replica of `destinations`, a distributed value."""
-        replicas = _count(destinations) if isinstance(destinations, DistributedValues) else 1
-        return Mirrored(jnp.asarray(tensor), replicas)
+        return Mirrored(jnp.asarray(tensor), getattr(destinations, "num_replicas", 1))
 
 
 @checks_types
@@ -161,11 +160,9 @@ class NcclAllReduce(CrossDeviceOps):
         self.num_packs = check_num_packs(num_packs)
 
     def combine(self, op: ReduceOp, leaves: list[Any], group: SyncGroup) -> list[Any]:
-        if self.num_packs == 0:
-            return sum_leaves(op, leaves, group)
-        return combine_packed(
-            leaves, lambda packs: sum_leaves(op, packs, group), num_packs=self.num_packs
-        )
+        all_reduce = functools.partial(sum_leaves, op, group=group)
+        packs = self.num_packs
+        return combine_packed(leaves, all_reduce, num_packs=packs) if packs else all_reduce(leaves)
 
 
 @checks_types
@@ -189,11 +186,8 @@ class HierarchicalCopyAllReduce(CrossDeviceOps):
             total = total[: pack.size].reshape(pack.shape)
             return total / group.size if op is ReduceOp.MEAN else total
 
-        return combine_packed(
-            leaves,
-            lambda packs: [two_stages(pack) for pack in packs],
-            num_packs=self.num_packs or len(leaves),
-        )
+        each = self.num_packs or len(leaves)
+        return combine_packed(leaves, lambda packs: list(map(two_stages, packs)), num_packs=each)
 
 
 class CollectiveAllReduce(CrossDeviceOps):
@@ -214,7 +208,7 @@ class CollectiveAllReduce(CrossDeviceOps):
 
 
 def cross_device_ops_of(choice: Any) -> CrossDeviceOps:
-    """Return the operations that an argument means: an object, one of `_NAMED`, or the default."""
+    """The operations that an argument means: an object, one of `_NAMED`, or the default."""
     if choice is None:
         return CrossDeviceOps()
     if isinstance(choice, CrossDeviceOps):
@@ -222,12 +216,8 @@ def cross_device_ops_of(choice: Any) -> CrossDeviceOps:
     kind = _NAMED.get(choice.lower()) if isinstance(choice, str) else None
     if kind is None:
         names = ", ".join(map(repr, _NAMED))
-        raise UsageError.of(
-            "cross_device_ops",
-            f"{names}, or an object such as rx.NcclAllReduce()",
-            choice,
-            "See docs/strategies.md.",
-        )
+        allowed = f"{names}, or an object such as rx.NcclAllReduce()"
+        raise UsageError.of("cross_device_ops", allowed, choice, "See docs/strategies.md.")
     return kind()
 
 
@@ -250,7 +240,3 @@ def place(value: Any, destination: Any) -> Any:
         here = to_host(value) if spans_processes(value) else value
         return jax.device_put(here, parse_device(destination))
     return value
-
-
-def _count(value: DistributedValues) -> int:
-    return value.num_replicas if isinstance(value, Mirrored) else len(value.values)

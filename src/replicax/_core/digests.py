@@ -13,11 +13,10 @@ import numpy as np
 from replicax._core.placement import to_host
 
 
-def uncounted(path: str) -> str:
+def without_numbers(path: str) -> str:
     """A variable's path without Keras' numbers, as in `dense_3/kernel`, `adam/dense_3_kernel_m`.
 
-    A worker that has made another layer before counts otherwise. A number ends before `#`, too,
-    by which checkpoints tell variables of one path apart.
+    The numbers depend on the layers made before. Checkpoints add `#` to paths that are not unique.
     """
     return re.sub(r"_\d+(?=[_/#]|$)", "", path)
 

@@ -14,8 +14,8 @@
                          most of a GPU's memory at once; deterministic kernels on GPUs.
 `RX_TLS_CERT`, `RX_TLS_KEY`, `RX_TLS_CA`  read by the processes of a parameter-server cluster:
                          files with a certificate, its key, and the authority that signed it.
-`RX_WATCHDOG_SECONDS`    read by the workers of a cluster: after how many seconds a silent
-                         worker ends all, and a notice names one that others wait for. Default: 30.
+`RX_WATCHDOG_SECONDS`    read by the workers of a cluster: after how many seconds one that says
+                         nothing ends all, and a notice names one that is waited for. Default: 30.
 `RX_WAIT_LIMIT_SECONDS`  read by the same: how long workers wait for one that is alive but busy
                          elsewhere before all end; 0 for no limit. Default: 600.
 `RX_SECOND_PORT`         read by the chief of workers that train together: where JAX's service
@@ -84,7 +84,7 @@ OF_JAX = (
     *(CUDA_VISIBLE_DEVICES, *OF_GPU_MEMORY),
 )
 # For processes that exchange large arrays at every step: malloc keeps freed memory, for all threads
-# together. Else each array is mapped and unmapped, at the price of a page fault per 4 KB.
+# together. Otherwise each array is mapped and unmapped, with a page fault per 4 KB.
 GLIBC_TUNABLES = "GLIBC_TUNABLES"
 KEEP_MEMORY = (
     "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=4294967296:glibc.malloc.arena_max=1"
@@ -118,29 +118,28 @@ def prefer_nccl_ring() -> None:
 
 @contextlib.contextmanager
 def only_compiling_for_tpus() -> Generator[None, None, None]:
-    """Let libtpu start, in a `with` block, on a machine without a TPU."""
+    """Let libtpu start without a TPU in a `with` block."""
     changes: dict[str, str | None] = dict.fromkeys(LIBTPU_WITHOUT_TPU, "1")
     if ".so" not in os.environ.get(TPU_LIBRARY_PATH, ""):  # see `without_idle_libtpu`
         changes[TPU_LIBRARY_PATH] = None
     before = {name: os.environ.get(name) for name in changes}
-    _set(changes)
+    set_variables(changes)
     try:
         yield
     finally:
-        _set(before)
+        set_variables(before)
 
 
 def without_idle_libtpu(environ: Mapping[str, str], chips: int) -> dict[str, str]:
-    """Variables that keep a new process from loading libtpu on a machine without a TPU.
+    """Variables that keep JAX from loading libtpu on a machine without a TPU.
 
-    libtpu may be installed there to compile for TPUs. JAX tries it in every process all the same,
-    which takes a tenth of a second, prints five lines of warnings, and takes a lock that other
-    processes wait for. JAX skips a path that is no library. Nothing is added if there are TPU
-    `chips`, or if the user has chosen JAX's platforms.
+    libtpu is installed there to compile for TPUs. Every process would load it, which takes a tenth
+    of a second, warns in five lines, and takes a lock. JAX ignores a path that is no library.
+    Nothing is added if there are `chips` of a TPU, or the environment chooses a platform.
     """
     is_named = environ.get(TPU_LIBRARY_PATH, "") not in ("", _installed_libtpu())
-    told = chips or JAX_PLATFORMS in environ or is_named
-    return {} if told else {TPU_LIBRARY_PATH: __file__}
+    is_chosen = chips or JAX_PLATFORMS in environ or is_named
+    return {} if is_chosen else {TPU_LIBRARY_PATH: __file__}
 
 
 def _installed_libtpu() -> str:
@@ -161,7 +160,7 @@ _CHIPS = frozenset({"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", 
 
 
 def chips_on_bus(devices: Path = PCI_DEVICES) -> int:
-    """The number of TPU chips of this machine, counted as JAX counts them."""
+    """How many TPU chips this machine has, counted as JAX counts them."""
     return sum(
         _read(device / "vendor") == _GOOGLE and _read(device / "device") in _CHIPS
         for device in devices.glob("*")
@@ -175,7 +174,8 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _set(changes: Mapping[str, str | None]) -> None:
+def set_variables(changes: Mapping[str, str | None]) -> None:
+    """Set variables of this process, which JAX and CUDA read when they start; None unsets one."""
     for name, value in changes.items():
         if value is None:
             os.environ.pop(name, None)
@@ -184,47 +184,40 @@ def _set(changes: Mapping[str, str | None]) -> None:
 
 
 def setting(name: str, environ: Mapping[str, str] | None = None) -> str:
-    """The value of a variable, without spaces around it; empty if unset."""
+    """The value of a variable, without spaces around it; empty if it is not set."""
     return (os.environ if environ is None else environ).get(name, "").strip()
 
 
-def watchdog_seconds(environ: Mapping[str, str] | None = None) -> float | None:
-    """The value of `RX_WATCHDOG_SECONDS`; None if unset."""
-    return _seconds(
-        RX_WATCHDOG_SECONDS,
-        environ,
-        "Write after how many seconds a silent worker is given up, such as 120; unset it is 30.",
-    )
+def watchdog_seconds() -> float | None:
+    """`RX_WATCHDOG_SECONDS`; None if it is not set."""
+    fix = "Write after how long a silent worker is given up, such as 120; unset it is 30."
+    return _seconds(RX_WATCHDOG_SECONDS, fix)
 
 
-def wait_limit_seconds(environ: Mapping[str, str] | None = None) -> float | None:
-    """The value of `RX_WAIT_LIMIT_SECONDS`, 0 for no limit; None if unset."""
-    return _seconds(
-        RX_WAIT_LIMIT_SECONDS,
-        environ,
+def wait_limit_seconds() -> float | None:
+    """`RX_WAIT_LIMIT_SECONDS`, 0 for no limit; None if it is not set."""
+    fix = (
         "Write how long workers may wait for one that is busy elsewhere, such as 3600, or 0 for no "
-        "limit; unset it is 600.",
-        may_be_zero=True,
+        "limit; unset it is 600."
     )
+    return _seconds(RX_WAIT_LIMIT_SECONDS, fix, may_be_zero=True)
 
 
-def _seconds(
-    name: str, environ: Mapping[str, str] | None, fix: str, *, may_be_zero: bool = False
-) -> float | None:
-    value = setting(name, environ)
+def _seconds(name: str, fix: str, *, may_be_zero: bool = False) -> float | None:
+    text = setting(name)
     try:
-        seconds = float(value) if value else None
+        seconds = float(text) if text else None
     except ValueError:
         seconds = -1.0
     if seconds is None or 0.0 < seconds < float("inf") or (may_be_zero and seconds == 0.0):
         return seconds
     kind = "number" if may_be_zero else "positive number"
-    raise UsageError(f"{name} must be a {kind} of seconds, got {value!r}. {fix}")
+    raise UsageError(f"{name} must be a {kind} of seconds, got {text!r}. {fix}")
 
 
-def second_port(environ: Mapping[str, str] | None = None) -> int:
-    """The value of `RX_SECOND_PORT`; 0 if unset."""
-    port = setting(RX_SECOND_PORT, environ)
+def second_port() -> int:
+    """`RX_SECOND_PORT`; 0 if it is not set."""
+    port = setting(RX_SECOND_PORT)
     if port and not (port.isdecimal() and 0 < int(port) < 1 << 16):
         raise UsageError(
             f"{RX_SECOND_PORT}={port!r} is no port from 1 to 65535. Write one that the firewall "
@@ -239,34 +232,28 @@ def environment_for_child(
     without: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The environment for a process that is started by this one.
-
-    `changes` are added; variables that begin with one of `without` are not inherited.
-    """
+    """This environment with `changes`, without the variables that begin with one of `without`."""
     own = os.environ if environ is None else environ
     kept = {name: value for name, value in own.items() if not name.startswith(tuple(without))}
     return {**kept, **changes}
 
 
-def ray_asks_for_token(environ: Mapping[str, str] | None = None) -> bool:
+def ray_asks_for_token() -> bool:
     """Whether Ray, in this process, shows a token to the cluster that it joins."""
-    return setting(RAY_AUTH_MODE, environ).lower() == "token"
+    return setting(RAY_AUTH_MODE).lower() == "token"
 
 
-# The parts of the tuning for CPUs that the program has chosen; at most one choice.
+# The program's choice of parts of the tuning for CPUs; empty if there is none.
 chosen_parts: list[frozenset[str]] = []
 
 
-def parts_wanted() -> frozenset[str]:
+def enabled_parts() -> frozenset[str]:
     """The parts of the tuning for this process: chosen by the program, else by the environment."""
     return chosen_parts[0] if chosen_parts else cpu_tuning_parts()
 
 
 def cpu_tuning_parts(environ: Mapping[str, str] | None = None) -> frozenset[str]:
-    """The parts of the tuning for CPUs that `RX_CPU_TUNING` names; all by default.
-
-    Raises:
-        UsageError: If it names a part that there is not.
+    """The parts of the tuning for CPUs that `RX_CPU_TUNING` leaves on; all by default.
 
     Example:
         >>> sorted(cpu_tuning_parts({"RX_CPU_TUNING": "memory,pooling"}))
@@ -285,7 +272,7 @@ def cpu_tuning_parts(environ: Mapping[str, str] | None = None) -> frozenset[str]
 def tuning_for_child(
     parts: Collection[str], environ: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The variables by which these parts of the tuning are on in a process that starts."""
+    """The variables that set these parts of the tuning in a child process."""
     own = os.environ if environ is None else environ
     users = _tunables(own) or malloc_is_set(own)
     kept = {GLIBC_TUNABLES: KEEP_MEMORY} if "memory" in parts and not users else {}
@@ -299,40 +286,38 @@ def malloc_is_set(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def _tunables(environ: Mapping[str, str]) -> str:
-    """The user's part of `GLIBC_TUNABLES`."""
+    """`GLIBC_TUNABLES` without the settings of this package."""
     return environ.get(GLIBC_TUNABLES, "").replace(KEEP_MEMORY, "").strip(":")
 
 
 def set_among(names: Iterable[str]) -> dict[str, str]:
-    """The given variables that are set, with their values."""
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def cores() -> int:
-    """The number of cores that this process may use, which can be fewer than there are."""
+    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def processes_here() -> int:
-    """The number of processes of the program on this machine, as set by `replicax run`."""
+    """How many processes of the program share this machine, as `replicax run` set it; else 1."""
     count = setting(RX_PROCESSES_HERE)
     return int(count) if count.isdecimal() and int(count) else 1
 
 
-def take_metrics_file() -> str:
-    """Take the value of `RX_METRICS_FILE` and unset it; empty if unset."""
+def pop_metrics_file() -> str:
+    """Return and unset `RX_METRICS_FILE`; empty if it is not set."""
     return os.environ.pop(RX_METRICS_FILE, "").strip()
 
 
 def folder_for_state() -> Path:
-    """The folder for state that outlives the programs of this user."""
     return Path(setting("XDG_STATE_HOME") or Path.home() / ".local" / "state")
 
 
 def compilation_cache_folder(environ: Mapping[str, str] | None = None) -> Path | None:
-    """The folder for compiled programs that `RX_COMPILATION_CACHE` names; None for none."""
+    """The folder for compiled programs, by `RX_COMPILATION_CACHE`; None to keep none."""
     value = setting(RX_COMPILATION_CACHE, environ)
     if value.lower() in ("off", "0", "false", "no"):
         return None
@@ -378,19 +363,14 @@ def leaves(platforms: str | None, kind: str) -> bool:
     return not platforms or bool(_PLATFORMS[kind] & set(platforms.split(",")))
 
 
-def set_variables(variables: Mapping[str, str]) -> None:
-    """Set variables of this process, which JAX and CUDA read when they start."""
-    os.environ.update(variables)
-
-
 def gpu_share_at_start(environ: Mapping[str, str] | None = None) -> float:
     """The share of a GPU's memory that JAX takes when it starts; see its page on GPU memory."""
-    told = os.environ if environ is None else environ
-    grows = told.get(PREALLOCATE, "").lower() in ("0", "false")
-    if grows or told.get(GPU_ALLOCATOR, "default").lower() not in ("default", "bfc"):
+    own = os.environ if environ is None else environ
+    grows = own.get(PREALLOCATE, "").lower() in ("0", "false")
+    if grows or own.get(GPU_ALLOCATOR, "default").lower() not in ("default", "bfc"):
         return 0.0
     try:
-        return float(told.get(GPU_FRACTION) or told.get(OLD_GPU_FRACTION) or 0.75)
+        return float(own.get(GPU_FRACTION) or own.get(OLD_GPU_FRACTION) or 0.75)
     except ValueError:
         return 0.75
 

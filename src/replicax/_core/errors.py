@@ -30,6 +30,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeVar
 
 _LONGEST_VALUE = 120  # characters of a wrong value that a message shows
+_MOST_NAMES = 8  # that a message lists
 
 
 class ReplicaxError(Exception):
@@ -37,13 +38,9 @@ class ReplicaxError(Exception):
 
     @classmethod
     def of(cls, argument: str, must_be: str, got: object, then: str = "") -> Self:
-        """Return the error of an argument with a wrong value: "`size` must be positive, got 0".
+        """The error of an argument with a wrong value: "`size` must be positive, got 0".
 
-        Args:
-            argument: The name of the argument, without quotes.
-            must_be: What values are allowed, as in "`size` must be …".
-            got: The value, shown by its `repr`, cut where it is long.
-            then: What to do and where to read, as whole sentences.
+        `then` says what to do and where to read, in whole sentences.
         """
         text = repr(got)
         shown = text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
@@ -209,9 +206,10 @@ class ProcessFailed(ClusterError, RuntimeError):
         return f"{place}{self.job} {self.rank}" + (f" (pid {self.pid})" if self.pid else "")
 
     def __str__(self) -> str:
-        said = "\n".join(f"    {line}" for line in self.tail.splitlines())
-        return f"{self.who} failed with {describe_exit(self.returncode)}, so all were ended. " + (
-            f"Its last lines:\n{said}" if said else "Its output, if any, is above."
+        tail = "\n".join(f"    {line}" for line in self.tail.splitlines())
+        output = f"Its last lines:\n{tail}" if tail else "Its output, if any, is above."
+        return (
+            f"{self.who} failed with {describe_exit(self.returncode)}, so all were ended. {output}"
         )
 
 
@@ -233,29 +231,25 @@ class WorkersDiffer(ClusterError, RuntimeError):
         self.fix = fix or _SAME_EVERYWHERE
 
     def __str__(self) -> str:
+        more = len(self.differing) - _MOST_NAMES
+        names = ", ".join(self.differing[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
         return (
-            f"The workers differ in {_listed(self.differing)}:\n{self.table}\n"
+            f"The workers differ in {names}:\n{self.table}\n"
             f"All must have the same {self.what}; otherwise they wait for each other forever or "
             f"compute wrong numbers. {self.fix}"
         )
 
 
-def _listed(names: Sequence[str], most: int = 8) -> str:
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
-
-
 def by_worker(column: Sequence[object]) -> str:
-    """The table of `WorkersDiffer` for one fact: what each worker has, in worker order."""
+    """The table of `WorkersDiffer` for one fact of each worker, in worker order."""
     return "\n".join(f"      worker {worker}: {value}" for worker, value in enumerate(column))
 
 
 class WorkerLost(ClusterError, RuntimeError):
     """Raised when the workers of a cluster cannot go on because of one of them.
 
-    It is printed by each of them as it ends, and not thrown: they may be anywhere, and nothing that
-    they have under way can be finished. Only if Python that a step calls has raised on another
-    worker it is thrown.
+    Each worker prints it and ends, because no step can be finished. It is raised only if a Python
+    callback of a step has raised on another worker.
 
     Args:
         message: What happened: who, where it was, and who waits for it.
@@ -335,8 +329,8 @@ class _Kind(NamedTuple):
     holds: Callable[[Any], bool]
 
 
-# By annotation. NumPy's scalars and arrays without dimensions count as numbers.
-# TensorFlow's programs pass 0 and None for False.
+# By the words of annotations. NumPy's scalars and arrays without dimensions count as numbers.
+# Programs for TensorFlow pass 0 and None for False.
 _KINDS = {
     "bool": _Kind("True or False", lambda v: v is None or (hasattr(v, "__bool__") and v in (0, 1))),
     "int": _Kind("an integer", lambda v: hasattr(v, "__index__")),
@@ -346,7 +340,9 @@ _KINDS = {
     "Callable": _Kind("a function, not its result", callable),
     "os.PathLike": _Kind("a path", lambda v: hasattr(v, "__fspath__")),
     "Path": _Kind("a path", lambda v: hasattr(v, "__fspath__")),
-    "Sequence": _Kind("a list", lambda v: hasattr(v, "__iter__") and not _is_text(v)),
+    "Sequence": _Kind(
+        "a list", lambda v: hasattr(v, "__iter__") and not isinstance(v, str | bytes)
+    ),
     "Mapping": _Kind("a dict", lambda v: isinstance(v, Mapping)),
     "dict": _Kind("a dict", lambda v: isinstance(v, Mapping)),
     "None": _Kind("None", lambda v: v is None),
@@ -354,14 +350,10 @@ _KINDS = {
 _Checked = TypeVar("_Checked", bound=Callable[..., Any])
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str | bytes)
-
-
 def _kind_of(word: str, names: Mapping[str, Any]) -> _Kind | None:
-    """The kind of value that a word of an annotation means, by `names` of its module.
+    """The check for a word of an annotation, by `names` of its module; None for no check.
 
-    Of classes these are enums and dataclasses; other classes may be duck-typed.
+    Of classes only enums and dataclasses are checked; others may be duck-typed.
     """
     named = names.get(word)
     if isinstance(named, enum.EnumType):
@@ -374,10 +366,10 @@ def _kind_of(word: str, names: Mapping[str, Any]) -> _Kind | None:
 
 
 def checks_types(function: _Checked) -> _Checked:
-    """Let a function, or a class when it is made, refuse arguments of wrong types.
+    """Let a function, or the `__init__` of a class, refuse arguments of wrong types.
 
-    For an integer it takes a float that is whole, as Keras does. Of a misspelled keyword it says
-    which one was meant, as Python does from 3.13 on. The function must not take `**kwargs`.
+    A whole float is an integer, as in Keras. The error of a misspelled keyword suggests one, as in
+    Python 3.13. The function must not take `**kwargs`.
     """
     made: Any = function
     if isinstance(made, type):
@@ -385,7 +377,7 @@ def checks_types(function: _Checked) -> _Checked:
         owner.__init__ = checks_types(owner.__init__)
         return function
 
-    @functools.cache  # at the first call, as imports are to be short
+    @functools.cache  # at the first call, so that the import is fast
     def kinds_of_arguments() -> tuple[list[str], dict[str, list[_Kind]]]:
         kinds = {}
         parameters = inspect.signature(function).parameters
@@ -423,8 +415,8 @@ def checks_types(function: _Checked) -> _Checked:
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """Return " Did you mean 'fit'?" with the known name closest to `name`, or an empty text."""
-    import difflib  # only here: it is a millisecond of each start
+    """ " Did you mean 'fit'?" with the known name closest to `name`, or an empty text."""
+    import difflib  # takes a millisecond
 
     by_folded = {one.casefold(): one for one in known}
     close = difflib.get_close_matches(str(name).casefold(), by_folded, n=1, cutoff=0.7)
@@ -433,14 +425,9 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
 @contextlib.contextmanager
 def needs(what: str, *, extra: str) -> Generator[None]:
-    """Say which extra to install if the imports of this block fail.
+    """Name the extra to install if an import of this block fails.
 
-    Args:
-        what: What needs the package, such as "Reading TFRecords".
-        extra: The extra of Replicax that brings the package.
-
-    Raises:
-        UsageError: If a module is missing or cannot be loaded.
+    `what` needs the package, such as "Reading TFRecords".
     """
     try:
         yield

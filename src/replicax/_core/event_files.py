@@ -1,4 +1,4 @@
-"""Event files, which TensorBoard shows, without TensorFlow: what summaries hold, and the writer."""
+"""TensorBoard's event files without TensorFlow: the writer, and the content of summaries."""
 
 from __future__ import annotations
 
@@ -31,18 +31,14 @@ class EventFile:
                 str(logdir), queue, seconds, suffix
             )
         self._end = weakref.finalize(self, _end, self._own)
-        # A program that ends has written everything: weakref.finalize would come too late for
-        # the callbacks of compiled code.
+        # At exit weakref.finalize would be too late for callbacks of compiled code.
         atexit.register(self._end)
 
     def add(
         self, tag: str, kind: str, tensor: np.ndarray, step: int, description: str = ""
     ) -> None:
         summary = part("compat.proto.summary_pb2")
-        classes = {
-            "images": summary.DATA_CLASS_BLOB_SEQUENCE,
-            "scalars": summary.DATA_CLASS_SCALAR,
-        }
+        classes = {"images": summary.DATA_CLASS_BLOB_SEQUENCE, "scalars": summary.DATA_CLASS_SCALAR}
         metadata = summary.SummaryMetadata(
             plugin_data=summary.SummaryMetadata.PluginData(plugin_name=kind),
             summary_description=description,
@@ -61,7 +57,7 @@ class EventFile:
             self._own.add_event(event)
 
     def flush(self) -> None:
-        """Write all, also what compiled code has under way."""
+        """Write all events, also those of callbacks that compiled code has still to make."""
         if self._end.alive:
             host_calls.flush()
             with folder.named(self._own.get_logdir()):
@@ -103,7 +99,7 @@ def pixels(images: Any, count: int, numpy: Any) -> Any:
 
 
 def images_of(batch: np.ndarray) -> np.ndarray:
-    """The images of an event: width, height, and each as a PNG."""
+    """Images in an event: width, height, and a PNG for each."""
     height, width = batch.shape[1:3]
     parts = [str(width).encode(), str(height).encode(), *map(png, batch)]
     return np.array(parts, dtype=object)

@@ -17,14 +17,11 @@ import uuid
 import zlib
 from collections.abc import Callable, Collection, Generator, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, final
+from typing import Any, BinaryIO, final
 
 from replicax._core.errors import UsageError
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
-_ABANDONED = 3600.0  # seconds without a change, after which another host's writer is gone
+_ABANDONED = 3600.0  # seconds without a change after which another host's writer counts as gone
 
 _lock = threading.Lock()
 _being_written: set[str] = set()  # names of the folders that this process is writing
@@ -32,13 +29,12 @@ _being_written: set[str] = set()  # names of the folders that this process is wr
 
 @final
 class NewFolder:
-    """A folder in the making, at `path`; `finish` gives it its name.
+    """A folder that is being written at `path`; `finish` renames it to `target`.
 
     As a context manager it finishes when the block ends, and is discarded if the block raises.
 
-    What killed programs left of `target`, its name when it is whole, is removed or put back.
-    `marks` are names of files of which a folder that may be replaced has one; `UsageError` if
-    something else is there, which would be lost.
+    Leftovers of killed programs are removed or renamed back. An existing folder is replaced if it
+    has a file named in `marks`; else `UsageError`.
     """
 
     def __init__(self, target: str | os.PathLike[str], marks: Collection[str]) -> None:
@@ -52,10 +48,7 @@ class NewFolder:
         self.path.mkdir()
 
     def finish(self, *, replace: bool = True) -> None:
-        """Force the files to the disk and rename the folder.
-
-        `replace`: whether it takes the place of a folder that is there; else it is discarded.
-        """
+        """Sync and rename the folder; without `replace`, discard it if the target exists."""
         try:
             _sync_all(self.path)
             if replace or not self.target.exists():
@@ -87,12 +80,7 @@ class NewFolder:
     def __enter__(self) -> Path:
         return self.path
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         with named(self.target):
             if error is None:
                 self.finish()
@@ -114,18 +102,15 @@ def named(path: str | os.PathLike[str]) -> Generator[None]:
 
 @contextlib.contextmanager
 def created(path: str | os.PathLike[str]) -> Generator[BinaryIO]:
-    """A new file, which is safe from a loss of power when the block ends.
-
-    FileExistsError if it is there: a request that was repeated must not change what is told of it.
-    """
+    """A new file, synced to disk when the block ends; FileExistsError if it exists."""
     with open(path, "xb") as file:
         yield file
         file.flush()
-        os.fsync(file.fileno())  # by who wrote it: on a shared disk nobody else has its pages
+        os.fsync(file.fileno())  # on a shared disk only this machine has the pages
 
 
 def append(file: BinaryIO, chunks: Iterable[Any]) -> dict[str, int]:
-    """Write buffers one behind the other; returns where they begin, their bytes and CRC-32."""
+    """Append buffers to a file; returns their offset, size and CRC-32."""
     begin, checksum = file.tell(), 0
     for data in chunks:
         checksum = zlib.crc32(data, checksum)
@@ -143,13 +128,13 @@ def _refuse_others(target: Path, marks: Collection[str]) -> None:
 
 
 def located(target: str | os.PathLike[str], is_whole: Callable[[Path], bool]) -> Path | None:
-    """Where a folder is: in its place, or set aside for the moment of being replaced."""
+    """The path of a folder: its own, or the one that it has while it is replaced."""
     target = _absolute(target)
     return next((place for place in (target, set_aside(target)) if is_whole(place)), None)
 
 
 def remove(target: str | os.PathLike[str]) -> None:
-    """Remove a folder; a kill meanwhile leaves no half of it under its name."""
+    """Remove a folder; a kill meanwhile leaves no half folder with its name."""
     target = _absolute(target)
     aside = _partial(target)
     with contextlib.suppress(FileNotFoundError):
@@ -158,10 +143,7 @@ def remove(target: str | os.PathLike[str]) -> None:
 
 
 def recover(target: str | os.PathLike[str]) -> None:
-    """Finish or undo what killed programs have begun with a folder, whatever its number.
-
-    Of `ckpt-7`, the leftovers of `ckpt-6` are removed, too.
-    """
+    """Finish or undo the writes of killed programs; for `ckpt-7` also the writes of `ckpt-6`."""
     target = _absolute(target)
     replaced = set_aside(target)
     if replaced.exists():
@@ -177,7 +159,7 @@ def recover(target: str | os.PathLike[str]) -> None:
 
 
 def set_aside(target: Path) -> Path:
-    """Where the old folder is while the new one takes its place."""
+    """The path of the old folder while it is replaced."""
     return target.parent / f".{target.name}.replaced"
 
 
@@ -185,15 +167,13 @@ def _is_being_written(folder: Path) -> bool:
     host, _, process = folder.name.rpartition(".partial-")[2].rpartition("-")[0].rpartition("-")
     if host != socket.gethostname() or not process.isdigit():
         return time.time() - _last_change(folder) < _ABANDONED
-    if int(process) == os.getpid():  # or one of this number before a restart, as in a container
+    if int(process) == os.getpid():  # also of an earlier process with this id, as in a container
         with _lock:
             return folder.name in _being_written
     try:
         os.kill(int(process), 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
@@ -206,7 +186,7 @@ def _last_change(folder: Path) -> float:
 
 
 def _absolute(target: str | os.PathLike[str]) -> Path:
-    """The place itself, where `target` is a link to it."""
+    """The path with links resolved."""
     return Path(os.path.realpath(target))
 
 

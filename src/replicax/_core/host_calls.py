@@ -56,7 +56,6 @@ def _shown(array: Any) -> str:
 
 
 def is_compiling(*values: Any) -> bool:
-    """Whether this code is traced; starts no backend."""
     return any(isinstance(value, Tracer) for value in values) or is_transformed()
 
 
@@ -88,7 +87,7 @@ class HostCallbacks:
             self._runs.append(raised)
         try:
             results = jax.block_until_ready(program(*args))
-            if not _inside.a_call:  # the queue may wait for that call
+            if not _state.in_callback:  # the queue may wait for that call
                 _callback_queue().wait()
         finally:
             with self._lock:
@@ -123,8 +122,8 @@ class GuardedCallback:
         return cls(calls, function, tuple(kinds))
 
     def __call__(self, *arrays: Any) -> Any:
-        before = _inside.a_call, _inside.calls
-        _inside.a_call, _inside.calls = True, self.calls
+        before = _state.in_callback, _state.calls
+        _state.in_callback, _state.calls = True, self.calls
         try:
             return self._checked(self.function(*arrays))
         except BaseException as error:
@@ -132,14 +131,14 @@ class GuardedCallback:
                 raise
             return [np.zeros(*kind) for kind in self.results]
         finally:
-            _inside.a_call, _inside.calls = before
+            _state.in_callback, _state.calls = before
 
     def _checked(self, values: Any) -> Any:
         found = [(np.shape(one), canonicalize_dtype(np.asarray(one).dtype)) for one in values or ()]
         if found != list(self.results):
             raise UsageError(
-                f"A function that compiled code calls must return {_kinds(self.results)}, as it "
-                f"was promised, got {_kinds(found)}."
+                f"A function that compiled code calls must return {_kinds(self.results)}, as "
+                f"declared, got {_kinds(found)}."
             )
         return values
 
@@ -154,19 +153,18 @@ def flush() -> None:
     with contextlib.suppress(Exception):
         jax.effects_barrier()
     _callback_queue().wait()
-    raised = _callback_queue().taken()
-    if raised:
-        raise raised[0]
+    for error in _callback_queue().taken()[:1]:
+        raise error
 
 
-class _Inside(threading.local):
+class _ThreadState(threading.local):
     """Whether this thread runs a host callback, and of which program."""
 
-    a_call = False
+    in_callback = False
     calls: HostCallbacks | None = None
 
 
-_inside = _Inside()
+_state = _ThreadState()
 
 
 @final
@@ -181,26 +179,23 @@ class _CallbackQueue:
         self._thread: threading.Thread | None = None
         self._raised: list[BaseException] = []
 
-    def note(self, error: BaseException) -> None:
-        with self._idle:
-            self._raised.append(error)
-
     def taken(self) -> list[BaseException]:
         with self._idle:
             raised, self._raised = self._raised, []
         return raised
 
     def _called(self, fn: Callable[..., Any], arrays: Any, calls: HostCallbacks | None) -> None:
-        before, _inside.a_call = _inside.a_call, True
+        before, _state.in_callback = _state.in_callback, True
         try:
             fn(*map(np.asarray, arrays))
         except Exception as error:
             if threading.current_thread() is not self._thread:
                 raise  # the program fails unless the callback is guarded
             if calls is None or not calls.note(error):
-                self.note(error)
+                with self._idle:
+                    self._raised.append(error)
         finally:
-            _inside.a_call = before
+            _state.in_callback = before
 
     def open(self) -> None:
         with self._idle:
@@ -219,7 +214,7 @@ class _CallbackQueue:
         if at_once:
             self._called(fn, arrays, None)
         else:
-            self._waiting.put((fn, arrays, _inside.calls))
+            self._waiting.put((fn, arrays, _state.calls))
 
     def wait(self) -> None:
         with self._idle:

@@ -1,7 +1,7 @@
-"""Rows of a table by id: every look-up goes through `lookup`, whose one seam is `lookup_rows`.
+"""Rows of a table by id; tables on parameter servers have a method `lookup_rows`.
 
-`embedding_lookup` and `embedding_lookup_sparse` are published in `replicax.nn`. Sparse ids are
-held in fixed shapes, as JAX wants them: an entry without an id is marked and left out.
+`embedding_lookup` and `embedding_lookup_sparse` are published in `replicax.nn`. Sparse ids have
+fixed shapes, as JAX needs them: entries without an id are masked.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from jax.core import Tracer
 from replicax._core.errors import IndexOutOfBounds, UsageError
 from replicax._core.tracing import is_transformed
 
-NO_ID = -1
-"""What `lookup_rows` is given where there is no id; what it answers there is not used."""
+NO_ID = -1  # an argument of `lookup_rows` whose row is not used
 
 
 def embedding_lookup(params: Any, ids: Any, max_norm: float | None = None) -> Any:
@@ -50,7 +49,7 @@ def embedding_lookup(params: Any, ids: Any, max_norm: float | None = None) -> An
         >>> rx.nn.embedding_lookup(shards, [0, 2]).tolist()
         [[1, 2], [5, 6]]
     """
-    # What JAX has not seen yet stays in NumPy: there, 64-bit ids are not cut to 32 bits.
+    # NumPy keeps 64-bit ids, which JAX would cut to 32 bits.
     ids = ids if isinstance(ids, jax.Array) else np.asarray(ids)
     if not jnp.issubdtype(ids.dtype, jnp.integer):
         raise UsageError(
@@ -102,10 +101,10 @@ def embedding_lookup_sparse(
         raise UsageError.of("combiner", "'mean', 'sum', 'sqrtn' or None for the mean", combiner)
     sparse = _SparseIds.read(sp_ids, padding_value)
     rows = embedding_lookup(params, jnp.where(sparse.there, sparse.ids, NO_ID), max_norm)
-    # Sums of half precision are made in single precision, as in TensorFlow.
+    # Half precision is summed in single precision, as in TensorFlow.
     kind = jnp.promote_types(rows.dtype, jnp.float32)
     weights = jnp.where(sparse.there, sparse.weights(sp_weights), 0).astype(kind)
-    # Not by a weight of 0 alone: a row that is not there may be NaN, and 0 · NaN is NaN.
+    # A missing row may be NaN, and 0 · NaN is NaN.
     there = sparse.there.reshape(_padded_shape(sparse.there, rows.ndim))
     weighted = jnp.where(there, rows, 0).astype(kind) * weights.reshape(there.shape)
     combined = sparse.sum(weighted)
@@ -120,12 +119,9 @@ def embedding_lookup_sparse(
 
 
 def lookup(params: Any, ids: Any) -> Any:
-    """Look up rows in a table, wherever it is: the seam for variables that are not here.
+    """Look up rows in an array, a variable, a list of shards, or a table with `lookup_rows(ids)`.
 
-    A table with a method `lookup_rows(ids)` answers itself, so that it need never be here whole.
-    It is given integers of any shape, and `NO_ID` where nothing will be used.
-
-    The rows are NaN, or what `jnp.take(mode="fill")` gives integers, where there is no such row.
+    A missing row is NaN, or the fill value of `jnp.take(mode="fill")` for integers.
     """
     if isinstance(params, list | tuple):
         return _lookup_in_shards(list(params), ids)  # pyright: ignore[reportUnknownArgumentType]
@@ -133,13 +129,13 @@ def lookup(params: Any, ids: Any) -> Any:
     if callable(lookup_rows):
         return lookup_rows(ids)
     table = jnp.asarray(params)
-    ids, inside = _inside(ids, table.shape[0])
-    # Out of range is `rows`, not -1: that would count from the end.
+    ids, inside = _in_range(ids, table.shape[0])
+    # -1 would count from the end.
     return jnp.take(table, jnp.where(inside, ids, table.shape[0]), axis=0, mode="fill")
 
 
 def _lookup_in_shards(shards: list[Any], ids: Any) -> Any:
-    """Ask every shard for its ids; each computes as many rows as there are ids."""
+    """Look up all ids in every shard, and select each row from its shard."""
     if not shards:
         raise UsageError(
             "Cannot look up rows in an empty list. Pass the variable, or all its shards."
@@ -147,7 +143,7 @@ def _lookup_in_shards(shards: list[Any], ids: Any) -> Any:
     starts = list(accumulate((shard.shape[0] for shard in shards), initial=0))
     result = None
     for shard, start in zip(shards, starts[:-1], strict=True):
-        local, inside = _inside(ids - start, shard.shape[0])
+        local, inside = _in_range(ids - start, shard.shape[0])
         rows = lookup(shard, jnp.where(inside, local, NO_ID))
         if result is not None:
             rows = jnp.where(inside.reshape(_padded_shape(inside, rows.ndim)), rows, result)
@@ -158,12 +154,12 @@ def _lookup_in_shards(shards: list[Any], ids: Any) -> Any:
 def check_places(
     places: Sequence[Any], sizes: Sequence[Any], name: str = "indices", least: int | None = 0
 ) -> None:
-    """Refuse indices outside of an array, an array of indices for each axis.
+    """Refuse indices outside of an array, one array of indices for each axis.
 
-    Only those that are at hand are checked. Below `least` they are refused; None for any.
+    Only values that are `host_value` are checked. `least` is the least index; None for any.
     """
     for indices, size in zip(places, sizes, strict=False):
-        numbers = at_hand(indices) if isinstance(size, int) else None
+        numbers = host_value(indices) if isinstance(size, int) else None
         if numbers is None:
             continue
         wrong = numbers >= size
@@ -174,11 +170,10 @@ def check_places(
             raise IndexOutOfBounds.of(name, allowed, int(numbers[wrong].flat[0]))
 
 
-def at_hand(value: Any) -> np.ndarray | None:
-    """The numbers of a value, if it costs little to look at them.
+def host_value(value: Any) -> np.ndarray | None:
+    """The numbers of a value if they are in host memory; None in compiled code.
 
-    Compiled code has none yet, or may never come here, and reading an accelerator's memory waits
-    for all that it computes.
+    To read an accelerator's memory waits for its computations.
     """
     if isinstance(value, Tracer) or is_transformed():
         return None
@@ -188,16 +183,16 @@ def at_hand(value: Any) -> np.ndarray | None:
     return np.asarray(value)
 
 
-def _inside(ids: Any, rows: int) -> tuple[Any, Any]:
-    """Ids that may be compared with the number of rows, and which of them name a row."""
+def _in_range(ids: Any, rows: int) -> tuple[Any, Any]:
+    """The ids, of a type that holds the number of rows, and whether each is in range."""
     if ids.dtype.itemsize < 4:
-        ids = ids.astype(np.int32)  # eight bits cannot hold the number of rows
+        ids = ids.astype(np.int32)
     return ids, (ids >= 0) & (ids < rows)
 
 
 def _clip_norm(rows: Any, max_norm: float, id_axes: int) -> Any:
     squares = jnp.sum(rows * rows, axis=tuple(range(id_axes, rows.ndim)), keepdims=True)
-    # The root has no gradient at 0, so it is taken of the long rows only.
+    # The root has no gradient at 0.
     long = squares > max_norm**2
     return jnp.where(long, rows * max_norm / jnp.sqrt(jnp.where(long, squares, 1)), rows)
 
@@ -208,11 +203,11 @@ def _padded_shape(array: Any, ndim: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class _SparseIds:
-    """Several ids per example, as (examples, most) or one behind another."""
+    """Several ids per example, in an array of shape (examples, ids), or in one flat array."""
 
     ids: Any
-    there: Any  # which of them are ids, and do not only fill the shape
-    example: Any  # of each id, if they stand one behind another
+    there: Any  # False for padding
+    example: Any  # the example of each id of a flat array
     examples: int
 
     @classmethod
@@ -230,7 +225,7 @@ class _SparseIds:
         if indices.ndim != 2 or ids.shape != indices.shape[:1]:
             raise _not_a_matrix(f"indices of shape {indices.shape} for ids of shape {ids.shape}")
         examples = int(shape[0])
-        # A BCOO matrix that is filled up holds indices outside its shape.
+        # A padded BCOO matrix has indices outside its shape.
         there = (ids != padding_value) & (indices[:, 0] < examples)
         return cls(ids, there, indices[:, 0], examples)
 

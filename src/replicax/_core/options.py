@@ -73,20 +73,17 @@ class CommunicationOptions:
     def __post_init__(self) -> None:
         names = CommunicationImplementation.__members__
         if isinstance(self.implementation, str):
-            if self.implementation.upper() not in names:
-                raise UsageError.of(
-                    "implementation", f"one of {', '.join(names)}", self.implementation
-                )
-            object.__setattr__(self, "implementation", names[self.implementation.upper()])
+            name = self.implementation.upper()
+            if name not in names:
+                allowed = f"one of {', '.join(names)}"
+                raise UsageError.of("implementation", allowed, self.implementation)
+            object.__setattr__(self, "implementation", names[name])
         compression_of(self.compression)
-        if self.bytes_per_pack < 0:
-            raise UsageError.of(
-                "bytes_per_pack", "at least 0", self.bytes_per_pack, "0 leaves the size open."
-            )
-        if self.timeout_seconds is not None and self.timeout_seconds <= 0:
-            raise UsageError.of(
-                "timeout_seconds", "positive, or None for no limit", self.timeout_seconds
-            )
+        size, timeout = self.bytes_per_pack, self.timeout_seconds
+        if size < 0:
+            raise UsageError.of("bytes_per_pack", "at least 0", size, "0 leaves the size open.")
+        if timeout is not None and timeout <= 0:
+            raise UsageError.of("timeout_seconds", "positive, or None for no limit", timeout)
 
 
 class InputReplicationMode(enum.Enum):

@@ -147,7 +147,5 @@ def packed(leaves: Sequence[Any]) -> Any:
 def unpacked(buffer: Any, shapes: Sequence[Sequence[int]]) -> list[Any]:
     """Inside a compiled program: the arrays of these shapes in a buffer."""
     ends = list(itertools.accumulate(map(math.prod, shapes), initial=0))
-    return [
-        buffer[begin:end].reshape(shape)
-        for begin, end, shape in zip(ends, ends[1:], shapes, strict=False)
-    ]
+    places = zip(ends, ends[1:], shapes, strict=False)
+    return [buffer[begin:end].reshape(shape) for begin, end, shape in places]

@@ -113,8 +113,7 @@ def uncommitted(value: Any) -> Any:
     """
     if not isinstance(value, jax.Array) or isinstance(value, Tracer):
         return value
-    is_key = jnp.issubdtype(value.dtype, jax.dtypes.extended)
-    if is_key or not value.committed or len(value.sharding.device_set) > 1:
+    if _is_key(value.dtype) or not value.committed or len(value.sharding.device_set) > 1:
         return value
     make: Any = type(value)
     return make(value.aval, value.sharding, [value.addressable_data(0)], committed=False)
@@ -153,7 +152,7 @@ def move_all(values: Any, layout: Sharding) -> Any:
     if is_traced():  # tapes and gradients see only operations
         return jax.device_put(values, layout)
     leaves = [_one_of_its_copies(leaf, layout) for leaf in jax.tree.leaves(values)]
-    # Typed random keys apart: NumPy cannot view them, and with them all arrays would be copied.
+    # NumPy cannot view typed random keys; with one of them all arrays would be copied.
     for is_key in (False, True):
         places = [
             i
@@ -245,8 +244,8 @@ def own_copy(leaf: Any) -> Any:
 
 def spans_processes(value: Any) -> bool:
     """Whether an array is on devices of several processes."""
-    concrete = isinstance(value, jax.Array) and not isinstance(value, Tracer)
-    return concrete and not value.is_fully_addressable
+    is_concrete = isinstance(value, jax.Array) and not isinstance(value, Tracer)
+    return is_concrete and not value.is_fully_addressable
 
 
 def is_divided(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""`print`: also from compiled code, each replica by name; arrays look as TensorFlow prints them."""
+"""`print`, also from compiled code; arrays look as in TensorFlow."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def print(
     write = _writer(output_stream)
     count = -1 if summarize is None else summarize
     slots: list[Any] = []
-    noted = functools.partial(_noted, slots=slots, count=count)
-    nests = [jax.tree.map(noted, one, is_leaf=_is_whole) for one in inputs]
+    deferred = functools.partial(_deferred, slots=slots, count=count)
+    nests = [jax.tree.map(deferred, one, is_leaf=_is_whole) for one in inputs]
     line = _PrintTemplate(nests, sep, end, write)
     if not is_compiling(*slots):
         line.print("", *(ends(to_host(value), count) for value in slots))
         return
     if not all(isinstance(size, int) for value in slots for size in value.shape):
-        return  # Keras asks for shapes alone
+        return  # Keras computes shapes only
     frame = current_frame()
     context = (frame.replica or frame.merging) if frame else None
     cut = [ends(value, count) for value in slots]
@@ -84,8 +84,8 @@ def print(
 
 @final
 @dataclass(frozen=True)
-class _Later:
-    """A leaf whose text is made of the arrays in the slots, when they have their numbers."""
+class _DeferredText:
+    """A leaf whose text is made from the arrays of the slots, when they are computed."""
 
     text: Callable[[Sequence[np.ndarray]], str]
 
@@ -94,33 +94,31 @@ def _is_whole(leaf: Any) -> bool:
     return leaf is None or is_distributed(leaf)
 
 
-def _noted(leaf: Any, slots: list[Any], count: int) -> Any:
+def _deferred(leaf: Any, slots: list[Any], count: int) -> Any:
     if isinstance(leaf, PerReplica):
-        parts = {r: _noted(one, slots, count) for r, one in leaf.by_replica().items()}
+        parts = {r: _deferred(one, slots, count) for r, one in leaf.by_replica().items()}
 
         def listed(arrays: Sequence[np.ndarray]) -> str:
             lines = (f"  {r}: {part.text(arrays)}" for r, part in parts.items())
             return "PerReplica:{\n" + ",\n".join(lines) + "\n}"
 
-        return _Later(listed)
+        return _DeferredText(listed)
     if isinstance(leaf, Mirrored):
         leaf = leaf.value
-    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSU":  # for no device
-        return _Later(lambda _: array_text(ends(leaf, count), leaf.shape, count))
+    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSU":  # not for devices
+        return _DeferredText(lambda _: array_text(ends(leaf, count), leaf.shape, count))
     if (array := getattr(leaf, "__jax_array__", None)) is not None:  # of a variable
         leaf = array()
     if not isinstance(leaf, jax.Array | Tracer | np.ndarray | np.generic):
         return leaf
     slots.append(leaf)
     number, shape = len(slots) - 1, tuple(leaf.shape)
-    return _Later(lambda arrays: array_text(arrays[number], shape, count))
+    return _DeferredText(lambda arrays: array_text(arrays[number], shape, count))
 
 
 @final
 @dataclass(frozen=True)
 class _PrintTemplate:
-    """What is printed each time."""
-
     inputs: list[Any]
     sep: str
     end: str
@@ -129,7 +127,7 @@ class _PrintTemplate:
     def print(self, prefix: str, *arrays: np.ndarray) -> None:
 
         def text(leaf: Any) -> str:
-            return leaf.text(arrays) if isinstance(leaf, _Later) else str(leaf)
+            return leaf.text(arrays) if isinstance(leaf, _DeferredText) else str(leaf)
 
         line = self.sep.join(nest_text(value, text) for value in self.inputs)
         with _writing:
@@ -169,10 +167,7 @@ def _append(path: Path, text: str) -> None:
 
 
 def ends(array: Any, count: int) -> Any:
-    """The first and last `count` entries of every axis that has more; all if it is negative.
-
-    The array may be traced.
-    """
+    """The first and last `count` entries of each longer axis; all if `count` is negative."""
     if count < 0:
         return array
     for axis, size in enumerate(array.shape):
@@ -183,7 +178,7 @@ def ends(array: Any, count: int) -> Any:
 
 
 def array_text(array: Any, shape: Sequence[int], count: int, depth: int = 1) -> str:
-    """The text of an array of this shape, of which `ends` left `count` entries at each end."""
+    """The text of an array of this shape; `array` is the result of `ends`."""
     if not shape:
         return _entry(array[()] if isinstance(array, np.ndarray) else array)
     inner = [array_text(row, shape[1:], count, depth + 1) for row in array]
@@ -196,17 +191,15 @@ def array_text(array: Any, shape: Sequence[int], count: int, depth: int = 1) -> 
 def _entry(value: Any) -> str:
     if isinstance(value, bool | np.bool_):
         return str(int(value))
-    if isinstance(value, bytes):
-        return f'"{value.decode(errors="replace")}"'
-    if isinstance(value, str):
-        return f'"{value}"'
+    if isinstance(value, str | bytes):
+        return f'"{value.decode(errors="replace") if isinstance(value, bytes) else value}"'
     if np.issubdtype(type(value), np.complexfloating):
         return f"({_number(value.real)},{_number(value.imag)})"
     return str(value) if isinstance(value, np.integer) else _number(value)
 
 
 def _number(value: Any) -> str:
-    # As short as gives the number back; else all digits that count.
+    # The short text if it is exact; else all significant digits.
     digits = 15 if getattr(value, "dtype", None) == np.float64 else 6
     short = f"{float(value):.{digits}g}"
     same = type(value)(float(short)) == value or value != value
@@ -214,9 +207,9 @@ def _number(value: Any) -> str:
 
 
 def nest_text(value: Any, leaf: Any, *, inside: bool = False) -> str:
-    """A nest as text; `leaf` gives that of what is no list, tuple, mapping or string.
+    """A nest as text; `leaf` makes the text of a leaf.
 
-    Of a sparse or ragged tensor it shows the arrays, and what else it is made of.
+    A sparse or ragged tensor is shown as its arrays and its other fields.
     """
     if isinstance(value, str) and inside:
         return repr(value)

@@ -53,8 +53,8 @@ class Combine(Protocol):
 class GatherLog:
     """The sizes of `all_gather`s on each replica, for replicas of uneven shapes.
 
-    Every replica is traced alone and cannot see the others' shapes, so calls are numbered:
-    `known[k][r]` is the size of call k on replica r, found by the previous trace.
+    Every replica is traced alone, so calls are numbered: `known[k][r]` is the size of call k on
+    replica r, found by the previous trace.
     """
 
     known: Sequence[tuple[int, ...]]
@@ -123,8 +123,7 @@ class SyncGroup:
         if not size:
             return tree.unflatten(self._combine(op, arrays, self))
 
-        def one_by_one(packs: list[Any]) -> list[Any]:
-            # Together they might be packed again, in another way.
+        def one_by_one(packs: list[Any]) -> list[Any]:  # `combine` might pack several again
             return [combined for pack in packs for combined in self._combine(op, [pack], self)]
 
         return tree.unflatten(combine_packed(arrays, one_by_one, bytes_per_pack=size))
@@ -176,7 +175,7 @@ class SyncGroup:
         axis = axis % array.ndim
         own = array.shape[axis]
         sizes = self._gathers.sizes(own, self.size) if self._gathers else (own,) * self.size
-        # Collectives need equal shapes: pad to the largest, gather, cut the padding off again.
+        # Collectives need equal shapes: pad to the largest, gather, drop the padding.
         padding = [(0, max(sizes) - own if dim == axis else 0) for dim in range(array.ndim)]
         stacked = lax.all_gather(jnp.pad(array, padding) if max(sizes) > own else array, AXIS)
         return [lax.slice_in_dim(stacked[r], 0, size, axis=axis) for r, size in enumerate(sizes)]
@@ -206,9 +205,6 @@ def reduce_value(value: Any, op: ReduceOp, axis: int | Sequence[int] | None, rep
     count as what they hold. Without an axis components are combined element by element. A plain
     value is one that every replica shares; it has a mean, and no sum.
     """
-    if isinstance(value, PerReplica) and value.is_even and axis is None:
-        total = jnp.sum(value.stacked, axis=0) if value.total is None else value.total
-        return total / replicas if op is ReduceOp.MEAN else total
     if axis is None:
         return _reduce_elements(op, value, replicas)
     components = list(_components(value, replicas))
@@ -226,14 +222,16 @@ def _components(value: Any, replicas: int) -> Sequence[Any]:
 
 def _reduce_elements(op: ReduceOp, value: Any, replicas: int) -> Any:
     if isinstance(value, PerReplica):
-        shapes = [component.shape for component in value.components]
-        if len(set(shapes)) > 1:
-            raise UnevenBatch(
-                f"Cannot combine values of shapes {shapes} element by element. After an uneven "
-                "batch, reduce over the batch axis as well: "
-                "`strategy.reduce(op, value, axis=0)`."
-            )
-        total = sum(value.components)
+        if value.is_even:
+            total = jnp.sum(value.stacked, axis=0) if value.total is None else value.total
+        else:
+            shapes = [component.shape for component in value.components]
+            if len(set(shapes)) > 1:
+                raise UnevenBatch(
+                    f"Cannot combine values of shapes {shapes} element by element. After an uneven "
+                    "batch, reduce over the batch axis: `strategy.reduce(op, value, axis=0)`."
+                )
+            total = sum(value.components)
         return total / replicas if op is ReduceOp.MEAN else total
     if isinstance(value, Mirrored):
         return value.value if op is ReduceOp.MEAN else value.value * replicas
@@ -258,12 +256,9 @@ def _check_axes(axis: int | Sequence[int], ndim: int) -> tuple[int, ...]:
                 "values."
             )
         if not -ndim <= one < ndim:
-            raise UsageError.of(
-                "axis",
-                f"from {-ndim} to {ndim - 1} for values with {ndim} axes",
-                one,
-                "Pass axis=None to combine the replicas' values element by element.",
-            )
+            allowed = f"from {-ndim} to {ndim - 1} for values with {ndim} axes"
+            fix = "Pass axis=None to combine the replicas' values element by element."
+            raise UsageError.of("axis", allowed, one, fix)
     return tuple(int(one) % ndim for one in axes)
 
 

@@ -1,7 +1,6 @@
 """Which devices form a replica and which of them this process drives.
 
-Names are parsed here, once; inside the library there are only `jax.Device` objects. Where
-variables live is not decided here: see `_mesh/store.py`.
+Device names are parsed here; inside the library there are only `jax.Device` objects.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ AXIS = "replica"
 # The second axis, where several devices hold one replica.
 MODEL = "model"
 
-# Devices as people write them: how many, a name or platform, one device, or a list.
+# An argument: a number of devices, a name or platform, one device, or a list.
 Devices = int | str | jax.Device | Sequence[str | jax.Device]
 
 _VIRTUAL_DEVICES = (
@@ -83,8 +82,8 @@ class Topology:
     def of(cls, devices: Sequence[jax.Device], model_parallel: int = 1) -> Topology:
         """The replicas that these devices form, in their order, `model_parallel` of them each.
 
-        They may also be devices that are only described, for which programs can be compiled:
-        `jax.experimental.topologies`. No backend is asked for anything.
+        They may be descriptions of `jax.experimental.topologies`, to compile for. No backend is
+        started.
         """
         found = np.array(devices, dtype=object).reshape(-1)
         if model_parallel < 1 or len(found) % model_parallel:
@@ -133,11 +132,8 @@ class Topology:
         """The numbers of the replicas that this process drives."""
         if self.num_processes == 1:
             return tuple(range(self.num_replicas))
-        return tuple(
-            replica
-            for replica, device in enumerate(self.firsts)
-            if device.process_index == self.process_index
-        )
+        index = self.process_index
+        return tuple(r for r, one in enumerate(self.firsts) if one.process_index == index)
 
     @cached_property
     def platform(self) -> str:
@@ -177,7 +173,6 @@ def may_deadlock(devices: Collection[jax.Device]) -> bool:
 
 
 def default_device() -> jax.Device:
-    """JAX's default device."""
     chosen = getattr(jax.config, "jax_default_device", None)
     return chosen if isinstance(chosen, jax.Device) else jax.local_devices()[0]
 
@@ -195,7 +190,7 @@ def default_devices() -> list[jax.Device]:
 
 def device_name(device: jax.Device) -> str:
     """The short name of a device, such as `GPU:0`; as this process counts its own."""
-    # A device that is only described belongs to no backend; its number is its id.
+    # A described device belongs to no backend; its number is its id.
     own = device.client.local_devices()
     number = own.index(device) if device in own else device.id
     return f"{device.platform.upper()}:{number}"

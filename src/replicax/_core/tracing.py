@@ -63,7 +63,7 @@ around: Callable[[], _Around] = _around.get
 
 @contextlib.contextmanager
 def with_around(**changes: Any) -> Generator[None, None, None]:
-    """Set values in a `with` block; blocks that set other values may overlap it."""
+    """Set values in a `with` block; it may overlap blocks that set other values."""
     now = _around.get()
     before = {name: getattr(now, name) for name in changes}
     _around.set(now._replace(**changes))
@@ -123,12 +123,12 @@ def trace_around_tapes() -> Any:
 
 def is_traced() -> bool:
     """Whether operations are traced, transformed or recorded now, not evaluated at once."""
-    return current_trace() is not evaluation()
+    return current_trace() is not eager_trace()
 
 
 def is_transformed() -> bool:
     """`is_traced` without tapes, whose values are concrete."""
-    return trace_around_tapes() is not evaluation()
+    return trace_around_tapes() is not eager_trace()
 
 
 def refuse_inside_a_trace(home: Any = None) -> None:
@@ -136,7 +136,7 @@ def refuse_inside_a_trace(home: Any = None) -> None:
 
     `home` is the trace that the elements belong to; None for eager evaluation.
     """
-    if is_apart(home or evaluation()):
+    if in_inner_jaxpr(home or eager_trace()):
         loops = seams.spelled(
             "`tf.map_fn`, `tf.scan`, `tf.while_loop`, `tf.cond`",
             "`jax.lax.scan`, `jax.lax.while_loop`, `jax.lax.cond`",
@@ -148,14 +148,14 @@ def refuse_inside_a_trace(home: Any = None) -> None:
         )
 
 
-def is_apart(home: Any) -> bool:
+def in_inner_jaxpr(home: Any) -> bool:
     """Whether the current trace makes another jaxpr than the trace `home`.
 
     Tapes, `grad` and `vmap` pass values on to the outer trace; the body of a loop does not.
     """
     trace = current_trace()
     while trace is not home:
-        outer = _outside(trace)
+        outer = _outer_trace(trace)
         if outer is None or type(trace) is _staging():
             return True
         trace = outer
@@ -166,24 +166,24 @@ def is_staged() -> bool:
     """Whether operations are traced to a jaxpr now, also inside tapes, `grad` and `vmap`."""
     trace = current_trace()
     while trace is not None and type(trace) is not _staging():
-        trace = _outside(trace)
+        trace = _outer_trace(trace)
     return trace is not None
 
 
-def _outside(trace: Any) -> Any:
+def _outer_trace(trace: Any) -> Any:
     """The trace around a tape's, `grad`'s or `vmap`'s trace; None for other traces."""
     return getattr(trace, "parent", None) or getattr(trace, "parent_trace", None)
 
 
 @functools.cache
-def evaluation() -> Any:
+def eager_trace() -> Any:
     """The trace that evaluates operations eagerly."""
     with jax.core.eval_context():
         return current_trace()
 
 
 @functools.cache
-def outside_of_all() -> Any:
+def eager_state() -> Any:
     """The result of `get_opaque_trace_state` in eager evaluation."""
     with jax.core.eval_context():
         return get_opaque_trace_state()

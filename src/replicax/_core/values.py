@@ -101,9 +101,8 @@ class PerReplica(DistributedValues):
 
     def __repr__(self) -> str:
         # Components of other processes are not here, and fetching them needs all processes.
-        here = (
-            self.by_replica() if spans_processes(self.stacked) else dict(enumerate(self.components))
-        )
+        is_local = not spans_processes(self.stacked)
+        here = dict(enumerate(self.components)) if is_local else self.by_replica()
         lines = (f"  {replica}: {value!r}" for replica, value in here.items())
         return "PerReplica:{\n" + ",\n".join(lines) + "\n}"
 
@@ -206,7 +205,7 @@ def is_text(leaf: Any) -> bool:
 
 
 def refuse_text(nest: Any) -> None:
-    """Devices compute with numbers: refuse an array of anything else before it goes there."""
+    """Refuse an array that devices cannot hold."""
     text = next(filter(is_text, jax.tree.leaves(nest)), None)
     if text is not None:
         raise UsageError(

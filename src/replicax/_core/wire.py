@@ -36,10 +36,7 @@ def message(field: int, data: bytes) -> bytes:
 
 
 def read_varint(data: bytes, place: int) -> tuple[int, int]:
-    """A number, and where it ends.
-
-    IndexError if the bytes end within it, ValueError if it is too long for 64 bits.
-    """
+    """A number and its end. IndexError if the bytes end within it, ValueError beyond 64 bits."""
     value = shift = 0
     while True:
         byte = data[place]
@@ -52,7 +49,7 @@ def read_varint(data: bytes, place: int) -> tuple[int, int]:
 
 
 def fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """The fields of a message in order: their number, and an integer, or the bytes.
+    """The fields of a message in order: a number, and an integer or bytes.
 
     IndexError if the bytes end within a field, ValueError if they are no message.
     """
@@ -83,6 +80,5 @@ def crc32c_function() -> Callable[[bytes], int]:
 
 
 def masked(checksum: int) -> int:
-    """A checksum as it stands in files."""
-    # The format rotates it, because the checksum of data that holds its own is degenerate.
+    """A checksum in the form of files: the checksum of data that holds its own is degenerate."""
     return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -21,7 +21,7 @@ from replicax._core.env import (
     CPU_TUNING_PARTS,
     chosen_parts,
     cores,
-    parts_wanted,
+    enabled_parts,
     processes_here,
 )
 from replicax._cpu import kernels
@@ -43,7 +43,7 @@ def is_on(part: str) -> bool:
 
 def parts_on() -> frozenset[str]:
     """The parts that are on: the parts wanted here, without the parts that other workers lack."""
-    return parts_wanted() - _without
+    return enabled_parts() - _without
 
 
 def choose(parts: Collection[str]) -> ExitStack:
@@ -83,7 +83,7 @@ def agree_on_tuning() -> None:
 
 def own_parts() -> frozenset[str]:
     """The parts wanted here that change programs, and "kernels" if there are kernels for them."""
-    parts = parts_wanted() - _NOT_IN_PROGRAMS
+    parts = enabled_parts() - _NOT_IN_PROGRAMS
     return parts | {_KERNELS} if parts & _WITH_KERNELS and kernels.are_there() else parts
 
 

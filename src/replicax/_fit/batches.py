@@ -96,7 +96,7 @@ def no_loop_state(original: Callable[..., Any], self: Any, **wanted: bool) -> An
     """No state for Keras' loop: steps read and write the variables themselves."""
     if _compat.strategy_of(self) is None:
         return original(self, **wanted)
-    return tuple(None for name, wish in wanted.items() if wish and name != _compat.PURGES)
+    return tuple(None for name, want in wanted.items() if want and name != _compat.PURGES)
 
 
 def placed(
@@ -188,8 +188,9 @@ def agreement_on(batch: Any, number: int, *, whole: bool) -> Agreement:
     """Begin to compare a batch with those of all workers."""
     leaves = jax.tree.leaves(batch)
     kinds = ", ".join(f"{leaf.dtype}{list(np.shape(leaf))}" for leaf in leaves)
-    found = f"{kinds}, checksum {(checksum if number == 0 or whole else sample_checksum)(batch)}"
-    return Agreement("batches", {f"batch {number} of this pass": found}, fix=SAME_BATCHES)
+    digest = checksum if number == 0 or whole else sample_checksum
+    facts = {f"batch {number} of this pass": f"{kinds}, checksum {digest(batch)}"}
+    return Agreement("batches", facts, fix=SAME_BATCHES)
 
 
 def agreed(batches: Iterable[Placed], *, ahead: int) -> Iterator[Any]:

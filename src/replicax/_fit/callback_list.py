@@ -93,19 +93,17 @@ class StrategyCallbackList(_compat.CallbackList):
         if throughput is not None:
             self._is_in_epoch = True
             throughput.begin()
+            text = functools.partial(_figures_text, throughput)
             for callback in self.callbacks:
                 if isinstance(callback, keras.callbacks.ProgbarLogger) and callback.progbar:
-                    _compat.add_to_bar(
-                        callback.progbar, functools.partial(_figures_text, throughput), _FIGURES
-                    )
+                    _compat.add_to_bar(callback.progbar, text, _FIGURES)
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Exclude validation from the time of the epoch."""
         self._listeners = {}
-        throughput = self.throughput
         # An `evaluate` called by a callback has its own list.
-        if throughput is not None and self._is_in_epoch:
-            throughput.end()
+        if self.throughput is not None and self._is_in_epoch:
+            self.throughput.end()
         super().on_test_begin(logs)
 
     def on_predict_begin(self, logs: Any = None) -> None:
@@ -120,11 +118,10 @@ class StrategyCallbackList(_compat.CallbackList):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """End the time of an epoch; let workers compare their state at the next step."""
         self._end_epoch()
-        throughput = self.throughput
-        if throughput is not None:
+        if self.throughput is not None:
             self._is_in_epoch = False
             logs = _compat.numbers_of(logs)  # waits for all steps; Keras does it next anyway
-            throughput.end()
+            self.throughput.end()
         with files_noted(self.callbacks):
             super().on_epoch_end(epoch, logs)
 
@@ -155,11 +152,11 @@ class StrategyCallbackList(_compat.CallbackList):
         drawing = [one for one in bars if _draws(one, throughput)]
         if len(bars) == len(listeners):
             return plain(batch, logs) if drawing else None
-        told = BatchLogs(logs)
+        lazy = BatchLogs(logs)
         with files_noted(listeners):
             for callback in listeners:
                 if callback not in bars or callback in drawing:
-                    getattr(callback, hook)(batch, logs=told)
+                    getattr(callback, hook)(batch, logs=lazy)
         return None
 
 
@@ -239,8 +236,7 @@ def _chief_only(original: Callable[..., Any], self: Any, *args: Any, **kwargs: A
 def _chief_opens_files(original: Callable[..., Any], self: Any, model: Any) -> None:
     """Set the model on all workers, but open files on the chief only."""
     is_chief = workers.channel_of(model).is_chief
-    method = original if is_chief else keras.callbacks.Callback.set_model
-    method(self, model)
+    (original if is_chief else keras.callbacks.Callback.set_model)(self, model)
 
 
 def _after_barrier(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -255,8 +251,8 @@ def _from_chiefs_files(original: Callable[..., Any], self: Any) -> Any:
         return original(self)
     paths = _compat.backup_paths(self)
     files = [_bytes_of(path) for path in paths]
-    seen = channel.exchange("Keras' BackupAndRestore", [zlib.crc32(file) for file in files])
-    if all(one == seen[0] for one in seen):
+    found = channel.exchange("Keras' BackupAndRestore", list(map(zlib.crc32, files)))
+    if all(one == found[0] for one in found):
         return original(self)
     of_chief = [channel.from_chief("Keras' BackupAndRestore", file) for file in files]
     with tempfile.TemporaryDirectory() as folder:

@@ -23,7 +23,7 @@ from replicax._keras.distribution import StoreDistribution
 from replicax._program.explain import error_before_build
 from replicax._program.iterator_inputs import is_data
 
-# Batches that a look at the first one takes, where one is placed on the devices ahead.
+# Batches that Keras takes to see the first one: one more is placed on the devices ahead.
 _LOOKED_AT = 2
 # The `INFINITE_CARDINALITY` of `rx.data`, which this room may not import.
 _INFINITE = -1
@@ -45,13 +45,7 @@ class DatasetAdapter(_compat.DataAdapter):
     def batch_size(self) -> None:
         return None
 
-    @property
-    def has_partial_batch(self) -> None:
-        return None
-
-    @property
-    def partial_batch_size(self) -> None:
-        return None
+    has_partial_batch = partial_batch_size = batch_size
 
 
 @final
@@ -76,7 +70,6 @@ class HostAdapter(DatasetAdapter):
         return callable(count) and count() == _INFINITE
 
     def _begin(self) -> Iterator[Any]:
-        """Begin a pass, and note its position if positions are noted."""
         source = self._dataset
         if not self._notes_positions:
             return source.host_batches()
@@ -87,7 +80,7 @@ class HostAdapter(DatasetAdapter):
         return source.host_batches()
 
     def note_positions(self) -> None:
-        """Keep `position` from now on: where the current pass began, or the one after a look."""
+        """Keep `position` from now on: the start of this pass, or of the pass after a look."""
         if not self._notes_positions:
             self._notes_positions = True
             if self._put_back is not None:
@@ -110,8 +103,8 @@ class HostAdapter(DatasetAdapter):
     def end_look(self) -> None:
         """Put back the batches of Keras' look at the first one, before the first epoch.
 
-        A generator yields them once, and an iterator would continue after them. Closing the look's
-        iterator is too late a sign: its last reference may go later on one worker than on another.
+        A generator yields them once, and an iterator would continue after them. The garbage
+        collection of the look's iterator is no signal: workers collect it at different times.
         """
         look, self._look, self._may_be_looked_at = self._look, None, False
         if look is not None:
@@ -123,8 +116,10 @@ class HostAdapter(DatasetAdapter):
         self._is_new, is_empty = False, True
         for batch in batches:
             is_empty = False
-            if look is not None and look is self._look and not look.saw(batch):
-                self._look = None  # this is a pass, not a look
+            if look is not None and look is self._look:
+                look.seen.append(batch)
+                if len(look.seen) > _LOOKED_AT:
+                    self._look = None  # this is a pass, not a look
             yield batch if self._class_weight is None else _weighted(batch, self._class_weight)
         if is_empty:
             raise no_batches()
@@ -142,11 +137,6 @@ class _Look(NamedTuple):
 
     batches: Iterator[Any]
     seen: list[Any]
-
-    def saw(self, batch: Any) -> bool:
-        """Record a batch; return whether this may still be a look."""
-        self.seen.append(batch)
-        return len(self.seen) <= _LOOKED_AT
 
 
 def _pass_over(dataset: Any) -> Any:
@@ -176,9 +166,9 @@ def ended_look(original: Callable[..., Any], self: Any) -> None:
 
 @contextlib.contextmanager
 def unannounced_end(original: Callable[..., Any], self: Any) -> Generator[None, None, None]:
-    """The end of a pass over data of unknown length, without Keras' warning that data ran out.
+    """The end of a pass over data of unknown length.
 
-    Keras would also take the first epoch's length for every epoch.
+    Keras would warn that data ran out, and take the first epoch's length for every epoch.
     """
     adapter = self.data_adapter
     unknown = isinstance(adapter, HostAdapter) and adapter.num_batches is None
@@ -232,10 +222,9 @@ def adapted(original: Callable[..., Any], x: Any, *args: Any, **kwargs: Any) -> 
 
 
 def _shared(dataset: Any) -> Any:
-    """A data set as several workers read it: one that is distributed."""
-    if hasattr(dataset, "workers"):
-        return dataset
-    return _strategy().experimental_distribute_dataset(dataset)
+    """A distributed data set, for several workers."""
+    is_shared = hasattr(dataset, "workers")
+    return dataset if is_shared else _strategy().experimental_distribute_dataset(dataset)
 
 
 def _strategy() -> Any:
@@ -266,16 +255,13 @@ def is_per_worker(value: Any) -> bool:
 
 
 def refuse_endless_validation(arguments: dict[str, Any]) -> None:
-    """Refuse before training what could not be evaluated after the first epoch.
-
-    That is validation data that each worker makes, without a number of steps.
-    """
+    """Refuse, before training, validation data of each worker without a number of steps."""
     if is_creator(arguments.get("validation_data")) and not arguments.get("validation_steps"):
         raise no_length(of_validation=True)
 
 
 def no_length(*, of_validation: bool) -> UsageError:
-    """The error of data of workers for which nobody says how many steps there are."""
+    """The error of data that each worker makes, without a number of steps."""
     argument = "`validation_steps`" if of_validation else "`steps_per_epoch` (or `steps`)"
     return UsageError(
         "The number of batches of this data is not known, because each worker makes its own. "

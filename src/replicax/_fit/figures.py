@@ -19,16 +19,13 @@ _LARGEST_SHARE = 0.99  # of the time in which workers wait: more is a measuremen
 class WorkerStats:
     """Counts of the workers and servers of a strategy, which only grow."""
 
-    #: For each worker of a synchronous strategy, how many seconds the others have waited for it.
-    lateness: Sequence[float] = ()
-    #: How many closures each worker has run for parameter servers, and for how long.
+    lateness: Sequence[float] = ()  # the seconds that the others have waited for each worker
+    # For each worker of parameter servers, the number of its closures, and their seconds.
     closures: Mapping[int, tuple[int, float]] = field(default_factory=dict)
-    #: For each lateness in updates, how many gradients were that late.
+    # For each lateness in updates, the number of gradients.
     staleness: Mapping[int, int] = field(default_factory=dict)
-    #: How many closures were scheduled, and the sum of the others that had not ended each time.
-    depths: tuple[int, int] = (0, 0)
-    #: How many closures have not ended now; the only number here that can fall.
-    unfinished: int = 0
+    depths: tuple[int, int] = (0, 0)  # scheduled closures; the sum of unfinished ones each time
+    unfinished: int = 0  # closures; the only number here that can fall
 
 
 @final
@@ -46,25 +43,15 @@ class Snapshot:
 @final
 @dataclass(frozen=True)
 class Figures:
-    """Figures of training; None for those that do not apply or are not known yet.
+    """Figures of training; None for those that do not apply or are not known yet."""
 
-    Args:
-        examples_per_second: Rows of all replicas and workers.
-        data_wait: The share of the time, 0 to 1, in which a batch was waited for and the devices
-            of this process had nothing else to do.
-        slowest_worker: Its number.
-        slowest_factor: How many times as long a step takes as it would if the slowest worker were
-            as quick as the others; with parameter servers, as long as those of other workers.
-        staleness: How many updates a gradient was late on average.
-        queue_depth: How many closures had not ended when another one was scheduled, on average.
-    """
-
-    examples_per_second: float | None = None
-    data_wait: float | None = None
+    examples_per_second: float | None = None  # rows of all replicas and workers
+    data_wait: float | None = None  # the share of time in which devices were idle without a batch
     slowest_worker: int | None = None
+    # By how much it lengthens the steps; with parameter servers: its closures, to the others'.
     slowest_factor: float | None = None
-    staleness: float | None = None
-    queue_depth: float | None = None
+    staleness: float | None = None  # the mean lateness of gradients, in updates
+    queue_depth: float | None = None  # the mean number of unfinished closures at each `schedule`
 
     def known(self) -> dict[str, float]:
         """The figures that are not None, by name."""

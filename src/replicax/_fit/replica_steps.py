@@ -28,6 +28,7 @@ from replicax._core.values import PerReplica, is_distributed
 from replicax._fit.step_program import are_equal_shapes, joined, own_step
 from replicax._fit.steps import StepFunction, rows_of
 from replicax._keras import _compat
+from replicax._program.aggregation import WriteRule, summand
 from replicax._program.capture import CaptureScope
 from replicax._program.compiling import compiled
 
@@ -46,12 +47,8 @@ class LocalSteps:
 
     def __post_init__(self) -> None:
         if not isinstance(self.every, int) or self.every < 1:
-            raise UsageError.of(
-                "sync_every",
-                "a whole number of at least 1",
-                self.every,
-                "Pass 1 to combine every gradient.",
-            )
+            fix = "Pass 1 to combine every gradient."
+            raise UsageError.of("sync_every", "a whole number of at least 1", self.every, fix)
 
     @contextlib.contextmanager
     def several_at_once(self, model: Any) -> Generator[None, None, None]:
@@ -115,19 +112,14 @@ def _unscaled(
 
 def _average(model: Any, group: SyncGroup) -> None:
     """Average the variables of the model and the optimizer over the replicas."""
+    if group.size == 1:
+        return
     floats, others = _split(model)
-    # Statistics of a replica without rows may be NaN, and must not spread.
-    shares = [
-        value * group.share if group.share else jnp.zeros_like(value)
-        for value in map(_compat.read, floats)
-    ]
     # Step counts and seeds: replica 0's. Counts differ after skipped non-finite gradients.
-    firsts = [
-        jnp.where(group.replica_id() == 0, value, jnp.zeros_like(value))
-        for value in map(_compat.read, others)
-    ]
-    _compat.write_all(floats, group.all_reduce(ReduceOp.SUM, shares))
-    _compat.write_all(others, group.all_reduce(ReduceOp.SUM, firsts))
+    for variables, how in ((floats, WriteRule.MEAN), (others, WriteRule.FIRST)):
+        olds = _compat.read_all(variables)
+        parts = [summand(how, value, value, group) for value in olds]
+        _compat.write_all(variables, group.all_reduce(ReduceOp.SUM, parts))
 
 
 def _split(model: Any) -> tuple[list[Any], list[Any]]:
@@ -161,10 +153,8 @@ def _scan(step: Callable[[Any], Any], batches: Sequence[Any]) -> None:
 
     def body(values: list[Any], batch: Any) -> tuple[list[Any], None]:
         news = {id(variable): new for variable, new in updates(values, batch)}
-        return [
-            jnp.asarray(news.get(key, old), old.dtype)
-            for key, old in zip(written, values, strict=True)
-        ], None
+        pairs = zip(written, values, strict=True)
+        return [jnp.asarray(news.get(key, old), old.dtype) for key, old in pairs], None
 
     variables = list(written.values())
     start = [_compat.read(variable) for variable in variables]
@@ -175,8 +165,6 @@ def _scan(step: Callable[[Any], Any], batches: Sequence[Any]) -> None:
 
 @final
 class ReplicaSteps(StepFunction):
-    """The step functions of the replica view."""
-
     def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
         _refuse_uncompiled(model)
         super().__init__(model, kind, distribution)

@@ -77,8 +77,6 @@ class StepFunction:
 
 @final
 class Steps(StepFunction):
-    """The step functions of the global view."""
-
     def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
         super().__init__(model, kind, distribution)
         topology, combine = distribution.topology, distribution.engine.reducer.combine
@@ -110,7 +108,7 @@ class Steps(StepFunction):
         if keys != self._keys:
             self._keys = keys
             self._programs.clear()
-        _compat.bind(self._variables)
+        _compat.commit(self._variables)
         if self._state_check is not None and not self._is_agreed:
             self._is_agreed = True
             self._state_check.compare(self._state())
@@ -126,11 +124,8 @@ class Steps(StepFunction):
         """
         wanted = self._model.steps_per_execution
         batches = self._throughput.take(iterator, wanted)
-        if (
-            len(batches) == wanted
-            and not self._eager
-            and (wanted == 1 or are_equal_shapes(batches))
-        ):
+        is_full = len(batches) == wanted and not self._eager
+        if is_full and (wanted == 1 or are_equal_shapes(batches)):
             return self._step(batches)
         outputs = [self._step([batch]) for batch in batches]
         if self._kind != "predict" or len(outputs) == 1:
@@ -172,7 +167,6 @@ class Steps(StepFunction):
         return [(variable, _compat.stored(variable)) for variable in self._variables]
 
     def _program(self, batches: list[Any]) -> Program:
-        """The compiled program for these batches, from the cache."""
         leaves, tree = jax.tree.flatten(batches)
         # JAX compiles once more for NumPy arrays.
         key = tree, *((type(leaf), leaf.shape, leaf.dtype) for leaf in leaves)
@@ -290,16 +284,15 @@ class Throughput:
         self._ending = ending  # the bar's thread may join it from now on
 
     def snapshot(self) -> Snapshot:
-        """A snapshot of the marked counts, at this moment."""
         return Snapshot(clock(), *self._marked, self.members())
 
     def figures(self) -> Figures:
         """The figures of the epoch, up to the last mark or its end."""
         if self._ending is not None:
             self._ending.join()
-        return (
-            Figures() if self._start is None else between(self._start, self._end or self.snapshot())
-        )
+        if self._start is None:
+            return Figures()
+        return between(self._start, self._end or self.snapshot())
 
     def _end_later(self, log: Any) -> None:
         with contextlib.suppress(Exception):  # the main thread raises a failed step's error

@@ -51,7 +51,6 @@ _COMPILED_BY_JAX = (
     *(keras.layers.RandomPerspective, keras.layers.RandomRotation, keras.layers.RandomShear),
     *(keras.layers.RandomTranslation, keras.layers.RandomZoom),
 )
-METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 
 
 def install_hooks() -> None:
@@ -74,7 +73,7 @@ def install() -> None:
     # On the base class: Keras takes a `compile` of any subclass for the user's own.
     _compat.patch(_compat.Trainer, "compile", _checked_compile)
     _compat.patch(trainer, "fit", _fit)
-    for method in METHODS[1:]:
+    for method in ("evaluate", "predict", *_compat.ON_BATCH):
         _compat.patch(trainer, method, _in_own_distribution)
     for kind in ("train", "test", "predict"):
         _compat.patch(trainer, f"make_{kind}_function", functools.partial(_own_function, kind=kind))
@@ -152,7 +151,7 @@ def _in_own_distribution(original: Callable[..., Any], self: Any, *args: Any, **
 
 
 def _fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    """`fit`, which calls the hooks of its end also if it fails; Keras' callbacks are not told."""
+    """`fit`; the hooks of its end are called also if it fails, unlike Keras' callbacks."""
     try:
         with_local_steps = functools.partial(_with_local_steps, original)
         return _in_own_distribution(with_local_steps, self, *args, **kwargs)
@@ -188,15 +187,6 @@ def _warn_outside_scope(name: str) -> None:
         )
 
 
-def _warn_not_compiled(names: set[str]) -> None:
-    """Warn about a model that is slow on several devices because of a layer."""
-    _log.warning(
-        "Keras does not compile this model because of %s, so each device computes the whole batch, "
-        "operation by operation. Move that into the data pipeline. See docs/fit.md.",
-        ", ".join(sorted(names)),
-    )
-
-
 def _own_function(
     original: Callable[..., Any], self: Any, force: bool = False, *, kind: str
 ) -> Any:
@@ -213,7 +203,12 @@ def _own_function(
         uncompiled = _allow_jit(self)
         is_slow = not (self.jit_compile or self.run_eagerly) and owner.num_replicas_in_sync > 1
         if uncompiled and is_slow and kind == "train":
-            _warn_not_compiled(uncompiled)
+            _log.warning(
+                "Keras does not compile this model because of %s, so each device computes the "
+                "whole batch, operation by operation. Move that into the data pipeline. See "
+                "docs/fit.md.",
+                ", ".join(sorted(uncompiled)),
+            )
         if engine.closures is not None:
             current = engine.closures.make_steps(self, kind)
         else:

@@ -187,8 +187,12 @@ class ConcreteFunction:
             if arrays is None:
                 raise
             given = self._filled(arrays)
+        args, kwargs = self._arguments(given)
+        return self._compiled(*args, **kwargs)
+
+    def _arguments(self, given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         bound = inspect.BoundArguments(self._signature, given)  # pyright: ignore[reportArgumentType]
-        return self._compiled(*bound.args, **bound.kwargs)
+        return bound.args, bound.kwargs
 
     def _fitted(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Bind the arguments of a call by name, and add the constants that it leaves out."""
@@ -247,9 +251,10 @@ class ConcreteFunction:
     @property
     def function_type(self) -> inspect.Signature:
         """The parameters with their specs and constants, and the results if they are known."""
+        known = self._with_specs()
         if any(spec.shape is None or spec.is_text for spec in self.specs):
-            return self._with_specs()
-        return self._with_specs().replace(return_annotation=self.structured_outputs)
+            return known
+        return known.replace(return_annotation=self.structured_outputs)
 
     def _with_specs(self) -> inspect.Signature:
         parameters = [
@@ -266,8 +271,7 @@ class ConcreteFunction:
     @property
     def structured_input_signature(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The specs of the positional and of the keyword arguments."""
-        bound = inspect.BoundArguments(self._signature, dict(self._given))  # pyright: ignore[reportArgumentType]
-        return bound.args, bound.kwargs
+        return self._arguments(dict(self._given))
 
     @functools.cached_property
     def structured_outputs(self) -> Any:
@@ -283,8 +287,8 @@ class ConcreteFunction:
 
         def fn(arrays: Sequence[Any]) -> Any:
             given = self._filled(arrays)
-            bound = inspect.BoundArguments(self._signature, given)  # pyright: ignore[reportArgumentType]
-            result = self._fn(*bound.args, **bound.kwargs)
+            args, kwargs = self._arguments(given)
+            result = self._fn(*args, **kwargs)
             return jax.tree.map(_sizes_as_arrays, result, is_leaf=_is_open_shape)
 
         def traced(rows: str) -> Traced:
@@ -369,12 +373,11 @@ def symbolic(specs: Sequence[Spec], rows: str) -> list[jax.ShapeDtypeStruct]:
     shapes = []
     for number, spec in enumerate(specs):
         assert spec.shape is not None
-        names = [f"size{number}_{axis}" for axis in range(len(spec.shape))]
-        names[:1] = [rows.format(number) for _ in names[:1]]
-        text = ", ".join(
-            name if size is None else str(size)
-            for name, size in zip(names, spec.shape, strict=True)
-        )
-        shape = jax.export.symbolic_shape(text, scope=scope)
+        first = rows.format(number)
+        sizes = [
+            str(size) if size is not None else f"size{number}_{axis}" if axis else first
+            for axis, size in enumerate(spec.shape)
+        ]
+        shape = jax.export.symbolic_shape(", ".join(sizes), scope=scope)
         shapes.append(jax.ShapeDtypeStruct(shape, spec.dtype))
     return shapes

@@ -214,8 +214,8 @@ def _call_of(model: Any) -> ConcreteFunction | None:
     def serve_several(*inputs: Any) -> Any:
         return model(*inputs, training=False)
 
-    served: Callable[..., Any] = serve if len(specs) == 1 else serve_several
-    return ConcreteFunction(StatefulFunction(served), specs, {}, None)
+    called: Callable[..., Any] = serve if len(specs) == 1 else serve_several
+    return ConcreteFunction(StatefulFunction(called), specs, {}, None)
 
 
 def _attributes(obj: Any) -> list[tuple[str, Any]]:
@@ -243,20 +243,19 @@ def _concretes(value: Any) -> list[ConcreteFunction]:
 
 def _of_known_axes(concrete: ConcreteFunction) -> list[ConcreteFunction]:
     """Concrete functions for each number of axes for which tracing succeeds."""
-    found, errors = [], []
+    found, last = [], None
     for count in range(MAX_AXES + 1):
         one = concrete.with_axes(count)
         try:
             one.structured_outputs  # noqa: B018  # traces it
-        except Exception as error:
-            errors.append(error)
-        else:
             found.append(one)
+        except Exception as error:
+            last = error
     if not found:
         raise UsageError(
-            f"Cannot save {concrete!r} for any number of axes: {errors[-1]}. Give it a shape, as "
-            "in `tf.TensorSpec([None, 3], tf.float32)`."
-        ) from errors[-1]
+            f"Cannot save {concrete!r} for any number of axes: {last}. Give it a shape, as in "
+            "`tf.TensorSpec([None, 3], tf.float32)`."
+        ) from last
     return found
 
 
@@ -282,9 +281,7 @@ def _exported(jaxpr: Any, values: Sequence[Any], leaves: Sequence[Any]) -> bytes
     try:
         exported = jax.export.export(program, platforms=PLATFORMS)(values, leaves)
     except NotImplementedError:
-        logger.info(
-            "The program is saved for this platform only: others lack one of its operations."
-        )
+        logger.info("The program is saved for this platform only, as others lack an operation.")
         exported = jax.export.export(program)(values, leaves)
     try:
         return bytes(exported.serialize(vjp_order=1))

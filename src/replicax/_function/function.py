@@ -6,17 +6,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    Generic,
-    ParamSpec,
-    Self,
-    TypeVar,
-    final,
-    overload,
-)
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, final, overload
 
 import jax
 
@@ -30,10 +20,7 @@ from replicax._function.input_signature import InputSignature
 from replicax._keras import _compat
 from replicax._keras.per_instance import PerInstance
 from replicax._program.agreement import agree_on_shared
-from replicax._program.iterator_inputs import RunsInPython, an_end_is_an_error, blanks_for
-
-if TYPE_CHECKING:
-    from replicax._function.function_programs import FunctionProgram
+from replicax._program.iterator_inputs import RunsInPython, blanks_for, end_of_data_as_error
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -126,7 +113,7 @@ def run_functions_eagerly(run_eagerly: bool) -> None:
 
 
 def functions_run_eagerly() -> bool:
-    """Whether they do."""
+    """Whether functions run as plain Python."""
     return _runs_eagerly[0]
 
 
@@ -294,23 +281,20 @@ class StatefulFunction(Generic[P, R]):
             return fn(*args, **kwargs)
         if not traces.runs_in_python:
             try:
-                program, arrays, given = traces.program(self._fn, traced, args, kwargs)
-                result = self._run(program, arrays)
-                notify(lambda: Step(f"call of {self.name}", (args, kwargs, given), result))
+                program, arrays, elements = traces.program(self._fn, traced, args, kwargs)
+                name = f"call of {self.name}"
+                if program.is_common:
+                    agree_on_shared(f"arguments in the {name}", arrays)
+                result = program(name, arrays)
+                notify(lambda: Step(name, (args, kwargs, elements), result))
                 return result
             except RunsInPython as signal:
                 if signal.always:
                     traces.runs_as_python(once=signal.once)
                 if not in_pipeline():  # there all functions are plain Python
                     signal.log(logger, self.name)
-        with running_in_python(), an_end_is_an_error():
+        with running_in_python(), end_of_data_as_error():
             return fn(*args, **kwargs)
-
-    def _run(self, program: FunctionProgram, arrays: list[Any]) -> Any:
-        name = f"call of {self.name}"
-        if program.is_common:
-            agree_on_shared(f"arguments in the {name}", arrays)
-        return program(name, arrays)
 
 
 def _value_now(result: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, final
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from replicax._core import seams
 from replicax._core.context import current_frame
@@ -125,8 +126,8 @@ class Traces:
                     self.record_call(args, kwargs)
                 break
             except NeedsElement as need:
-                iterators.append(need.iterator)
                 one = need.iterator
+                iterators.append(one)
                 elements.append(first_of(one) if is_called else (blank_of(one), None))
             except Exception as error:  # nothing was computed: give the elements back
                 if is_called:
@@ -195,8 +196,7 @@ class FunctionProgram:
         identity = 0
         if self.is_common:
             what = f"program of {getattr(fn, '__qualname__', 'a function')}"
-            common = captured.common(values)
-            identity = agree_on_program(what, captured.jaxpr, arrays, common)
+            identity = agree_on_program(what, captured.jaxpr, arrays, captured.common(values))
 
         devices = devices_of(captured.jaxpr, [*values, *arrays])
         # A variable of no scope ends where the program computes, if that is elsewhere.
@@ -234,8 +234,7 @@ def _layouts_of_outputs(captured: Captured, inputs: Sequence[Any]) -> list[Any]:
     ]
     if not meshes:
         return [None] * captured.num_outputs
-    whole = jax.sharding.NamedSharding(meshes[0], jax.sharding.PartitionSpec())
-    split = jax.sharding.NamedSharding(meshes[0], jax.sharding.PartitionSpec(AXIS))
+    whole, split = (NamedSharding(meshes[0], PartitionSpec(*axes)) for axes in ((), (AXIS,)))
     layouts = [whole] * captured.num_outputs
     found = rebuilt(captured.tree, captured.outputs, range(captured.num_outputs))
     for leaf in jax.tree.leaves(found, is_leaf=is_distributed):

@@ -260,13 +260,11 @@ class LoadedProgram:
         avals = self._program.in_avals[len(self._variables) :]
         for aval, array in zip(avals, arrays, strict=True):
             for symbol, size in zip(aval.shape, array.shape, strict=True):
-                if (
-                    jax.export.is_symbolic_dim(symbol)
-                    and found.setdefault(str(symbol), size) != size
-                ):
+                is_open = jax.export.is_symbolic_dim(symbol)
+                if is_open and (known := found.setdefault(str(symbol), size)) != size:
                     raise SignatureMismatch(
-                        f"Arguments of {self.name!r} have {size} and {found[str(symbol)]} rows. "
-                        "Pass the same number of rows in each."
+                        f"Arguments of {self.name!r} have {size} and {known} rows. Pass the same "
+                        "number of rows in each."
                     )
         return found
 
@@ -342,11 +340,8 @@ def _without_it(result: Any, shape: Sequence[Any], empty: set[str]) -> Any:
 def _with_a_row(array: Any, spec: Spec) -> Any:
     if array.size:
         return array
-    shape = [
-        max(1, n) if size is None else n
-        for n, size in zip(array.shape, spec.shape or (), strict=True)
-    ]
-    return jnp.zeros(shape, array.dtype)
+    pairs = zip(array.shape, spec.shape or (), strict=True)
+    return jnp.zeros([max(1, n) if size is None else n for n, size in pairs], array.dtype)
 
 
 @final
@@ -382,8 +377,8 @@ class TFSMLayer(keras.layers.Layer):
         for variable in self._loaded.variables:
             variable.trainable = False
             self._track_variable(variable)
-        self._endpoint(call_endpoint)
-        self._endpoint(call_training_endpoint or call_endpoint)
+        for name in (call_endpoint, call_training_endpoint or call_endpoint):
+            self._endpoint(name)  # raises if there is none
         self.built = True
 
     def _endpoint(self, name: str) -> Any:

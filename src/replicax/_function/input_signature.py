@@ -92,15 +92,14 @@ def fitted(spec: Any, value: Any, name: str) -> Any:
             f"Binding inputs to the function failed: '{name}' must be {tree}, got "
             f"{jax.tree.structure(value)}. Pass the same nest of lists and dicts."
         ) from error
-    fitting = [_fitted_leaf(s, part, name) for s, part in zip(leaves, parts, strict=True)]
-    return tree.unflatten(fitting)
+    pairs = zip(leaves, parts, strict=True)
+    return tree.unflatten([_fitted_leaf(leaf, part, name) for leaf, part in pairs])
 
 
 def _fitted_leaf(spec: Any, value: Any, name: str) -> Any:
     if not is_spec(spec):
-        if value is spec or (
-            type(value) is type(spec) and isinstance(spec, PLAIN) and value == spec
-        ):
+        is_plain = type(value) is type(spec) and isinstance(spec, PLAIN)
+        if value is spec or (is_plain and value == spec):
             return value
         raise SignatureMismatch(
             f"'{name}' must be {spec!r}, which is compiled into the program, got {value!r}. Leave "
@@ -158,15 +157,12 @@ def _parts(value: Any) -> Sequence[Any]:
         return [value.value]
     if not isinstance(value, PerReplica):
         return [value]
-    if value.is_even:
-        whole = value.stacked
-        return [jax.ShapeDtypeStruct(whole.shape[1:], whole.dtype)]
-    return value.components
+    if value.parts is not None:
+        return value.parts
+    return [jax.ShapeDtypeStruct(value.stacked.shape[1:], value.stacked.dtype)]
 
 
 def _fits(wanted: tuple[Any, ...] | None, shape: tuple[int, ...]) -> bool:
-    if wanted is None:
-        return True
-    return len(wanted) == len(shape) and all(
-        w is None or w == size for w, size in zip(wanted, shape, strict=True)
-    )
+    if wanted is None or len(wanted) != len(shape):
+        return wanted is None
+    return all(want in (None, size) for want, size in zip(wanted, shape, strict=True))

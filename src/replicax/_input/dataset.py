@@ -133,10 +133,11 @@ class DistributedDataset:
         """The steps of a new pass over the data of several workers; None for one worker."""
         if self._offer is None:
             return None
-        name = f"{self._name}, pass {next(self._passes)}"
-        return InStep(self._offer, name, self._shares, is_same=self._is_same)
+        name, shares = f"{self._name}, pass {next(self._passes)}", self._shares
+        is_same = isinstance(shares, ShardedSource) and shares.policy is AutoShardPolicy.DATA
+        return InStep(self._offer, name, shares, is_same=is_same)
 
-    def settled(self, steps: InStep | None, made: tuple[WorkerBatch, Any] | None) -> Any:
+    def placed(self, steps: InStep | None, made: tuple[WorkerBatch, Any] | None) -> Any:
         """The placed batch of a step, from a producer's result, None at this worker's end.
 
         A batch is placed again if the workers' pieces differ in size. Raises StopIteration if no
@@ -151,11 +152,6 @@ class DistributedDataset:
         if not step.is_even:
             return self._put(step.batch.pieces, [rows for one in step.sizes for rows in one])
         return self._put(step.batch.pieces) if placed is None else placed
-
-    @property
-    def _is_same(self) -> bool:
-        shares = self._shares
-        return isinstance(shares, ShardedSource) and shares.policy is AutoShardPolicy.DATA
 
     def blank(self) -> Any:
         """A full batch of zeros on the devices of a real one. No batch is taken.
@@ -174,12 +170,11 @@ class DistributedDataset:
         mine, sizes = full
         with with_around(is_known=True):
             pieces = zero_batch(self._shares, mine).pieces
-        begun = self._latest()
-        if begun is not None:
-            begun.read_ahead()
-        if self._offer is None or len(set(sizes)) == 1:
-            return self._put(pieces)
-        return self._put(pieces, sizes)
+        iterator = self._latest()
+        if iterator is not None:
+            iterator.read_ahead()
+        is_even = self._offer is None or len(set(sizes)) == 1
+        return self._put(pieces) if is_even else self._put(pieces, sizes)
 
     def host_batches(self) -> Iterator[Any]:
         """One epoch of this worker's batches, uncut, as copies in host memory."""
@@ -254,12 +249,8 @@ class DistributedDataset:
             position = single_worker_position(states[0]["position"])
             states = [{**states[0], "workers": 1, "position": position}]
         if not all(isinstance(one, dict) and "workers" in one for one in states) or not states:
-            raise UsageError.of(
-                "state",
-                "what `get_state` of a distributed iterator returned, or a list of these from all "
-                "workers",
-                list(states),
-            )
+            allowed = "a result of a distributed iterator's `get_state`, or a list of all workers'"
+            raise UsageError.of("state", allowed, list(states))
         if not isinstance(self._shares, ShardedSource):
             return states[0]["position"]
         before, now, worker = states[0]["workers"], self.workers, self._shares.worker

@@ -48,11 +48,11 @@ def distribute_dataset(dataset: Any, target: Engine, options: InputOptions) -> D
         _take_seeds_of_chief(source, target)
     node = source.prepared()
     replicas = topology.num_replicas // workers
-    asked = source.options().experimental_distribute.auto_shard_policy
-    plan = plan_shards(node, AutoShardPolicy(asked), workers=workers, replicas=replicas)
+    asked = AutoShardPolicy(source.options().experimental_distribute.auto_shard_policy)
+    plan = plan_shards(node, asked, workers=workers, replicas=replicas)
     shares = ShardedSource(node, plan.policy, workers, topology.process_index, replicas)
     put = _placing(target, options)
-    remote = target.has_remote_workers
+    remote = target.closures is not None
     return DistributedDataset([source], shares, put, options, plan, *in_step, is_for_workers=remote)
 
 
@@ -74,17 +74,14 @@ def distribute_from_function(
     shares = PerReplicaSource(tuple(source.prepared() for source in sources), own)
     put = _placing(target, options)
     in_step = _offer_and_name(target)
-    remote = target.has_remote_workers
+    remote = target.closures is not None
     return DistributedDataset(sources, shares, put, options, None, *in_step, is_for_workers=remote)
 
 
 def _check_placed(options: InputOptions, *, per_replica: bool) -> None:
     if options.experimental_fetch_to_device:
-        raise UsageError.of(
-            "experimental_fetch_to_device",
-            "False with experimental_place_dataset_on_device=True",
-            True,
-        )
+        allowed = "False with experimental_place_dataset_on_device=True"
+        raise UsageError.of("experimental_fetch_to_device", allowed, True)
     if not per_replica:
         raise UsageError(
             "Cannot place one pipeline for many replicas on a device. With "
@@ -110,23 +107,17 @@ def _take_seeds_of_chief(source: Any, target: Engine) -> None:
 
 
 def _placing(target: Engine, options: InputOptions) -> Callable[..., Any]:
-    if options.experimental_fetch_to_device:
-        put = target.put
-    else:
-        put = functools.partial(on_host, alone=target.topology.num_replicas == 1)
-    return functools.partial(placed, put)
+    host = _on_host if target.topology.num_replicas > 1 else _only_piece
+    return functools.partial(placed, target.put if options.experimental_fetch_to_device else host)
 
 
-def on_host(
-    pieces: Sequence[Any], sizes: Sequence[int] | None = None, *, alone: bool = False
-) -> Any:
-    """This worker's pieces of a batch as `PerReplica` values in host memory.
+def _only_piece(pieces: Sequence[Any]) -> Any:
+    return yielded(jax.tree.map(np.array, pieces[0]))
 
-    `sizes` is ignored. `alone` means that there is one replica in all: its piece is a plain array.
-    """
+
+def _on_host(pieces: Sequence[Any], sizes: Sequence[int] | None = None) -> Any:
+    """This worker's pieces of a batch as `PerReplica` values in host memory."""
     del sizes
-    if alone:
-        return yielded(jax.tree.map(np.array, pieces[0]))
     return jax.tree.map(lambda *leaves: _stacked(leaves), *pieces)
 
 
@@ -143,11 +134,8 @@ class PerReplicaComposite(ReplicaNests):
 
     To the engine it is a nest of `PerReplica` arrays. Where these become the arrays of one
     replica, in `run` or in `experimental_local_results`, it becomes the tensor of that replica.
-
-    Args:
-        number: An array without elements for each replica, with a row more than its number.
-        arrays: The arrays of the tensors, each with an axis more.
-        kinds: For each replica the structure that makes a tensor of its arrays.
+    `number` is an empty array for each replica, with a row more than the replica's number; `arrays`
+    are the arrays of the tensors, each with one more axis; `kinds` are the tensors' structures.
     """
 
     def __init__(self, number: Any, arrays: Sequence[Any], kinds: tuple[Any, ...]) -> None:
@@ -165,7 +153,6 @@ class PerReplicaComposite(ReplicaNests):
         return self.values[0].spec.unbatched().batched(None)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """The arrays, and the structures that make tensors of them."""
         return self._parts, self._kinds
 
     @classmethod
@@ -188,18 +175,18 @@ def placed(put: Callable[..., Any], pieces: Sequence[Any], sizes: Any = None) ->
         return put(pieces) if sizes is None else put(pieces, sizes)
     leaves, tree = jax.tree.flatten(pieces[0], is_leaf=is_composite)
     columns = zip(leaves, *map(tree.flatten_up_to, pieces[1:]), strict=True)
-    apart = [_apart(column) if is_composite(column[0]) else (column, None) for column in columns]
-    found = put([[of_replicas[i] for of_replicas, _ in apart] for i in range(len(pieces))])
+    parts = [_disassembled(one) if is_composite(one[0]) else (one, None) for one in columns]
+    found = put([[arrays[i] for arrays, _ in parts] for i in range(len(pieces))])
     return tree.unflatten(
         [
             one if kinds is None else PerReplicaComposite(one[0], one[1:], kinds)
-            for one, (_, kinds) in zip(found, apart, strict=True)
+            for one, (_, kinds) in zip(found, parts, strict=True)
         ]
     )
 
 
-def _apart(tensors: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
-    """For each replica the arrays of its tensor, and the structure that makes it of them.
+def _disassembled(tensors: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
+    """For each replica the arrays of its tensor, and the structure to make the tensor again.
 
     A tensor without rows becomes arrays without rows, so that it does not count in means.
     """

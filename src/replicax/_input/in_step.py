@@ -75,10 +75,9 @@ class InStep:
         steps = [(None, "")] if batch is None else batch.announcements
         if not steps:
             return
-        changed, kind = "", kind_of(batch)
-        if kind is not None and kind != self._kind:
-            changed, self._kind = described(kind), kind
-        self._is_over = batch is None
+        changed, self._is_over = "", batch is None
+        if batch is not None and (kind := _kind_of(batch)) != self._kind:
+            changed, self._kind = _described(kind), kind
         self._send(changed, steps)
 
     def _send(self, changed: str, steps: Sequence[tuple[list[int] | None, str]]) -> None:
@@ -123,13 +122,12 @@ class InStep:
             raise WorkersDiffer("kind of batches", ["shapes and types"], by_worker(self._specs))
 
     def _check(self, digests: Sequence[str], workers: int) -> None:
+        what = "data, as it is divided by DATA"
         if self._is_same and len(digests) < workers:
             facts = f"    {len(digests)} of {workers} workers have another batch"
-            raise WorkersDiffer("data, as it is divided by DATA", ["number of batches"], facts)
+            raise WorkersDiffer(what, ["number of batches"], facts)
         if self._is_same and len(set(digests)) > 1:
-            raise WorkersDiffer(
-                "data, as it is divided by DATA", ["batch (its checksum)"], by_worker(digests)
-            )
+            raise WorkersDiffer(what, ["batch (its checksum)"], by_worker(digests))
 
 
 def _withdraw(pending: deque[Offer]) -> None:
@@ -137,16 +135,13 @@ def _withdraw(pending: deque[Offer]) -> None:
         offer.withdraw()
 
 
-def kind_of(batch: WorkerBatch | None) -> Any:
+def _kind_of(batch: WorkerBatch) -> Any:
     """The structure, shapes and dtypes of a worker's batches, without the number of rows."""
-    if batch is None:
-        return None
     leaves, tree = jax.tree.flatten(batch.pieces[0])
     return tree, [(np.shape(leaf)[1:], np.asarray(leaf).dtype) for leaf in leaves]
 
 
-def described(kind: Any) -> str:
-    """A `kind_of` batches as text."""
+def _described(kind: Any) -> str:
     tree, leaves = kind
     kinds = [f"{dtype}{[None, *shape]}" for shape, dtype in leaves]
     return f"{', '.join(kinds)} in {tree}"

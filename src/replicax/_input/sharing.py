@@ -106,9 +106,8 @@ class ShardedCursor(OneByOne):
             return cut(rows, mine)
         if isinstance(batch, LazyBatch):
             return cut(rows, mine, announced=tuple(self._announcements(batch)))
-        return cut(
-            rows, mine, digest=checksum(batch) if self._number == 1 else sample_checksum(batch)
-        )
+        digest = checksum if self._number == 1 else sample_checksum
+        return cut(rows, mine, digest=digest(batch))
 
     def _mine(self, batch: Any) -> tuple[list[int], int]:
         """The number of rows of each replica of this worker, and the first row."""
@@ -128,10 +127,8 @@ class ShardedCursor(OneByOne):
         batches = batch.with_those_behind()
         self._announced = len(batches) - 1
         for place, (one, ends) in enumerate(zip(batches, ends_of(batches), strict=True)):
-            is_first = place == 0 and self._number == 1
-            digest = (
-                checksum(one.rows(0, len(one))) if is_first else sample_checksum(ends, len(one))
-            )
+            rows, is_first = len(one), place == 0 and self._number == 1
+            digest = checksum(one.rows(0, rows)) if is_first else sample_checksum(ends, rows)
             yield self._mine(one)[0], digest
 
     def _planned(self, global_batch_size: int) -> WorkerBatch:
@@ -377,7 +374,8 @@ def zero_batch(node: Any, sizes: Sequence[int]) -> WorkerBatch:
             f"The shapes {[spec.shape for spec in specs]} may vary between batches, so no batch is "
             "known before it is read. Pad rows to one length with `padded_batch(padded_shapes=…)`."
         )
-    batch = jax.tree.map(
-        lambda spec: np.zeros((sum(sizes), *(spec.shape or (0,))[1:]), spec.dtype), node.spec
-    )
-    return cut(batch, sizes)
+
+    def zeros(spec: Any) -> np.ndarray:
+        return np.zeros((sum(sizes), *(spec.shape or (0,))[1:]), spec.dtype)
+
+    return cut(jax.tree.map(zeros, node.spec), sizes)

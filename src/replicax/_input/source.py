@@ -29,36 +29,38 @@ def as_dataset(value: Any) -> Dataset:
     """
     if isinstance(value, Dataset):
         return value
-    return Dataset(Once(_Stream(value)) if isinstance(value, Iterator) else _foreign(value))
-
-
-def _foreign(value: Any) -> Foreign:
-    batches: Any = value
-    if _is_nest_of_arrays(value):
-        return Foreign(lambda start: iter([value][start:]), 1, seekable=True)
-    if callable(getattr(value, "as_numpy_iterator", None)):
-        return Foreign(lambda _: batches.as_numpy_iterator(), _length(value))
-    if callable(getattr(value, "on_epoch_end", None)) and hasattr(value, "__getitem__"):
-        return Foreign(lambda start: _py_dataset(value, start), _length(value), seekable=True)
-    if has_formats(value):
-        return Foreign(lambda _: formatted_iterator(value), _length(value))
-    if isinstance(value, list | tuple):
-        return Foreign(lambda start: iter(batches[start:]), len(value), seekable=True)
-    if isinstance(value, Iterable) or hasattr(value, "__getitem__"):
-        return Foreign(lambda _: iter(batches), _length(value))
-    if callable(value):
-        return Foreign(lambda _: iter(batches()), UNKNOWN_CARDINALITY)
-    raise UsageError.of(
-        "dataset",
-        "an iterable of batches",
-        value,
-        "Pass a `Dataset`, a list of batches, a PyDataset, a Grain data set, a DataLoader, or a "
-        "function that returns an iterator.",
+    return Dataset(
+        GeneratorSource(_Generator(value)) if isinstance(value, Iterator) else _external(value)
     )
 
 
+def _external(value: Any) -> ExternalSource:
+    batches: Any = value
+    if _is_nest_of_arrays(value):
+        return ExternalSource(lambda start: iter([value][start:]), 1, seekable=True)
+    if callable(getattr(value, "as_numpy_iterator", None)):
+        return ExternalSource(lambda _: batches.as_numpy_iterator(), _length(value))
+    if callable(getattr(value, "on_epoch_end", None)) and hasattr(value, "__getitem__"):
+        return ExternalSource(
+            lambda start: _py_dataset(value, start), _length(value), seekable=True
+        )
+    if has_formats(value):
+        return ExternalSource(lambda _: formatted_iterator(value), _length(value))
+    if isinstance(value, list | tuple):
+        return ExternalSource(lambda start: iter(batches[start:]), len(value), seekable=True)
+    if isinstance(value, Iterable) or hasattr(value, "__getitem__"):
+        return ExternalSource(lambda _: iter(batches), _length(value))
+    if callable(value):
+        return ExternalSource(lambda _: iter(batches()), UNKNOWN_CARDINALITY)
+    fix = (
+        "Pass a `Dataset`, a list of batches, a PyDataset, a Grain data set, a DataLoader, or a "
+        "function that returns an iterator."
+    )
+    raise UsageError.of("dataset", "an iterable of batches", value, fix)
+
+
 @dataclass(frozen=True, eq=False)
-class Foreign(Node):
+class ExternalSource(Node):
     """Batches of another library.
 
     `restart(start)` returns an iterator: over all batches, or from number `start` if `seekable`.
@@ -77,14 +79,14 @@ class Foreign(Node):
         return _spec_of_first(list(self.open((0,)).read(1)))
 
     def open(self, path: Path) -> Cursor:
-        return ForeignCursor(self)
+        return ExternalCursor(self)
 
 
 @final
-class ForeignCursor(OneByOne):
+class ExternalCursor(OneByOne):
     """The position in an iterator: its own state if it has one, as in Grain, else a count."""
 
-    def __init__(self, node: Foreign) -> None:
+    def __init__(self, node: ExternalSource) -> None:
         self._node = node
         self._batches: Iterator[Any] | None = None
         self._taken = 0
@@ -114,7 +116,7 @@ class ForeignCursor(OneByOne):
         self._taken = taken
 
 
-class _Stream:
+class _Generator:
     """A generator, whose batches can be read once, with a look at the first batch."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
@@ -139,10 +141,10 @@ class _Stream:
 
 
 @dataclass(frozen=True, eq=False)
-class Once(Node):
+class GeneratorSource(Node):
     """Batches of a generator, which can be read once."""
 
-    stream: _Stream
+    stream: _Generator
 
     @property
     def cardinality(self) -> int:
@@ -154,7 +156,7 @@ class Once(Node):
 
     def open(self, path: Path) -> Cursor:
         batches = self.stream.take()
-        return ForeignCursor(Foreign(lambda _: batches, UNKNOWN_CARDINALITY))
+        return ExternalCursor(ExternalSource(lambda _: batches, UNKNOWN_CARDINALITY))
 
 
 def _spec_of_first(batches: Sequence[Any]) -> Any:

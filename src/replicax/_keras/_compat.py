@@ -83,6 +83,31 @@ from keras.src.utils.tracking import DotNotTrackScope, TrackedList, Tracker
 # `keras.src.backend.jax` has a function of that name, too.
 jax_rnn = importlib.import_module("keras.src.backend.jax.rnn")
 
+# Names that patches replace, by the class or module that has them.
+# Of `BaseOptimizer`: make a variable (the first calls the second); get the gradients before
+# clipping; update all variables after clipping and weight decay.
+SLOT_OF, ANY_SLOT = "add_variable_from_reference", "add_variable"
+APPLIES, UPDATES = "_backend_apply_gradients", "_backend_update_step"
+LSTM_ON_GPU = "_is_gpu_available"  # of `jax_rnn`: whether an LSTM uses cuDNN
+ATTENTION_BY_CUDNN = "_can_use_flash_attention"  # of `jax_nn`: whether attention does
+BATCH_ITERATOR = "_get_distributed_iterator"  # of `JAXEpochIterator`: places an epoch's batches
+BATCH_PLACER = "_distribute_data"  # of `jax_trainer`: places the batch of `train_on_batch`
+# Of `JAXTrainer`: takes the values of all variables for a loop; its argument that empties these.
+LOOP_STATE, PURGES = "_get_jax_state", "purge_model_variables"
+ON_BATCH = ("train_on_batch", "test_on_batch", "predict_on_batch")
+EPOCH_LOGS = "_get_metrics_result_or_logs"  # of `Trainer`: the logs of an epoch
+LAYER_LOSS = "_aggregate_additional_loss"  # of `Trainer`: the loss of layers and regularizers
+DATA_LOOK = "_symbolic_build"  # of `Trainer`: gets the epoch iterator before a loop begins
+SAVING, LOADING = "_save_model", "_load_model"  # of callbacks: write and read files
+REBUILD = "_maybe_rebuild"  # of `Sequential`: makes its graph again
+MOMENTS = "_moments"  # of `BatchNormalization`: the mean and variance of a batch
+OWN_LOSSES = "_get_own_losses"  # of layers: the losses added to them
+METRIC_FUNCTION = "_fn"  # of `MeanMetricWrapper`: an attribute, the function that it averages
+VALUE = "_value"  # of variables: an attribute
+
+#: The value that a variable itself holds, whatever scope is active; None if none yet.
+stored: Callable[[Any], Any] = operator.attrgetter(VALUE)
+
 
 def read(variable: KerasVariable) -> Any:
     """The stored value of a variable, through the active stateless scope, without autocast."""
@@ -185,16 +210,9 @@ def iterations(optimizer: BaseOptimizer) -> KerasVariable:
     return optimizer._iterations
 
 
-SLOT_OF, ANY_SLOT = "add_variable_from_reference", "add_variable"
-"""The methods of `BaseOptimizer` that make a variable: the first calls the second."""
-
-
 @contextlib.contextmanager
 def adding_slot(optimizer: BaseOptimizer, parameter: Any) -> Iterator[None]:
-    """Take what an optimizer makes in a `with` block for what it keeps for a variable.
-
-    `parameter` is that variable; `ANY_SLOT` for none.
-    """
+    """Variables made in a `with` block are slots of `parameter`, `ANY_SLOT` for no parameter."""
     before = slot_parameter(optimizer)
     vars(optimizer)["_replicax_serves"] = parameter  # past the tracking of `__setattr__`
     try:
@@ -213,7 +231,7 @@ def mark_slot(variable: KerasVariable, parameter: Any) -> None:
 
 
 def slot(variable: KerasVariable) -> str | None:
-    """The path of the variable that an optimizer keeps this one for; None if it is no slot."""
+    """The path of a slot variable's parameter; None if it is no slot."""
     served = slot_parameter(optimizer_in_scope())
     if served is not None:  # the one that is being made
         return getattr(served, "path", "")
@@ -221,14 +239,14 @@ def slot(variable: KerasVariable) -> str | None:
 
 
 def build_optimizer(optimizer: BaseOptimizer, variables: Any) -> None:
-    """Make the optimizer's variables; all that is made meanwhile is its own."""
+    """Make the optimizer's variables; `optimizer_in_scope` finds the optimizer meanwhile."""
     with keras.name_scope(optimizer.name, caller=optimizer):
         optimizer.build(variables)
         optimizer.built = True
 
 
 def unbuild_optimizer(optimizer: Any, kept: Collection[int]) -> None:
-    """Take back a build that has failed halfway; keep the variables of these ids."""
+    """Undo a build that failed halfway; keep the variables with these ids."""
     for owner in (optimizer, getattr(optimizer, "inner_optimizer", optimizer)):
         owner.built = False
         for variable in [one for one in owner._variables if id(one) not in kept]:
@@ -300,13 +318,6 @@ def set_aggregation(variable: KerasVariable, aggregation: str) -> None:
     variable._aggregation = aggregation
 
 
-APPLIES = "_backend_apply_gradients"
-"""The method of optimizers that is given the gradients as they are applied, before clipping."""
-
-UPDATES = "_backend_update_step"
-"""The method of optimizers that updates all variables, after clipping and weight decay."""
-
-
 def slots_of_adam(optimizer: Any, variable: KerasVariable) -> tuple[Any, Any]:
     index = optimizer._get_variable_index(variable)
     return optimizer._momentums[index], optimizer._velocities[index]
@@ -317,39 +328,10 @@ def reads_arrays(adapter: Any) -> bool:
     return type(adapter) is ArrayDataAdapter
 
 
-LSTM_ON_GPU = "_is_gpu_available"
-"""The function of `jax_rnn` that decides whether an LSTM goes to cuDNN."""
-
-ATTENTION_BY_CUDNN = "_can_use_flash_attention"
-"""The function of `jax_nn` that decides whether attention does."""
-
-BATCH_ITERATOR = "_get_distributed_iterator"
-"""The method of `JAXEpochIterator` that places an epoch's batches."""
-
-REBUILD = "_maybe_rebuild"
-"""The method of `Sequential` that makes its graph anew."""
-
-BATCH_PLACER = "_distribute_data"
-"""The function of `jax_trainer` that places the batch of `train_on_batch`."""
-
-
 def end_epoch(epochs: Any) -> None:
-    """Let an epoch iterator begin anew, as its own end of data does."""
+    """End an epoch as the end of the data does."""
     epochs._current_iterator = None
     epochs.data_adapter.on_epoch_end()
-
-
-EPOCH_LOGS = "_get_metrics_result_or_logs"
-"""The method of `Trainer` that gives the logs of an epoch, which are read then."""
-
-LAYER_LOSS = "_aggregate_additional_loss"
-"""The method of `Trainer` that gives the part of a loss that is of layers and regularizers."""
-
-MOMENTS = "_moments"
-"""The method of `BatchNormalization` that gives the mean and variance of a batch."""
-
-DATA_LOOK = "_symbolic_build"
-"""The method of `Trainer` that each loop hands its epoch iterator to, before it begins."""
 
 
 def build_for(model: Any, batch: Any) -> None:
@@ -378,12 +360,12 @@ def count_seen(epochs: Any, batches: int) -> None:
 
 
 def begin_at(model: Any, epoch: int | None) -> None:
-    """Let `fit` begin at an epoch; None at the one that it is told."""
+    """Let `fit` begin at an epoch; None for its argument."""
     model._initial_epoch = epoch
 
 
 def at_end_of_fit(model: Any, call: Callable[[], None]) -> None:
-    """Have a function called when the model's `fit` ends, by an error, too."""
+    """Call a function when the model's `fit` ends, also by an error."""
     object.__setattr__(model, "_replicax_at_end", [*getattr(model, "_replicax_at_end", ()), call])
 
 
@@ -400,17 +382,17 @@ def model_of(callback: Any) -> Any:
 
 
 def use_one_thread(callbacks: CallbackList) -> None:
-    """Let a list call hooks for batches from one thread: Keras' several may change the order."""
+    """Call asynchronous batch hooks from one thread: several may change their order."""
     callbacks._executor = callbacks._executor or ThreadPoolExecutor(1)
 
 
-def add_to_bar(bar: Any, said: Callable[[], str], unshown: Collection[str]) -> None:
+def add_to_bar(bar: Any, figures: Callable[[], str], unshown: Collection[str]) -> None:
     """Let a progress bar show more text after the time per step, and leave out `unshown` logs."""
     time, update, shown = bar._format_time, bar.update, ""
 
     def with_more(*args: Any) -> str:
         nonlocal shown
-        rest, text = bar._prev_total_width - len(shown), said()
+        rest, text = bar._prev_total_width - len(shown), figures()
         # A terminal cannot overwrite a line that has wrapped.
         columns = shutil.get_terminal_size((10_000, 24)).columns
         shown = text if not bar._dynamic_display or rest + len(text) < columns else ""
@@ -429,10 +411,6 @@ def has_defaults(callback: Any, methods: Sequence[str]) -> bool:
     return all(is_default(getattr(callback, name)) for name in methods)
 
 
-SAVING, LOADING = "_save_model", "_load_model"
-"""The methods of Keras' callbacks that write and read files."""
-
-
 def save_weights_by_layers(model: Any, path: str, *, overwrite: bool) -> None:
     """Write weights as Keras 2 did; `load_weights` of both reads that."""
     with legacy_h5_format.h5py.File(path, "w" if overwrite else "x") as file:
@@ -440,7 +418,7 @@ def save_weights_by_layers(model: Any, path: str, *, overwrite: bool) -> None:
 
 
 def saves_as_keras(callback: Any, kind: type) -> bool:
-    """Whether a callback is of this kind of Keras', and writes its files as Keras does."""
+    """Whether a callback is of a class of Keras, and writes its files as Keras does."""
     if not isinstance(callback, kind):
         return False
     saves = inspect.unwrap(getattr(type(callback), SAVING))  # ours wraps Keras' own
@@ -448,7 +426,7 @@ def saves_as_keras(callback: Any, kind: type) -> bool:
 
 
 def backup_paths(callback: Any) -> list[str]:
-    """What Keras' BackupAndRestore reads: weights, and where training was."""
+    """The files of Keras' BackupAndRestore: the weights, and the epoch and step."""
     return [callback._weights_path, callback._training_metadata_path]
 
 
@@ -457,7 +435,7 @@ def set_backup_paths(callback: Any, paths: list[str]) -> None:
 
 
 def is_seed_state(variable: KerasVariable) -> bool:
-    """Whether a variable is a `SeedGenerator`'s state: a seed, and how often it was drawn from."""
+    """Whether a variable is a `SeedGenerator`'s state: a seed and a count of draws."""
     return variable.name == "seed_generator_state"
 
 
@@ -466,12 +444,12 @@ def weights_of_classes(targets: Any, class_weight: Any) -> Any:
 
 
 def pending_variables() -> int:
-    """How many variables wait for the end of the stateless scope to be initialised."""
+    """The number of variables that are initialized at the end of the stateless scope."""
     return len(global_state.get_global_attribute("uninitialized_variables") or [])
 
 
 def set_value(variable: KerasVariable, value: Any) -> None:
-    """Give a variable this value; one that awaits its first value gets it as that."""
+    """Assign a value; a variable without a value yet will be initialized with it."""
     if awaits_value(variable):
         set_initializer(variable, value)
     else:
@@ -479,7 +457,7 @@ def set_value(variable: KerasVariable, value: Any) -> None:
 
 
 def forget_pending(forgets: Callable[[KerasVariable], bool]) -> None:
-    """Let some of the variables that wait for their first values get none."""
+    """Leave some of the pending variables uninitialized."""
     pending: list[Any] = global_state.get_global_attribute("uninitialized_variables") or []
     pending[:] = [variable for variable in pending if not forgets(variable)]
 
@@ -490,12 +468,12 @@ def strategy_of(model: Any) -> Any:
 
 
 def bind_strategy(model: Any, strategy: Any) -> None:
-    # Past the tracking of `Layer.__setattr__`: the strategy is no part of the model's state.
+    # `Layer.__setattr__` would track the strategy, which is no part of the model's state.
     object.__setattr__(model, "_replicax_strategy", strategy)
 
 
 def session() -> object:
-    """Keras' session, an object that `clear_session` replaces."""
+    """An object that `clear_session` replaces."""
     return global_state.GLOBAL_STATE_TRACKER
 
 
@@ -554,13 +532,13 @@ def keras_mask(tensor: Any) -> Any:
 
 
 def training_around() -> bool | None:
-    """Whether the layer that is being called trains; None if it does not say, or there is none."""
+    """The `training` of the layer call that runs; None if it is not given, or none runs."""
     context = global_state.get_global_attribute("current_call_ctx")
     return None if context is None else context.get_value("training")
 
 
 def set_training_around(training: Any) -> None:
-    """Let the layer that is being called train, or not; a layer in it may have changed that."""
+    """Set the `training` of the layer call that runs, which a layer inside may have changed."""
     if (context := global_state.get_global_attribute("current_call_ctx")) is not None:
         context.set_value("training", training)
 
@@ -568,7 +546,7 @@ def set_training_around(training: Any) -> None:
 def compute_loss(
     model: Any, x: Any, y: Any, predicted: Any, weights: Any, *, training: bool
 ) -> Any:
-    """The loss of a batch, with that of layers and regularizers."""
+    """The loss of a batch, with the losses of layers and regularizers."""
     return model._compute_loss(x, y, predicted, weights, training=training)
 
 
@@ -579,7 +557,7 @@ def update_metrics(model: Any, loss: Any, x: Any, y: Any, predicted: Any, weight
 
 def track_loss(model: Any, loss: Any, batch: Any) -> None:
     rows = next(leaf for leaf in keras.tree.flatten(batch) if leaf is not None).shape[0]
-    # In a replica the loss is divided by their number, so that the sum over them is the mean.
+    # In a replica the loss is divided by the number of replicas: the sum over replicas is the mean.
     loss = losses.unscale_loss_for_distribution(loss)
     model._loss_tracker.update_state(loss, sample_weight=rows)
 
@@ -590,18 +568,13 @@ def has_tracked_loss(model: Any) -> bool:
 
 
 def compiled_loss(model: Any, y: Any, predicted: Any, weights: Any) -> Any:
-    """The loss of a batch by what `compile` was given, without that of layers."""
+    """The loss of a batch by the arguments of `compile`, without the losses of layers."""
     return model._compile_loss(y, predicted, weights)
 
 
 def compiled_metrics(model: Any) -> Any:
-    """The metrics that `compile` was given, as one; None if there are none."""
+    """The metrics of the arguments of `compile`, as one metric; None if there are none."""
     return model._compile_metrics
-
-
-LOOP_STATE, PURGES = "_get_jax_state", "purge_model_variables"
-"""The method of `JAXTrainer` that takes the values of all variables for a loop; its argument that
-empties these."""
 
 
 def set_loop_function(model: Any, kind: str, step: Callable[[Any, Any], Any]) -> None:
@@ -612,7 +585,7 @@ def set_loop_function(model: Any, kind: str, step: Callable[[Any, Any], Any]) ->
 
 @contextlib.contextmanager
 def _unlocked(layer: Any) -> Iterator[Any]:
-    """Let a layer that is built get another state."""
+    """Let a built layer track other variables."""
     tracker = layer._tracker
     was_locked = tracker.locked
     tracker.unlock()
@@ -625,13 +598,13 @@ def _unlocked(layer: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def replacing(layer: Any, variable: KerasVariable) -> Iterator[None]:
-    """Let another variable take the place of this one in a layer, also if the layer is built.
+    """Replace a variable of a layer in a `with` block, also if the layer is built.
 
-    It stays a weight where another attribute, or a list of one, still holds it.
+    The variable stays a weight if another attribute still holds it.
     """
     with _unlocked(layer) as tracker:
         yield
-        lists = {id(store) for _, store in tracker.config.values()}  # of all that it tracks
+        lists = {id(store) for _, store in tracker.config.values()}  # the tracker's own
         if not _holds(vars(layer), variable, lists):
             tracker.untrack(variable)
 
@@ -645,30 +618,26 @@ def _holds(value: Any, variable: KerasVariable, seen: set[int]) -> bool:
 
 
 def is_tracking(layer: Any) -> bool:
-    """Whether a layer keeps a list of its weights: it does from the `__init__` of Keras on."""
+    """Whether a layer tracks its weights, which begins with Keras' `__init__`."""
     return "_tracker" in vars(layer)
 
 
 def drop_loop_state(model: Any) -> None:
-    """Make Keras' loop forget the state it holds beside the variables."""
+    """Drop the state that Keras' loop holds beside the variables."""
     model._jax_state = None
     object.__setattr__(model, "_jax_state_synced", True)
 
 
 def stored_dtype(variable: KerasVariable) -> str:
-    """The type that a variable is stored in, which may be another than a layer reads."""
+    """The dtype in which a variable is stored; layers may read it in another one."""
     return str(jax.dtypes.canonicalize_dtype(variable._dtype))
 
 
-VALUE = "_value"
-stored: Callable[[Any], Any] = operator.attrgetter(VALUE)
-"""The value that a variable itself holds, whatever scope is active; None if none yet."""
+def commit(variables: Iterable[KerasVariable]) -> None:
+    """Commit the values of variables to their devices.
 
-
-def bind(variables: Iterable[KerasVariable]) -> None:
-    """Bind the values of variables to the devices where they are.
-
-    Programs are compiled once more for a value that is not bound; those that a step gives are.
+    The results of a step are committed, and a program is compiled once more for values that are
+    not.
     """
     for variable in variables:
         value: Any = variable._value
@@ -689,21 +658,17 @@ def older_preprocessing(kind: str) -> Any:
 
 
 def holds_learning_rate(optimizer: BaseOptimizer) -> bool:
-    """Whether an optimizer has been made so far that it has a learning rate."""
+    """Whether the `__init__` of an optimizer has set its learning rate."""
     return "_learning_rate" in vars(optimizer)
 
 
-ON_BATCH = ("train_on_batch", "test_on_batch", "predict_on_batch")
-"""The methods of `JAXTrainer` that take one batch."""
-
-
 def functional_of(model: Any) -> Any:
-    """The functional model that a sequential one is inside, or None if it is not built."""
+    """The functional model inside a `Sequential`; None if it is not built."""
     return model._functional
 
 
 def nodes_of(functional: Any) -> Iterator[tuple[Any, list[Any], list[Any]]]:
-    """The calls that a functional model is made of, in their order: layer, inputs, outputs."""
+    """The calls of a functional model in order: layer, inputs, outputs."""
     for depth in sorted(functional._nodes_by_depth, reverse=True):
         for node in functional._nodes_by_depth[depth]:
             if not node.is_input:
@@ -713,45 +678,32 @@ def nodes_of(functional: Any) -> Iterator[tuple[Any, list[Any], list[Any]]]:
 def run_graph(function: Any, inputs: list[Any], training: bool | None) -> Any:
     """Call the layers of a `keras.Function`, as a functional model calls its own."""
 
-    def told(operation: Any) -> Any:
+    def with_training(operation: Any) -> Any:
         wants = training is not None and getattr(operation, "_call_has_training_arg", False)
         return functools.partial(operation, training=training) if wants else operation
 
-    outputs = function._run_through_graph(inputs, operation_fn=told)
+    outputs = function._run_through_graph(inputs, operation_fn=with_training)
     return outputs[0] if isinstance(outputs, list | tuple) and len(outputs) == 1 else outputs
 
 
-_GRAPH = (
-    *("_outputs_struct", "_outputs", "_nodes", "_nodes_by_depth"),
-    *("_operations", "_operations_by_depth"),
-)
-
-
-def has_graph(model: Any) -> bool:
-    """Whether a model was made of symbolic inputs and outputs."""
-    return isinstance(model, Functional)
-
-
 def set_outputs(model: Any, outputs: list[Any]) -> None:
-    """Let a functional model compute these outputs from now on, in the nest of those it had.
+    """Replace the outputs of a functional model, in the same nest.
 
     `ValueError` if they are not computed from its inputs.
     """
     struct = keras.tree.pack_sequence_as(model._outputs_struct, outputs)
     graph = keras.Function(model._inputs_struct, struct)
     with DotNotTrackScope():
-        for name in _GRAPH:
-            setattr(model, name, getattr(graph, name))
+        for name in ("outputs_struct", "outputs", "nodes", "operations"):
+            setattr(model, f"_{name}", getattr(graph, f"_{name}"))
+        model._nodes_by_depth = graph._nodes_by_depth
+        model._operations_by_depth = graph._operations_by_depth
     for layer in model.layers:
         model._tracker.track(layer)
 
 
-OWN_LOSSES = "_get_own_losses"
-"""The method of a layer that gives the losses added to it."""
-
-
-def note_loss(layer: Any, loss: Any) -> None:
-    """Let a layer list a loss until it is called the next time."""
+def add_loss(layer: Any, loss: Any) -> None:
+    """Add a loss to a layer until its next call."""
     layer._losses.append(loss)
 
 
@@ -760,14 +712,10 @@ def own_metrics(layer: Any) -> list[Any]:
 
 
 def track_metric(layer: Any, metric: Any) -> None:
-    """Let a layer have a metric, also if it is built."""
+    """Add a metric to a layer, also if it is built."""
     if not any(metric is one for one in layer._metrics):
         with _unlocked(layer) as tracker:
             tracker.add_to_store("metrics", metric)
-
-
-METRIC_FUNCTION = "_fn"
-"""The attribute of a `MeanMetricWrapper` that holds the function it averages."""
 
 
 def unbuilt(owner: Any) -> list[Any]:
@@ -780,7 +728,7 @@ def unbuilt(owner: Any) -> list[Any]:
 
 
 def after_build(owner: Any, call: Callable[[], None]) -> None:
-    """Have a function called when a layer or an optimizer was built, in a trace perhaps."""
+    """Call a function after a layer or an optimizer is built, perhaps in a trace."""
     original = owner.build
 
     @functools.wraps(original)
@@ -793,12 +741,12 @@ def after_build(owner: Any, call: Callable[[], None]) -> None:
 
 
 def awaits_value(variable: KerasVariable) -> bool:
-    """Whether a variable gets its first value when the stateless scope ends."""
+    """Whether a variable is initialized at the end of the stateless scope."""
     return variable._value is None and variable._initializer is not None
 
 
 def set_initializer(variable: KerasVariable, value: Any) -> None:
-    """Let a variable that awaits its first value get this one, or what an initializer makes."""
+    """Set the value, or the initializer, of a variable that `awaits_value`."""
     made = lambda shape, dtype=None: jax.numpy.asarray(value, dtype)  # noqa: E731
     variable._initializer = value if callable(value) else made
 
@@ -815,7 +763,7 @@ def starts_from(variable: KerasVariable, initializer: Any) -> bool:
 
 @contextlib.contextmanager
 def outside_scopes() -> Iterator[None]:
-    """Let a `with` block change variables themselves, in the middle of a trace, too."""
+    """Read and write variables themselves in a `with` block, also inside a trace."""
     scope = get_stateless_scope()
     global_state.set_global_attribute("stateless_scope", None)
     try:
@@ -838,7 +786,7 @@ def set_trainable(layer: Any, trainable: bool) -> None:
 
 
 def share_counts(optimizer: Any, other: Any) -> None:
-    """Let an optimizer that is not built count updates, and take its rate, with another one."""
+    """Share the iterations and the learning rate of another optimizer; `optimizer` is not built."""
     for name in ("_iterations", "_learning_rate"):
         old, new = getattr(optimizer, name), getattr(other, name)
         places = [i for i, one in enumerate(optimizer._variables) if one is old]
@@ -848,14 +796,14 @@ def share_counts(optimizer: Any, other: Any) -> None:
 
 
 def call_specs(model: Any) -> list[Any]:
-    """The shapes and types of what a model is called with: a nest for each argument.
+    """The specs of a model's call, a nest for each argument.
 
-    `ValueError` if it was not built, or not called.
+    `ValueError` if it was not built or called.
     """
     specs: Any = get_input_signature(model)
-    # Keras leaves the size of a batch open, also where an `Input` says it.
+    # Keras leaves the batch size open, also where an `Input` has one.
     has_inputs = isinstance(model, keras.Sequential | Functional)
-    inputs = model.inputs if has_inputs else ()  # elsewhere it is the program's own attribute
+    inputs = model.inputs if has_inputs else ()  # a user's class may have its own `inputs`
     for spec, tensor in zip(keras.tree.flatten(specs), inputs, strict=False):
         spec.shape = tuple(tensor.shape)
     return list(specs)

@@ -13,7 +13,7 @@ from replicax._keras.module import Module
 
 # What a variable was called in Keras 2, where no attribute is called so any more.
 _OLDER = {"kernel": ("depthwise_kernel",), "_iterations": ("iter",)}
-AGAIN = frozenset({
+DUPLICATES = frozenset({
     "_layers", "_metrics", "_non_trainable_variables", "_seed_generators",
     "_trainable_variables", "_variables",
 })  # fmt: skip
@@ -21,9 +21,9 @@ AGAIN = frozenset({
 
 
 def children_of(value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The attributes of an object, each with the names by which a checkpoint may know it.
+    """The attributes or items of an object, each with its possible names in a checkpoint.
 
-    The first name is the one that Keras 2 gave it.
+    The first name is Keras 2's.
     """
     if isinstance(value, Mapping):
         yield from (((str(key),), item) for key, item in value.items())
@@ -35,7 +35,7 @@ def children_of(value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
         yield from children_of(objects)
         return
     held_by = sorted(getattr(value, "__dict__", {}).items())
-    attributes = {name: held for name, held in held_by if name not in AGAIN}
+    attributes = {name: held for name, held in held_by if name not in DUPLICATES}
     for name, held in attributes.items():
         if not name.startswith("_"):
             yield (name, *_OLDER.get(name, ())), held
@@ -95,14 +95,14 @@ def names_below(owner: Any) -> dict[int, str]:
 
 
 def weights_of(owner: Any) -> Sequence[Any]:
-    """The variables without which an object is not restored; seeds and metrics may begin anew."""
+    """The variables that a checkpoint must have for an object: no seeds, no metrics."""
     if isinstance(owner, _compat.KerasVariable):
         return [owner]
     return owner.weights if isinstance(owner, keras.Layer) else ()
 
 
 def finish(owner: Any) -> None:
-    """Let layers compute what they derive from their weights, as `Normalization` does."""
+    """Let layers derive values from restored weights, as `Normalization` does."""
     layers = [owner, *_compat.layers_in(owner)] if isinstance(owner, keras.Layer) else ()
     for layer in layers:
         if layer.built and layer.weights and hasattr(layer, "finalize_state"):

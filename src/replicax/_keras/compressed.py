@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from replicax._core.digests import uncounted
+from replicax._core.digests import without_numbers
 from replicax._core.packing import combine_packed
 from replicax._core.placement import place, to_host
 from replicax._keras import _compat
@@ -70,7 +70,7 @@ class CompressedSum:
             _compat.mark_per_replica(left)
             return left
 
-        # An optimizer that is not built yet will be built for these.
+        # An optimizer that is not built will be built for these variables.
         known = _compat.trainable_variables(optimizer) if optimizer.built else variables
         return residuals_of(optimizer).of(variables, known, make)
 
@@ -145,7 +145,7 @@ def _as_here(name: str, here: Sequence[str]) -> str:
     place_of = {path: place for place, path in enumerate(here)}
     if len(place_of) == len(here) and place_of.keys() >= set(there):
         return _name([place_of[there[place]] for place in places], here)
-    alike = list(map(uncounted, here)) == list(map(uncounted, there))
+    alike = list(map(without_numbers, here)) == list(map(without_numbers, there))
     return _name(places, here) if alike else name
 
 

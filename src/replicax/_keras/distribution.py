@@ -19,7 +19,7 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.channel import current
-from replicax._core.digests import uncounted
+from replicax._core.digests import without_numbers
 from replicax._core.errors import MixedStrategies, UsageError, WorkersDiffer
 from replicax._core.placement import Store, VariableSpec, is_divided, place, to_host
 from replicax._core.topology import AXIS, device_name
@@ -40,16 +40,11 @@ def install() -> None:
 class Closures:
     """How a parameter-server strategy trains: by closures that other processes compute."""
 
-    #: From a model, and `train`, `test` or `predict`, to its step function.
-    make_steps: Callable[[Any, str], Any]
-    #: What is known of the workers.
+    make_steps: Callable[[Any, str], Any]  # the step function of a model and a kind, as "train"
     members: Callable[[], WorkerStats]
-    #: Makes a data set from a function that the workers call.
-    made_dataset: Callable[..., Any]
-    #: Called when `run` computes in this process, without a worker.
-    warn_computes_here: Callable[[], None]
-    #: A description of the workers for the strategy's `repr`.
-    described: Callable[[], str]
+    made_dataset: Callable[..., Any]  # a data set from a function that the workers call
+    warn_computes_here: Callable[[], None]  # called when `run` computes in this process
+    described: Callable[[], str]  # the workers, for the strategy's `repr`
 
 
 @final
@@ -132,7 +127,7 @@ def chief_value(value: Any, layout: Any, path: str) -> Any:
     if is_divided(value):
         return value  # each process has rows of its own
     host = to_host(value)
-    kind = f"{uncounted(path)} {host.dtype}{list(host.shape)}".encode()
+    kind = f"{without_numbers(path)} {host.dtype}{list(host.shape)}".encode()
     sent = current().from_chief("value of a variable", kind + b":" + host.tobytes())
     chiefs, _, content = sent.partition(b":")
     if chiefs != kind:

@@ -44,9 +44,8 @@ def value_and_grad(
         (36.0, 24.0)
     """
     if not callable(fn):
-        raise UsageError.of(
-            "fn", "a function", fn, "It comes first: `rx.value_and_grad(fn, variables)`."
-        )
+        fix = "It comes first: `rx.value_and_grad(fn, variables)`."
+        raise UsageError.of("fn", "a function", fn, fix)
 
     def wrapped(*args: Any, **kwargs: Any) -> tuple[Any, list[Any]]:
         call = functools.partial(fn, *args, **kwargs)
@@ -107,12 +106,8 @@ def _list_of(variables: Any) -> Sequence[Any]:
         return [variables]
     wanted = getattr(variables, "trainable_variables", variables)
     if not isinstance(wanted, Iterable):
-        raise UsageError.of(
-            "variables",
-            "a list of variables, a model or a layer",
-            wanted,
-            "The function comes first: `rx.value_and_grad(fn, variables)`.",
-        )
+        fix = "The function comes first: `rx.value_and_grad(fn, variables)`."
+        raise UsageError.of("variables", "a list of variables, a model or a layer", wanted, fix)
     wanted = list(wanted)
     if nested := [type(one).__name__ for one in wanted if not hasattr(one, "shape")]:
         raise UsageError(

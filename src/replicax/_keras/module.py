@@ -16,7 +16,7 @@ _OWNERS = (keras.layers.Layer, keras.metrics.Metric, _compat.BaseOptimizer)
 
 
 class Module:
-    """A base class for what holds variables, such as a model of one's own.
+    """A base class for objects with variables, such as a model without Keras layers.
 
     Variables, modules, and Keras layers, models, metrics and optimizers are found in attributes,
     and in the lists, tuples and dicts there. `rx.train.Checkpoint` and `tf.saved_model.save` take
@@ -56,7 +56,7 @@ class Module:
             call()
 
     def after_setting(self, call: Callable[[], object]) -> None:
-        """Have a function called whenever an attribute was set, as a restored checkpoint wants."""
+        """Call a function after each attribute is set, for a restored checkpoint."""
         before = self.__dict__.get("_after_setting", ())
         self.__dict__["_after_setting"] = (*before, *({call} - set(before)))
 
@@ -89,7 +89,7 @@ class Module:
 
     @property
     def trainable_variables(self) -> tuple[Any, ...]:
-        """Those that are trained; of a Keras layer, if the layer is trained."""
+        """The trainable variables, without those of frozen Keras layers."""
         frozen = {
             id(variable)
             for owner in _held(self, set())
@@ -100,7 +100,7 @@ class Module:
 
     @property
     def non_trainable_variables(self) -> tuple[Any, ...]:
-        """The others."""
+        """All other variables."""
         trained = {id(variable) for variable in self.trainable_variables}
         return tuple(variable for variable in self.variables if id(variable) not in trained)
 
@@ -113,26 +113,21 @@ class Module:
 
 
 def _held(value: Any, seen: set[int]) -> Iterator[Any]:
-    """Everything of interest in a value, itself first."""
+    """The variables, modules and layers in a value, itself first."""
     if isinstance(value, (str, bytes)) or id(value) in seen:
         return
     seen.add(id(value))
-    if isinstance(value, _compat.KerasVariable):
+    if isinstance(value, (_compat.KerasVariable, Module, *_OWNERS)):
         yield value
-    elif isinstance(value, Module):
-        yield value
+    if isinstance(value, Module):
         for _, held in sorted(vars(value).items()):
             yield from _held(held, seen)
     elif isinstance(value, _OWNERS):
-        yield value
         yield from value.variables
         if isinstance(value, keras.layers.Layer):
             yield from (part for part in _compat.layers_in(value) if id(part) not in seen)
-    elif isinstance(value, Mapping):
-        for held in value.values():
-            yield from _held(held, seen)
-    elif isinstance(value, (list, tuple, set)):
-        for held in value:
+    elif isinstance(value, (Mapping, list, tuple, set)):
+        for held in value.values() if isinstance(value, Mapping) else value:
             yield from _held(held, seen)
 
 

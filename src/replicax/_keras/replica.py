@@ -43,12 +43,12 @@ def _reduced_apply(
         return original(self, total, trainable_variables)
 
 
-# They begin with values, which Keras refuses while a function is traced.
+# Their slots have initial values, which Keras refuses while a function is traced.
 _WITH_VALUES = (keras.optimizers.Adafactor, keras.optimizers.Nadam)
 
 
 def _build_with_values(optimizer: Any, variables: list[Any]) -> None:
-    """Build an optimizer outside of the trace, if it begins with values or is a program's own."""
+    """Build an optimizer outside the trace if it is the user's, or one of `_WITH_VALUES`."""
     own = getattr(optimizer, "inner_optimizer", optimizer)
     of_keras = type(own).__module__.startswith("keras.")
     if optimizer.built or (of_keras and not isinstance(own, _WITH_VALUES)):
@@ -86,7 +86,7 @@ def _reduced_stateless_apply(
     grads: Any,
     trainable_variables: Any,
 ) -> Any:
-    """Sum the gradients in the stateless form, too, whose loss-scale check is a branch."""
+    """`_reduced_apply` for the stateless form, whose loss-scale check is a branch."""
     grads = _without_variables(grads)
     if (recorder := current_recorder()) is not None:
         recorder.apply(self, grads, None)

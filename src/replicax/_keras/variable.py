@@ -23,7 +23,7 @@ from replicax._program.capture import CaptureScope, DeferredInitializer
 
 
 class _AnyVariable(type):
-    """Lets every Keras variable be an instance: what layers make are variables as well."""
+    """Makes every Keras variable an instance, such as the variables of layers."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, _compat.KerasVariable)
@@ -89,12 +89,12 @@ class Variable(VariableMethods, keras.Variable, metaclass=_AnyVariable):
             )
         if trainable is None:
             trainable = synchronization != VariableSynchronization.ON_READ
-        beginning, shape, kind = _beginning(initial_value, shape, dtype)
+        initial, shape, kind = _initial(initial_value, shape, dtype)
         if synchronization == VariableSynchronization.ON_READ and aggregation == "sum":
-            beginning = _summed_over_replicas(beginning)
+            initial = _summed_over_replicas(initial)
         outer, _, own = (name or "Variable").rpartition("/")
         super().__init__(
-            beginning,
+            initial,
             shape=shape,
             dtype=kind,
             trainable=trainable,
@@ -108,21 +108,21 @@ class Variable(VariableMethods, keras.Variable, metaclass=_AnyVariable):
         self.constraint = constraint
 
 
-def _summed_over_replicas(beginning: Any) -> Any:
-    """The value that is read of a variable if every replica begins with this one."""
+def _summed_over_replicas(initial: Any) -> Any:
+    """The initial value, or initializer, of the sum of all replicas' values."""
     frame = current_frame()
     count = frame.strategy.num_replicas_in_sync if frame else 1
     if count == 1:
-        return beginning
-    if callable(beginning):
-        return lambda shape, dtype: beginning(shape, dtype) * count
-    return beginning * count
+        return initial
+    if callable(initial):
+        return lambda shape, dtype: initial(shape, dtype) * count
+    return initial * count
 
 
-def _beginning(value: Any, shape: Any, dtype: Any) -> tuple[Any, Any, str]:
-    """What Keras makes a variable of: a value or an initializer, a shape, and a type."""
+def _initial(value: Any, shape: Any, dtype: Any) -> tuple[Any, Any, str]:
+    """The arguments of a Keras variable: an initial value or initializer, a shape, a dtype."""
     wanted = None if dtype is None else np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
-    sizes: Any = None  # those wanted, if some are open: they are the value's
+    sizes: Any = None  # a shape in which some sizes are None
     if getattr(shape, "rank", 0) is None:
         shape = None
     elif isinstance(shape, Sequence) and None in shape:
@@ -137,7 +137,7 @@ def _beginning(value: Any, shape: Any, dtype: Any) -> tuple[Any, Any, str]:
     make: Any = value
     if callable(value) and not traced:
         value = make()
-    elif callable(value):  # it is called when the trace is over
+    elif callable(value):  # called after the trace
         with CaptureScope(finds=True):
             made = jax.eval_shape(lambda: jnp.asarray(make()))
         kind = _stored(wanted or made.dtype)
@@ -156,7 +156,7 @@ def _beginning(value: Any, shape: Any, dtype: Any) -> tuple[Any, Any, str]:
     _check_fits(host, kind)
     if sizes is not None:
         pairs = zip(sizes, host.shape, strict=False)
-        if len(sizes) != host.ndim or any(wish not in (None, size) for wish, size in pairs):
+        if len(sizes) != host.ndim or any(want not in (None, size) for want, size in pairs):
             raise UsageError.of("shape", f"of the initial value's {host.shape}", tuple(sizes))
     whole = host if shape is None or host.shape == shape else np.broadcast_to(host, shape)
     # Copies: JAX may share the memory of a NumPy array, which the program may change.
@@ -182,8 +182,7 @@ def _on_host(value: Any) -> np.ndarray:
             f"A variable cannot hold a {type(value).__name__}: it must be numbers. Keep it in a "
             "Python object; `rx.train.Value` saves one in a checkpoint."
         )
-    is_python = not hasattr(value, "dtype")
-    if is_python and host.dtype.kind in "if":
+    if not hasattr(value, "dtype") and host.dtype.kind in "if":
         narrow = {"i": np.int32, "f": np.float32}[host.dtype.kind]
         _check_fits(host, str(np.dtype(narrow)))
         host = host.astype(narrow)
@@ -197,10 +196,9 @@ def _stored(dtype: Any) -> str:
 def _check_fits(host: np.ndarray, kind: str) -> None:
     if host.dtype.kind not in "iu" or np.dtype(kind).kind not in "iu" or not host.size:
         return
-    limits = np.iinfo(kind)
-    if int(host.min()) < limits.min or int(host.max()) > limits.max:
+    limits, low, high = np.iinfo(kind), int(host.min()), int(host.max())
+    if low < limits.min or high > limits.max:
         raise UsageError(
-            f"{int(host.max() if int(host.max()) > limits.max else host.min())} does not fit into "
-            f"{kind}. Use a smaller number, or call `jax.config.update('jax_enable_x64', True)` "
-            "first."
+            f"{high if high > limits.max else low} does not fit into {kind}. Use a smaller number, "
+            "or call `jax.config.update('jax_enable_x64', True)` first."
         )

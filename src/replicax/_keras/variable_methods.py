@@ -28,7 +28,7 @@ from replicax._program.capture import CaptureScope
 
 
 def _at_rows(how: str, doc: str) -> Callable[..., Any]:
-    """A method that changes rows: those of an object with `indices` and `values`."""
+    """A method that changes the rows of an object with `indices` and `values`."""
 
     def method(
         self: Any, sparse_delta: Any, use_locking: bool = False, name: str | None = None
@@ -50,10 +50,10 @@ def _at_indices(how: str, doc: str) -> Callable[..., Any]:
 
 
 class VariableMethods:
-    """What `Variable` has beside Keras' methods, wherever its value lives.
+    """The methods of `Variable` beside Keras' methods, for any store.
 
-    Assigning gives the variable, so that `v.assign(1.0).numpy()` works; while a function is traced
-    it gives the new value: in `run` the one that the replicas agree on by `aggregation`.
+    `assign` returns the variable, so that `v.assign(1.0).numpy()` works; while a function is traced
+    it returns the new value: in `run` the value aggregated over the replicas.
     """
 
     __array_priority__ = 100  # so that JAX computes `numpy_array * variable`, which has a gradient
@@ -89,14 +89,13 @@ class VariableMethods:
         return self._assigned("assign_sub", delta, read_value)
 
     def _assigned(self, method: str, value: Any, read_value: bool) -> Any:
-        """Assign by a method of Keras; returns, in `run`, the value that the replicas agree on."""
-        value = _part(value)
-        value = of_kind(value, self.dtype)  # pyright: ignore[reportAttributeAccessIssue]
+        """Assign by a method of Keras; in `run` it returns the aggregated value."""
+        value = of_kind(_part(value), self.dtype)  # pyright: ignore[reportAttributeAccessIssue]
         agreed = _agreed(self, method, value)
         assigned = getattr(super(), method)(value)
         scope: Any = _compat.get_stateless_scope()
         if agreed is not None:
-            # For what the replicas add next; the variable was assigned.
+            # The base of the replicas' next `assign_add`.
             scope.agreed[id(self)] = scope.state_mapping[id(self)], agreed
             assigned = agreed
         if not read_value:
@@ -213,7 +212,7 @@ def of_kind(value: Any, dtype: Any) -> Any:
 
 @functools.cache
 def _rank(kind: Any) -> int:
-    """How much a type holds: truth values 0, integers 1, real numbers 2, complex ones 3."""
+    """0 for truth values, 1 for integers, 2 for real numbers, 3 for complex numbers."""
     try:
         kinds = jnp.integer, jnp.floating, jnp.complexfloating
         return next((rank for rank, many in enumerate(kinds, 1) if jnp.issubdtype(kind, many)), 0)
@@ -224,7 +223,7 @@ def _rank(kind: Any) -> int:
 def _part(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return np.array(value)  # JAX may share its memory, and the program may change it
-    return value.__jax_array__() if isinstance(value, VariableSlice) else value
+    return _array(value)
 
 
 def _change_at(variable: Any, places: Any, how: str, updates: Any) -> Any:
@@ -235,41 +234,33 @@ def _change_at(variable: Any, places: Any, how: str, updates: Any) -> Any:
     if how in ("add", "sub"):
         change = jnp.zeros_like(value).at[places].add(updates)
         return variable.assign_add(change if how == "add" else -change)
-    if how in _SCALES:
-        return _scale_rows(variable, value, places, updates, _SCALES[how])
+    if how in ("mul", "div"):
+        return _scale_rows(variable, value, places, updates, how)
     if current_group() is not None and (_is_local(variable) or variable.aggregation in _BLENDING):
         raise _not_combined(variable, "replace")
     replaced = getattr(value.at[places], "set" if how == "update" else how)
     return assign_parts(variable, replaced(updates))
 
 
-def _multiplied(value: Any, rows: Any, factors: Any) -> Any:
-    return value.at[rows].multiply(factors)
-
-
-def _divided(value: Any, rows: Any, divisors: Any) -> Any:
-    return jax.lax.div(value, jnp.ones_like(value).at[rows].multiply(divisors))
-
-
-_SCALES = {"mul": _multiplied, "div": _divided}
-
-
-def _scale_rows(
-    variable: Any, value: Any, rows: Any, factors: Any, scale: Callable[[Any, Any, Any], Any]
-) -> Any:
+def _scale_rows(variable: Any, value: Any, rows: Any, factors: Any, how: str) -> Any:
     """Multiply or divide rows; in `run` by the factors of all replicas, one after the other."""
+
+    def scaled(rows: Any, factors: Any) -> Any:
+        if how == "mul":
+            return value.at[rows].multiply(factors)
+        return jax.lax.div(value, jnp.ones_like(value).at[rows].multiply(factors))
+
     group = current_group()
     if group is None or not (_is_local(variable) or variable.aggregation in _BLENDING):
-        return assign_parts(variable, scale(value, rows, factors))
+        return assign_parts(variable, scaled(rows, factors))
     # Not with "sum": a sum of changes would lose digits of small results.
     if variable.aggregation == "sum" or not _is_agreed(variable):
         raise _not_combined(variable, "scale")
     factors = jnp.broadcast_to(factors, rows.shape + value.shape[1:])
     factors = factors * group.share if group.share else jnp.ones_like(factors)
-    rows, factors = group.all_gather(
-        [rows.reshape(-1), factors.reshape(-1, *value.shape[1:])], axis=0
-    )
-    return variable.assign(scale(value, rows, factors))  # equal on all replicas, as is its mean
+    flat = [rows.reshape(-1), factors.reshape(-1, *value.shape[1:])]
+    # The result is equal on all replicas, and so is its mean.
+    return variable.assign(scaled(*group.all_gather(flat, axis=0)))
 
 
 def _not_combined(variable: Any, what: str) -> VariableNotReduced:
@@ -285,11 +276,7 @@ def _is_local(variable: Any) -> bool:
     return variable.synchronization == VariableSynchronization.ON_READ
 
 
-_HOW = {
-    "mean": WriteRule.MEAN,
-    "only_first_replica": WriteRule.FIRST,
-    "sum": WriteRule.SUM,
-}
+_HOW = {"mean": WriteRule.MEAN, "only_first_replica": WriteRule.FIRST, "sum": WriteRule.SUM}
 _BLENDING = ("mean", "sum")  # aggregations by which every replica counts
 
 
@@ -338,7 +325,7 @@ def _aggregated(variable: Any, own: Any) -> Any:
 class VariableSlice:
     """A part of a variable: it acts as an array, and assigning it changes the variable.
 
-    Handed to a compiled function, or returned by one, it is an array.
+    As an argument or a result of a compiled function it is an array.
     """
 
     __array_priority__ = 100  # NumPy's scalars leave operators to it
@@ -366,10 +353,8 @@ class VariableSlice:
 
     def _changed(self, how: str, value: Any) -> Any:
         whole = self._variable.read_value()
-        value = of_kind(value, whole.dtype)
-        place = whole.at[self._index]
-        new = getattr(place, how)(jnp.asarray(value, whole.dtype))
-        return assign_parts(self._variable, new)
+        value = jnp.asarray(of_kind(value, whole.dtype), whole.dtype)
+        return assign_parts(self._variable, getattr(whole.at[self._index], how)(value))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_part":
@@ -413,12 +398,12 @@ def _operator(name: str, order: int = 1) -> Callable[..., Any]:
     function = getattr(operator, name)
 
     def method(*operands: Any) -> Any:
-        return function(*map(_plain, operands[::order]))
+        return function(*map(_array, operands[::order]))
 
     return method
 
 
-def _plain(value: Any) -> Any:
+def _array(value: Any) -> Any:
     return value.__jax_array__() if isinstance(value, VariableSlice) else value
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from replicax._core.channel import Alone, Channel, current
+from replicax._core.channel import Channel, current
 from replicax._core.placement import place
 from replicax._keras import _compat
 from replicax._keras.distribution import chief_value
@@ -40,10 +40,10 @@ def from_chief(original: Callable[..., Any], self: Any, *args: Any, **kwargs: An
 
 
 def channel_of(model: Any) -> Channel:
-    """The channel between the workers that train a model; `Alone` for a local strategy."""
+    """The channel between the workers that train a model; of one worker for a local strategy."""
     strategy = _compat.strategy_of(model)
     if strategy is None or strategy.extended.distribution.topology.num_processes == 1:
-        return Alone()
+        return Channel()
     return current()
 
 

@@ -19,7 +19,7 @@ from replicax._core.channel import Offer, agree, current
 from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.errors import UsageError, WorkersDiffer, by_worker
 from replicax._core.events import COPY, Step, begin_common, notify, position, timed
-from replicax._core.machine.startup import forked, in_fork
+from replicax._core.machine.startup import fork_error, forked
 from replicax._core.placement import (
     aligned,
     own_copy,
@@ -30,9 +30,8 @@ from replicax._core.placement import (
 )
 from replicax._core.reduce import ReduceOp, SyncGroup, gather_value, reduce_value
 from replicax._core.topology import may_deadlock
-from replicax._core.tracing import is_staged, outside_of_all
+from replicax._core.tracing import eager_state, is_staged
 from replicax._core.values import (
-    DistributedValues,
     Mirrored,
     PerReplica,
     ReplicaNests,
@@ -83,11 +82,6 @@ class Engine:
         """Whether `fit` trains by `run`, as a custom loop does."""
         return bool(self.compression or self.local_steps)
 
-    @property
-    def has_remote_workers(self) -> bool:
-        """Whether other processes compute with the batches of this one."""
-        return self.closures is not None
-
     @cached_property
     def _state_check(self) -> StateCheck | None:
         return StateCheck() if self.topology.num_processes > 1 else None
@@ -115,7 +109,7 @@ class Engine:
         if traced and self.topology.num_replicas == 1 and current_recorder() is not None:
             return self._inlined(strategy, fn, args, kwargs)
         # Also in a trace of plain JAX, such as `jax.jit`.
-        traced = traced or (get_opaque_trace_state() != outside_of_all() and is_staged())
+        traced = traced or (get_opaque_trace_state() != eager_state() and is_staged())
         if self.topology.num_processes > 1:
             args, kwargs = jax.tree.map(
                 self._from_host, (args, dict(kwargs)), is_leaf=is_distributed
@@ -167,9 +161,8 @@ class Engine:
         """The output of the function from the output arrays of the program."""
         values, replicas = list(arrays), self.topology.num_replicas
         if replicas > 1:
-            for i, varies in enumerate(made.varies):
-                if not isinstance(values[i], PerReplica):
-                    value = values[i]
+            for i, (value, varies) in enumerate(zip(arrays, made.varies, strict=False)):
+                if not isinstance(value, PerReplica):
                     values[i] = PerReplica(value) if varies else Mirrored(value, replicas)
             for place, total in zip(made.sums, values[len(made.varies) :], strict=True):
                 values[place].total = total
@@ -255,7 +248,7 @@ class Engine:
     def put(self, pieces: Sequence[Any], sizes: Sequence[int] | None = None) -> Any:
         """Place a nest of host arrays per replica; `sizes`: the rows of each if they differ."""
         if forked:
-            raise in_fork()
+            raise fork_error()
         if sizes is None:
             return timed(COPY, put_pieces, self.topology, pieces)
         return put_uneven(self.topology, pieces, sizes)
@@ -264,10 +257,11 @@ class Engine:
         """Place one nest of arrays of any shapes per replica of this process."""
         if self.topology.num_processes == 1:
             return self.put(pieces)
-        return jax.tree.map(
-            lambda *leaves: self._from_host(PerReplica(parts=tuple(map(np.asarray, leaves)))),
-            *pieces,
-        )
+
+        def one(*leaves: Any) -> Any:
+            return self._from_host(PerReplica(parts=tuple(map(np.asarray, leaves))))
+
+        return jax.tree.map(one, *pieces)
 
     def offer(self, name: str, value: Any) -> Offer:
         return current().offer(name, value)
@@ -275,13 +269,10 @@ class Engine:
     def local_values(self, value: Any) -> tuple[Any, ...]:
         """The components of a nest on the replicas of this process."""
         leaves, tree = jax.tree.flatten(value, is_leaf=is_distributed)
-        if not any(isinstance(leaf, DistributedValues) for leaf in leaves):
+        if not any(map(is_distributed, leaves)):
             return (value,)
         here = len(self.topology.local_replicas)
-        columns = [
-            leaf.values if isinstance(leaf, DistributedValues) else (leaf,) * here
-            for leaf in leaves
-        ]
+        columns = [leaf.values if is_distributed(leaf) else (leaf,) * here for leaf in leaves]
         return tuple(tree.unflatten(row) for row in zip(*columns, strict=True))
 
     def _from_host(self, leaf: Any) -> Any:
@@ -292,11 +283,11 @@ class Engine:
             return leaf
         pieces = leaf.components
         kinds = [f"{piece.dtype}{[None, *piece.shape[1:]][: piece.ndim]}" for piece in pieces]
-        told = current().exchange("shapes", [[list(p.shape) for p in pieces], sorted(set(kinds))])
-        if len({kind for _, kinds in told for kind in kinds}) > 1:
-            table = by_worker([", ".join(kinds) for _, kinds in told])
+        found = current().exchange("shapes", [[list(p.shape) for p in pieces], sorted(set(kinds))])
+        if len({kind for _, kinds in found for kind in kinds}) > 1:
+            table = by_worker([", ".join(kinds) for _, kinds in found])
             raise WorkersDiffer("kind of values", ["shapes and types"], table)
-        shapes = [shape for worker, _ in told for shape in worker]
+        shapes = [shape for worker, _ in found for shape in worker]
         if all(shape == shapes[0] for shape in shapes):
             return self.put(pieces)
         return self.put(pieces, [shape[0] for shape in shapes])
@@ -324,7 +315,7 @@ def _compiled(combine: Callable[..., Any], how: tuple[Any, ...], layout: Any) ->
 
 
 def _refuse_nests(value: Any) -> None:
-    """Refuse to combine sparse and ragged tensors: their arrays cannot be combined one by one."""
+    """Refuse sparse and ragged tensors: their arrays cannot be combined one by one."""
     leaves = jax.tree.leaves(value, is_leaf=lambda one: isinstance(one, ReplicaNests))
     if any(isinstance(leaf, ReplicaNests) for leaf in leaves):
         raise UsageError(

@@ -18,7 +18,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from replicax._control import ClusterChannel, Limits, open_channel, split, wait_until_open
-from replicax._core.channel import Alone, agree, current, set_current
+from replicax._core.channel import agree, current, set_current
 from replicax._core.env import RX_SECOND_PORT, prefer_nccl_ring, second_port
 from replicax._core.errors import (
     BackendAlreadyInitialized,
@@ -101,8 +101,8 @@ def join(process: JaxProcess, timeout: float | None = None, *, cluster: str = ""
     """Make this process a part of a cluster, unless it is one already.
 
     The workers connect to each other before they join JAX, because JAX ends a process whose cluster
-    is not complete. They wait for `timeout` seconds, or for 300. `cluster` is what all its
-    processes call it, see `cluster_name`.
+    is not complete. They wait for `timeout` seconds, or for 300. `cluster` is its name, as of
+    `ClusterResolver.cluster_name`.
     """
     if process.num_processes == 1:
         return
@@ -137,7 +137,7 @@ def join(process: JaxProcess, timeout: float | None = None, *, cluster: str = ""
                 raise
     else:  # joined by an earlier `join`, or by the program itself
         _check_same(process)
-        if not isinstance(current(), Alone):
+        if current().size > 1:
             return
         channel = _open_by_devices(process, port, limits)
     # Exit hooks run last first: ours, installed after JAX's, run before JAX's barrier.
@@ -235,25 +235,23 @@ def secret_of(process: JaxProcess) -> Secret | None:
 
 
 def _open_by_devices(process: JaxProcess, port: int, limits: Limits) -> ClusterChannel:
-    """Open the channel where JAX's service has the chief's address already.
+    """Open the channel if the program has joined JAX, whose service has the chief's address.
 
-    The devices carry the port of the channel, and a token that makes it a secret of this run.
+    A collective sends the port of the channel, and a token that makes its secret unique.
     """
     address, size, index = process
     host, _ = split(address)
     secret = secret_of(process)
+    token = secrets.token_hex(32)
     if index:
         port, token = _from_chief_by_devices(None)
-        own = _secret_of_run(secret, token)
-        return open_channel(index, size, _host_and_port(host, port), limits=limits, secret=own)
-    token = secrets.token_hex(32)
     return open_channel(
         index,
         size,
         _host_and_port(host, port),
         limits=limits,
         secret=_secret_of_run(secret, token),
-        on_listening=lambda port: _from_chief_by_devices([port, token]),
+        on_listening=lambda port: _from_chief_by_devices([port, token]),  # on the chief
     )
 
 
@@ -264,7 +262,7 @@ def _from_chief_by_devices(endpoint: Any) -> Any:
 
 
 def _secret_of_run(secret: Secret | None, token: str) -> Secret:
-    """The secret of one run, made of the cluster's secret and a token; neither alone suffices."""
+    """The secret of one run, made of the cluster's secret and a token."""
     value = hmac.digest(secret.value if secret else b"", token.encode(), "sha256")
     return Secret(value, secret.source if secret else "that of its run")
 

@@ -92,15 +92,8 @@ def build(
         compiler_options=compiler_options,
         calls=state.calls,
     )
-    identity = agree(captured) if agree else 0
-    program = Program(
-        state,
-        made,
-        topology.devices,
-        is_common=bool(agree),
-        identity=identity,
-        state_check=state_check,
-    )
+    how = {"identity": agree(captured) if agree else 0, "state_check": state_check}
+    program = Program(state, made, topology.devices, is_common=bool(agree), **how)
     return ReplicaProgram(captured, varies, along, program)
 
 
@@ -124,7 +117,7 @@ def _build_spmd(
     mesh = topology.mesh if several else None
     group = SyncGroup(replicas, combine, mesh=mesh, packs_up_to=topology.packs_up_to)
     shares = [isinstance(array, PerReplica) for array in arrays]
-    locals_ = [
+    avals = [
         jax.ShapeDtypeStruct(a.stacked.shape[1:], a.stacked.dtype) if share else a
         for a, share in zip(arrays, shares, strict=True)
     ]
@@ -132,7 +125,7 @@ def _build_spmd(
     try:
         captured = capture(
             lambda leaves: fn(group, leaves),
-            locals_,
+            avals,
             axis_env=env,
             reader=NoIterators(),
             as_replica=True,

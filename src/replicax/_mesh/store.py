@@ -40,11 +40,10 @@ def anywhere() -> Placement:
 
 
 def zero(topology: Topology, *, parameters: bool, base: Placement | None = None) -> Placement:
-    """The variables of optimizers divided over the replicas; with `parameters` all others, too.
+    """Divide slot variables over the replicas; with `parameters` also all others (ZeRO).
 
-    A variable is divided along its largest axis among those that the replicas divide. Where
-    there is none, or the variable has fewer than `SMALL` elements, it lives as `base` says: whole
-    on every device by default.
+    A variable is divided along its largest axis that the number of replicas divides. Without such
+    an axis, or with fewer than `SMALL` elements, it is placed by `base`: replicated by default.
     """
     otherwise = base or replicated(topology)
 
@@ -58,12 +57,11 @@ def zero(topology: Topology, *, parameters: bool, base: Placement | None = None)
 
 
 def by_layout(topology: Topology, layout_map: Any) -> Placement:
-    """Every variable as a map says; a variable of an optimizer like the one that it is for.
+    """Place variables by a layout map; a slot variable has the layout of its parameter.
 
     The map is a `keras.distribution.LayoutMap`, or a dict from patterns, which match whole paths,
-    to the name of a mesh axis, or None, for each axis of the variable. Or it is `"auto"`: each
-    variable of two or more axes, and no fewer than `SMALL` elements, is divided over `model` along
-    its largest axis among those that `model` divides.
+    to the name of a mesh axis, or None, for each axis of the variable. `"auto"` divides a variable
+    with two axes or more over `model`, as `zero` divides over the replicas.
     """
     if layout_map != "auto" and (isinstance(layout_map, str) or not hasattr(layout_map, "keys")):
         raise UsageError.of("layout_map", "'auto', a dict or a `LayoutMap` of Keras", layout_map)

@@ -47,9 +47,8 @@ def build_uneven(
 ) -> tuple[Captured, tuple[bool, ...], Any]:
     """Trace a replica function for replicas of different shapes.
 
-    Returns the captured function of the first replica, with outputs that fit all replicas; for each
-    output array, whether it varies; and the body, from variables and arrays to output arrays and
-    new values.
+    Returns the first replica's captured function, with outputs for all replicas; for each output
+    array, whether it varies; and a function from variables and arrays to outputs and new values.
     """
     replicas = topology.num_replicas
     inputs = [[_component(array, r) for array in arrays] for r in range(replicas)]
@@ -152,7 +151,6 @@ def _by_call(logs: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
 
 def _common_outputs(captures: Sequence[Captured]) -> tuple[Static | None, ...]:
     """One entry per output leaf, with Python values that differ as `PerReplica`."""
-    first = captures[0]
     kinds = {(str(c.tree), tuple(o is None for o in c.outputs), c.written) for c in captures}
     if len(kinds) > 1:
         trees = sorted({str(captured.tree) for captured in captures})
@@ -162,8 +160,7 @@ def _common_outputs(captures: Sequence[Captured]) -> tuple[Static | None, ...]:
             "the number of its rows. Return and write the same on every replica, or use a batch "
             "size that the replicas divide."
         )
-    columns = zip(*(captured.outputs for captured in captures), strict=True)
-    return tuple(_common_value(column) for column in columns) if first.outputs else ()
+    return tuple(map(_common_value, zip(*(one.outputs for one in captures), strict=True)))
 
 
 def _common_value(column: Sequence[Static | None]) -> Static | None:
@@ -190,9 +187,7 @@ def _rows(inputs: Sequence[Sequence[Any]]) -> list[int]:
 def _have_rows(arrays: Sequence[Any], replicas: int) -> list[bool]:
     """Whether each replica has rows of the batch."""
     shares = [array.components for array in arrays if isinstance(array, PerReplica)]
-    return [
-        all(0 not in share[replica].shape[:1] for share in shares) for replica in range(replicas)
-    ]
+    return [all(0 not in share[r].shape[:1] for share in shares) for r in range(replicas)]
 
 
 def _join(components: Sequence[Any], varies: bool, topology: Topology) -> Any:
@@ -262,10 +257,9 @@ def _equation(equation: Any, operands: list[Any], index: int) -> Replica:
 
 def _bind_on_replica(equation: Any, operands: list[Any], index: int) -> list[Any]:
     # A loop that uses the replica's number: run it for numbers up to this one, keep the last.
-    everyone = jax.vmap(
-        lambda _: bind(equation, operands), in_axes=0, axis_name=AXIS, axis_size=index + 1
-    )(jnp.arange(index + 1))
-    return [rows[index] for rows in everyone]
+    ids = jnp.arange(index + 1)
+    rows = jax.vmap(lambda _: bind(equation, operands), axis_name=AXIS)(ids)
+    return [of_result[index] for of_result in rows]
 
 
 def _collective(
@@ -280,12 +274,9 @@ def _collective(
             "batch first, or use `all_gather`, which may differ along its axis."
         )
     equation = requests[0][0]
-    columns = [
-        jnp.stack(column) for column in zip(*(operands for _, operands in requests), strict=True)
-    ]
-    results = jax.vmap(lambda *one: bind(equation, list(one)), axis_name=AXIS, axis_size=replicas)(
-        *columns
-    )
+    columns = map(jnp.stack, zip(*(operands for _, operands in requests), strict=True))
+    compute = jax.vmap(lambda *one: bind(equation, one), axis_name=AXIS, axis_size=replicas)
+    results = compute(*columns)
     return [[rows[replica] for rows in results] for replica in range(replicas)]
 
 

@@ -75,22 +75,15 @@ def analyze_writes(
     labels = [frozenset({i, VARYING} if own else {i}) for i, own in enumerate(rows)]
     labels += [frozenset({VARYING}) if share else NO_LABELS for share in shares]
     found = propagate_labels(captured.jaxpr, labels)
-    varies = [
-        VARYING in one or not alike
-        for one, alike in zip(found, same or [True] * len(found), strict=True)
-    ]
-    how = []
+    pairs = zip(found, same or [True] * len(found), strict=True)
+    varies = [VARYING in one or not is_same for one, is_same in pairs]
+    rules = []
     for k, position in enumerate(captured.written, start=captured.num_outputs):
-        if rows[position]:
-            how.append(WriteRule.OWN)
-            continue
         variable, from_old = captured.variables[position], position in found[k]
-        how.append(
-            choose_rule(
-                variable.aggregation, varies=varies[k], from_old=from_old, path=variable.path
-            )
-        )
-    return tuple(varies[: captured.num_outputs]), how
+        how = {"varies": varies[k], "from_old": from_old, "path": variable.path}
+        own = rows[position]
+        rules.append(WriteRule.OWN if own else choose_rule(variable.aggregation, **how))
+    return tuple(varies[: captured.num_outputs]), rules
 
 
 def run_and_aggregate(
@@ -108,9 +101,9 @@ def run_and_aggregate(
     `replicas` is the number of replicas that exchange table gradients: 1 if each replica has a
     program of its own. Returns the output arrays and the new values of the written variables.
     """
-    closed = captured.jaxpr
     # A `shard_map` around this passes the constants in as arguments.
-    closed = closed.replace(consts=list(map(fresh_if_empty, closed.consts)))
+    consts = list(map(fresh_if_empty, captured.jaxpr.consts))
+    closed = captured.jaxpr.replace(consts=consts)
     results = evaluate_with_slices(closed, *state, *leaves, platform=platform, replicas=replicas)
     outputs, news = results[: captured.num_outputs], results[captured.num_outputs :]
     olds = [state[i] for i in captured.written]
@@ -121,7 +114,7 @@ def aggregate(
     how: Sequence[WriteRule], news: Sequence[Any], olds: Sequence[Any], group: SyncGroup
 ) -> list[Any]:
     """Combine the replicas' new values of some variables, inside the compiled program."""
-    parts = [_summand(h, new, old, group) for h, new, old in zip(how, news, olds, strict=True)]
+    parts = [summand(h, new, old, group) for h, new, old in zip(how, news, olds, strict=True)]
     sums = iter(group.all_reduce_bucketed([part for part in parts if part is not None]))
     results = []
     for h, new, old, part in zip(how, news, olds, parts, strict=True):
@@ -131,7 +124,7 @@ def aggregate(
     return results
 
 
-def _summand(how: WriteRule, new: Any, old: Any, group: SyncGroup) -> Any:
+def summand(how: WriteRule, new: Any, old: Any, group: SyncGroup) -> Any:
     """This replica's summand of the variable's new value; None if nothing is summed."""
     if how in (WriteRule.STORE, WriteRule.OWN) or group.size == 1:
         return None

@@ -28,7 +28,7 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from replicax._core.channel import agree, current
-from replicax._core.digests import checksum, uncounted
+from replicax._core.digests import checksum, without_numbers
 from replicax._core.errors import WorkerLost, WorkersDiffer
 from replicax._core.packing import groups
 from replicax._core.placement import spans_processes
@@ -56,12 +56,12 @@ def program_facts(
     """The facts of a traced program that workers compare; `variables` in the program's order."""
     words = list(_lines(closed))
     return {
-        "variables": _digest([uncounted(path) for path, _ in variables]),
+        "variables": _digest([without_numbers(path) for path, _ in variables]),
         **{
-            f"value of {uncounted(path)} (variable {number})": checksum(value)
+            f"value of {without_numbers(path)} (variable {number})": checksum(value)
             for number, (path, value) in enumerate(variables)
         },
-        "arguments": ", ".join(_aval(leaf) for leaf in jax.tree.leaves(arguments)),
+        "arguments": ", ".join(map(_shape, jax.tree.leaves(arguments))),
         "operations": str(len(words)),
         "program": _digest(words),
     }
@@ -97,7 +97,7 @@ def agree_on_shared(what: str, leaves: Sequence[Any]) -> None:
     """Compare arrays that every worker passes by itself and that must be equal."""
     mine = [leaf for leaf in leaves if not isinstance(leaf, Tracer) and not spans_processes(leaf)]
     if mine and current().size > 1:
-        agree(what, {"shared arrays": f"{', '.join(map(_aval, mine))}, {checksum(mine)}"})
+        agree(what, {"shared arrays": f"{', '.join(map(_shape, mine))}, {checksum(mine)}"})
 
 
 _RAISED = "errors of Python that a step calls"
@@ -113,12 +113,13 @@ def raise_on_all(compute: Callable[..., Any], *args: Any) -> Any:
         # No wait: the other workers may still be computing.
         channel.offer(_RAISED, f"{type(error).__name__}: {error}")
         raise
-    told = channel.exchange(_RAISED, "")
-    failed = [worker for worker, said in enumerate(told) if said]
+    errors = channel.exchange(_RAISED, "")
+    failed = {worker: error for worker, error in enumerate(errors) if error}
     if failed:
+        worker, error = min(failed.items())
         raise WorkerLost(
-            f"Python that this step calls has failed on worker {failed[0]}: {told[failed[0]]}. No "
-            "worker has changed a variable. Correct that function. See docs/errors.md#workerlost.",
+            f"Python that this step calls has failed on worker {worker}: {error}. No worker has "
+            "changed a variable. Correct that function. See docs/errors.md#workerlost.",
             tuple(failed),
         )
     return results
@@ -167,7 +168,7 @@ def _constant(value: Any) -> str:
     return checksum(value) if concrete else str(jax.typeof(value))
 
 
-def _aval(leaf: Any) -> str:
+def _shape(leaf: Any) -> str:
     return f"{leaf.dtype}{list(leaf.shape)}"
 
 
@@ -195,8 +196,7 @@ class StateCheck:
     All workers call the same methods at the same points.
     """
 
-    def __init__(self) -> None:
-        self._count = -1
+    _count = -1
 
     def restart(self) -> None:
         """Compare at the next step."""
@@ -214,7 +214,7 @@ class StateCheck:
     def compare(self, pairs: Pairs) -> None:
         """Compare the state now; waits for the previous step."""
         self._count = 0
-        copies = [(uncounted(path), value) for path, value in pairs if _is_copy(value)]
+        copies = [(without_numbers(path), value) for path, value in pairs if _is_copy(value)]
         values = [value for _, value in copies]
         rows = np.zeros((1, 0), np.uint32)
         if values:
@@ -258,7 +258,7 @@ def _facts(copies: Pairs, rows: np.ndarray) -> dict[str, str]:
 def _text(checksum: int, of: Any) -> str:
     if _is_shown(of):
         return str(np.array(checksum, np.uint32).view(of.dtype))
-    return f"{of.dtype}{list(of.shape)}, checksum {checksum:08x}"
+    return f"{_shape(of)}, checksum {checksum:08x}"
 
 
 def _is_shown(value: Any) -> bool:

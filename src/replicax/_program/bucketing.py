@@ -38,7 +38,7 @@ def bucket_all_reduces(
     It works for any shapes. Inside `shard_map`, `all_reduce` sums a list of arrays over replicas.
     """
 
-    def together(state: Any, batch: Any) -> Any:
+    def bucketed(state: Any, batch: Any) -> Any:
         closed, shapes = jax.make_jaxpr(step, return_shape=True)(state, batch)
         if closed.effects:  # effects must keep their order
             return step(state, batch)
@@ -55,7 +55,7 @@ def bucket_all_reduces(
         _BucketedEvaluation(mesh, all_reduce).compute(operations)
         return jax.tree.unflatten(jax.tree.structure(shapes), [one.value for one in results])
 
-    return together
+    return bucketed
 
 
 @dataclass(eq=False)
@@ -108,8 +108,7 @@ class _BucketedEvaluation:
         values = bind(equation, operation.values())
         axes = axes_of_results(equation, operation.rows())
         for result, value, axis in zip(operation.results, values, axes, strict=True):
-            result.value = value
-            result.rows = axis
+            result.value, result.rows = value, axis
 
     def _sharded_axes(self, operation: _Operation) -> list[Axis] | None:
         """The axes along which the operands of a sum over rows are sharded; None if they cannot."""
@@ -125,13 +124,11 @@ class _BucketedEvaluation:
             found = []
             for (operation, axes), values in zip(sums, operands, strict=True):
                 # An operand that the sum is added to counts once. `where`, because 0 · inf is NaN.
-                own = [
-                    value
-                    if axis is not None
-                    else jnp.where(lax.axis_index(AXIS) == 0, value, jnp.zeros_like(value))
-                    for value, axis in zip(values, axes, strict=True)
-                ]
-                found += bind(operation.equation, own)
+                for i, (value, axis) in enumerate(zip(values, axes, strict=True)):
+                    if axis is None:
+                        zeros = jnp.zeros_like(value)
+                        values[i] = jnp.where(lax.axis_index(AXIS) == 0, value, zeros)
+                found += bind(operation.equation, values)
             return self.all_reduce(found)
 
         specs = [[_partition_spec(axis) for axis in axes] for _, axes in sums]

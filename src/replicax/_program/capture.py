@@ -24,7 +24,7 @@ from jax.dtypes import canonicalize_dtype
 from replicax._core import seams
 from replicax._core.errors import UsageError
 from replicax._core.placement import spans_processes
-from replicax._core.tracing import Reader, current_trace, is_apart, read_by
+from replicax._core.tracing import Reader, current_trace, in_inner_jaxpr, read_by
 from replicax._core.values import PerReplica, is_text
 from replicax._keras import _compat
 from replicax._program.explain import raise_explained
@@ -183,7 +183,7 @@ class CaptureScope(keras.StatelessScope):
 
     def add_update(self, update: tuple[Any, Any]) -> None:
         variable, value = update
-        if self._home is not None and is_apart(self._home):
+        if self._home is not None and in_inner_jaxpr(self._home):
             raise UsageError(
                 f"Cannot write variable '{variable.path}' in a branch or a loop of `keras.ops` or "
                 "`jax.lax`, or in `jax.jit`, which JAX traces apart: the write would count even if "
@@ -198,7 +198,6 @@ class CaptureScope(keras.StatelessScope):
 
 
 def initialize_with(variable: Any, value: Any) -> None:
-    """Give a variable its initial value, which may be a tracer."""
     scope = _compat.get_stateless_scope()
     if not _compat.awaits_value(variable):
         variable.assign(value)

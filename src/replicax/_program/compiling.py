@@ -90,7 +90,6 @@ def devices_of(closed: ClosedJaxpr, inputs: Iterable[Any]) -> Collection[Any]:
 
 
 def platform_of(devices: Iterable[Any]) -> str:
-    """The platform of the devices."""
     return next(iter(devices)).platform
 
 

@@ -63,13 +63,13 @@ def _advise(error: Exception, needs: Callable[[], str]) -> None:
     """Add advice to an out-of-memory error of an accelerator, once."""
     if not is_device_error(error) or _NO_MEMORY not in str(error):
         return
-    is_said = any(note.endswith(WHAT_TO_TRY) for note in getattr(error, "__notes__", ()))
-    if jax.default_backend() == "cpu" or is_said:
+    is_noted = any(note.endswith(WHAT_TO_TRY) for note in getattr(error, "__notes__", ()))
+    if jax.default_backend() == "cpu" or is_noted:
         return
-    said = ""
+    memory = ""
     with contextlib.suppress(Exception):  # the error matters more than its explanation
-        said = needs()
-    error.add_note(said + WHAT_TO_TRY)
+        memory = needs()
+    error.add_note(memory + WHAT_TO_TRY)
 
 
 def explain(error: Exception) -> Exception:
@@ -86,8 +86,8 @@ def explain(error: Exception) -> Exception:
             "`keras.Variable`. See docs/custom_loops.md#what-must-not-escape."
         )
     is_end = isinstance(root, IndexError) and str(root).startswith(_NO_END)
+    ops = seams.spelled("tf", "keras.ops")
     if is_end or isinstance(root, _IS_A_SIZE):
-        ops = seams.spelled("tf", "keras.ops")
         return NeedsValues(
             f"Cannot use an array of compiled code as an index, a size or an end of a slice "
             f"{user_line(root)}: XLA needs fixed shapes. Use `{ops}.slice(x, [start], [3])` "
@@ -95,7 +95,6 @@ def explain(error: Exception) -> Exception:
             "`dataset.map`."
         )
     if isinstance(error, _NEEDS_A_NUMBER):
-        ops = seams.spelled("tf", "keras.ops")
         return LeakedTracer(
             f"Compiled code needs the value of an array {user_line(error)} "
             f"({type(error).__name__}); {why_not_converted(error)}. Use `{ops}.cond`, "
@@ -245,25 +244,24 @@ def memory_needs(compiled: Any, variables: tuple[Sequence[Any], Sequence[Any]], 
     fixed, arguments = sum(map(_bytes_on_a_device, held)), analysis.argument_size_in_bytes
     outputs = max(0, analysis.output_size_in_bytes - analysis.alias_size_in_bytes)
     total = arguments + analysis.temp_size_in_bytes + outputs
-    said = (
+    text = (
         f"The step needs {size(total)} on each of {len(devices)} device(s): {size(fixed)} for "
         f"variables, {size(max(0, arguments - fixed))} for its arguments, "
         f"{size(analysis.temp_size_in_bytes)} for temporaries, {size(outputs)} for outputs. "
     )
     here = [one for one in devices if one.process_index == jax.process_index()]
-    rooms = {device: free_memory([device]) for device in here}
-    known = {device: room for device, room in rooms.items() if room is not None}
-    if not known:
-        return said
-    fullest = min(known, key=lambda device: known[device])
-    room = known[fullest] + arguments  # which are allocated already
-    said += f"{device_name(fullest)} has {size(room)} for it. "
-    if room >= total:  # another program took it meanwhile, or it is fragmented
-        return said
-    if room <= fixed:
-        return f"{said}No batch fits beside the variables. "
-    share = (room - fixed) / (total - fixed)
-    return f"{said}In proportion, {_rows(share, arrays, len(devices))} would fit. "
+    free = {one: count for one in here if (count := free_memory([one])) is not None}
+    if not free:
+        return text
+    fullest = min(free, key=free.__getitem__)
+    available = free[fullest] + arguments  # which are allocated already
+    text += f"{device_name(fullest)} has {size(available)} for it. "
+    if available >= total:  # another program took it meanwhile, or it is fragmented
+        return text
+    if available <= fixed:
+        return f"{text}No batch fits beside the variables. "
+    share = (available - fixed) / (total - fixed)
+    return f"{text}In proportion, {_rows(share, arrays, len(devices))} would fit. "
 
 
 def _rows(share: float, arrays: Any, devices: int) -> str:

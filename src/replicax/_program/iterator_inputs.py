@@ -30,8 +30,8 @@ MAX_UNROLLED = 16
 class RunsInPython(Retrace):
     """Raised during the trace of a function that only plain Python can run.
 
-    `what` the function does, empty if logged before; `once`: in its first call only; `always`: for
-    any arguments, not only these; `is_slow`: hardly anything of it runs in compiled programs.
+    `what`: what the function does, empty if logged before; `once`: in its first call only;
+    `always`: for any arguments, not only these; `is_slow`: hardly anything of it is compiled.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ def first_of(iterator: Any) -> tuple[Any, Any]:
 
 
 def next_of(iterator: Any) -> Any:
-    with an_end_is_an_error():
+    with end_of_data_as_error():
         return next(iterator)
 
 
@@ -184,7 +184,7 @@ def blanks_for(arguments: Any) -> Any:
 
 
 @contextlib.contextmanager
-def an_end_is_an_error() -> Generator[None]:
+def end_of_data_as_error() -> Generator[None]:
     """Raise `OutOfRangeError` where a compiled function reads past the end of its data."""
     try:
         yield

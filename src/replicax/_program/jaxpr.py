@@ -40,8 +40,7 @@ def inner_jaxpr(equation: Any, *, remat: bool = False) -> Any:
     if equation.primitive.name not in (_CALLS + _REMAT if remat else _CALLS):
         return None
     params = equation.params
-    found = (params.get(name) for name in ("jaxpr", "call_jaxpr"))
-    inner = next((one for one in found if one is not None), None)
+    inner = params.get("jaxpr", params.get("call_jaxpr"))
     if inner is None or len(getattr(inner, "jaxpr", inner).invars) != len(equation.invars):
         return None
     return inner if hasattr(inner, "consts") else ClosedJaxpr(inner, ())
@@ -63,18 +62,18 @@ def flatten(
     known = dict(zip(closed.jaxpr.constvars, map(constant, closed.consts), strict=True))
     known.update(zip(closed.jaxpr.invars, inputs, strict=True))
 
-    def key(atom: Any) -> Any:
+    def value(atom: Any) -> Any:
         return constant(atom.val) if isinstance(atom, Literal) else known[atom]
 
     for equation in closed.jaxpr.eqns:
-        operands = [key(atom) for atom in equation.invars]
+        operands = list(map(value, equation.invars))
         inner = inner_jaxpr(equation, remat=remat)
         if inner is None:
             results = note(equation, operands)
         else:
             results = flatten(inner, operands, constant, note, remat=remat)
         known.update(zip(equation.outvars, results, strict=True))
-    return [key(atom) for atom in closed.jaxpr.outvars]
+    return list(map(value, closed.jaxpr.outvars))
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:

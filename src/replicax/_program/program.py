@@ -30,10 +30,10 @@ from replicax._core import events
 from replicax._core.events import COMPILE, COMPUTE, timed
 from replicax._core.host_calls import HostCallbacks
 from replicax._core.interrupts import uninterrupted
-from replicax._core.machine.startup import forked, in_fork
+from replicax._core.machine.startup import fork_error, forked
 from replicax._core.placement import copy_array, move_some
 from replicax._core.topology import may_deadlock
-from replicax._core.tracing import around, is_staged, is_transformed, outside_of_all
+from replicax._core.tracing import around, eager_state, is_staged, is_transformed
 from replicax._core.values import Mirrored, PerReplica, is_distributed
 from replicax._keras import _compat
 from replicax._program.agreement import raise_on_all
@@ -130,8 +130,6 @@ def _callable_key(fn: Callable[..., Any]) -> Hashable:
 
 @final
 class LRUCache(Generic[T]):
-    """A cache that drops the least recently used entry."""
-
     def __init__(self, limit: int = 64) -> None:
         self._limit = limit
         self._known: OrderedDict[Hashable, tuple[T, Any]] = OrderedDict()
@@ -269,9 +267,12 @@ class Program:
         identity: int = 0,
         state_check: StateCheck | None = None,
     ) -> None:
-        self.state, self.compiled = state, compiled
+        self.state = state
+        self.compiled = compiled
         self._queue, self._sharding = in_flight_on(devices), None
-        self._is_common, self._identity, self._state_check = is_common, identity, state_check
+        self._is_common = is_common
+        self._identity = identity
+        self._state_check = state_check
         # The callers around the executable if it has host callbacks, which may raise.
         calls = () if state.calls is None else (state.calls.run,)
         self._around = (raise_on_all, *calls) if calls and is_common else calls
@@ -281,8 +282,8 @@ class Program:
     def __call__(self, doing: str, arrays: Any) -> Any:
         """Run the step on a nest of arrays; `doing` names it in messages."""
         if forked:
-            raise in_fork()
-        is_traced = get_opaque_trace_state() != outside_of_all()
+            raise fork_error()
+        is_traced = get_opaque_trace_state() != eager_state()
         if is_traced and is_staged():
             return self.inline(arrays)
         if self._is_common or events.listeners:
@@ -421,7 +422,6 @@ class ProgramState:
         return [(v.path, value) for v, value in zip(variables, values, strict=True)]
 
     def write(self, news: list[Any]) -> None:
-        """Write the new values that a call has computed."""
         if self._store is not None:
             news = move_some(self._store.put_back, news, self._is_fetched)
         elif self.donates:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-import jax.extend
+from jax.extend.core import jaxprs_in_params
 
 from replicax._core.errors import UsageError
 from replicax._core.topology import AXIS
@@ -51,10 +51,7 @@ def _labels_of_results(equation: Any, inputs: list[Labels]) -> list[Labels]:
         # Other collectives (a scatter, a permutation) give each replica its own part.
         whole = name in _COMBINING and params.get("axis_index_groups") is None
         union = union - {VARYING} if whole else union | {VARYING}
-    elif any(
-        uses_replica_id(sub) or has_collective(sub)
-        for sub in jax.extend.core.jaxprs_in_params(params)
-    ):
+    elif any(any(map(is_collective, equations(sub))) for sub in jaxprs_in_params(params)):
         union |= {VARYING}
     return [union] * len(equation.outvars)
 

@@ -125,7 +125,7 @@ class _Evaluation:
     `mesh` is None in the replica view. In the global view sums over replicas are implicit.
     """
 
-    def __init__(self, replicas: int, platform: str, mesh: Mesh | None = None) -> None:
+    def __init__(self, replicas: int, platform: str, mesh: Mesh | None) -> None:
         self._replicas, self._mesh = replicas, mesh
         # In the global view a table may be sharded; a kernel needs all of it.
         self._by_kernel = mesh is None and is_for(platform)
@@ -213,7 +213,7 @@ class _Evaluation:
         else:
             return None
         self._gather()
-        return [rows.with_updates(lambda own: how(own, number))]
+        return [rows.with_updates(lambda updates: how(updates, number))]
 
     def _added(
         self, table: Any, rows: IndexedSlices, sign: Callable[[Any], Any]
@@ -241,21 +241,15 @@ class _Evaluation:
 
         All gradients are computed before the first update, so there is one exchange.
         """
-        apart, self._local = self._local, []
-        if not apart:
+        local, self._local = self._local, []
+        if not local:
             return
         exchange = _all_gather
         if self._mesh is not None:
-            split, replicated = PartitionSpec(AXIS), PartitionSpec()
-            exchange = shard_map(
-                _all_gather,
-                mesh=self._mesh,
-                in_specs=(split,),
-                out_specs=replicated,
-                check_vma=False,
-            )
-        everyones = exchange([(rows.indices, rows.updates) for rows in apart])
-        for rows, (indices, updates) in zip(apart, everyones, strict=True):
+            specs = {"in_specs": (PartitionSpec(AXIS),), "out_specs": PartitionSpec()}
+            exchange = shard_map(_all_gather, mesh=self._mesh, **specs, check_vma=False)
+        gathered = exchange([(rows.indices, rows.updates) for rows in local])
+        for rows, (indices, updates) in zip(local, gathered, strict=True):
             rows.indices, rows.updates = indices, updates
             rows.firsts = Firsts(indices, len(rows.zeros))
             # The rows of several replicas are neither sorted nor unique.
@@ -264,13 +258,11 @@ class _Evaluation:
 
     def _reduced(self, operands: Sequence[Any], all_reduce: Callable[..., list[Any]]) -> list[Any]:
         """All-reduce dense operands; the all-reduce of slices is the slices of all replicas."""
-        results = [self._global(value) for value in operands]
-        others = [i for i, found in enumerate(results) if found is None]
-        sums = all_reduce([self._dense(operands[i]) for i in others]) if others else []
-        for i, total in zip(others, sums, strict=True):
-            results[i] = total
-        self._local += [found for found in results if isinstance(found, IndexedSlices)]
-        return results
+        slices = [self._global(value) for value in operands]
+        dense = [self._dense(v) for v, rows in zip(operands, slices, strict=True) if rows is None]
+        sums = iter(all_reduce(dense) if dense else [])
+        self._local += [rows for rows in slices if rows is not None]
+        return [next(sums) if rows is None else rows for rows in slices]
 
     def _global(self, value: Any) -> IndexedSlices | None:
         """The slices of all replicas, not gathered yet; None for a dense all-reduce."""
@@ -298,19 +290,17 @@ def _psum_of(equation: Any) -> Callable[[list[Any]], list[Any]] | None:
     return None
 
 
-def _all_gather(apart: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+def _all_gather(local: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     """Inside `shard_map`: all-gather indices and rows, in replica order, in few buffers."""
-    arrays = jax.tree.leaves(apart)
-    found: dict[int, Any] = {}
+    arrays, tree = jax.tree.flatten(local)
     # As bits: indices and rows of one element size travel in one buffer.
     for size in sorted({array.dtype.itemsize for array in arrays}):
         places = [i for i, array in enumerate(arrays) if array.dtype.itemsize == size]
         bits = jnp.dtype(f"uint{8 * size}")
         mine = [lax.bitcast_convert_type(arrays[i], bits) for i in places]
-        everyones = lax.all_gather(packed(mine), AXIS)
         shapes = [array.shape for array in mine]
-        parts = jax.vmap(functools.partial(unpacked, shapes=shapes))(everyones)
+        gathered = lax.all_gather(packed(mine), AXIS)
+        parts = jax.vmap(functools.partial(unpacked, shapes=shapes))(gathered)
         for i, part, shape in zip(places, parts, shapes, strict=True):
-            of_all = part.reshape(-1, *shape[1:])
-            found[i] = lax.bitcast_convert_type(of_all, arrays[i].dtype)
-    return jax.tree.unflatten(jax.tree.structure(apart), [found[i] for i in range(len(arrays))])
+            arrays[i] = lax.bitcast_convert_type(part.reshape(-1, *shape[1:]), arrays[i].dtype)
+    return tree.unflatten(arrays)

@@ -57,7 +57,7 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(f)
     def decorated(*args: Any, **kwargs: Any) -> Any:
         given = _Arguments.of(args)
-        pure = Purified(lambda arrays: _result_and_rule(f(*given.rebuild(arrays), **kwargs)))
+        pure = PureFunction(lambda arrays: _result_and_rule(f(*given.rebuild(arrays), **kwargs)))
 
         @jax.custom_vjp
         def transformed(values: Any, arrays: Any) -> Any:
@@ -66,11 +66,8 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
 
         def forward(values: Any, arrays: Any) -> Any:
             (result, rule), news = pure(values, arrays)
-            return (result, news), (
-                _as_pytree(rule, result, pure, values, given, arrays),
-                values,
-                arrays,
-            )
+            backward = _as_pytree(rule, result, pure, values, given, arrays)
+            return (result, news), (backward, values, arrays)
 
         transformed.defvjp(forward, _backward)
         return pure.run(transformed, given.arrays)
@@ -81,7 +78,7 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
 def _as_pytree(
     rule: Callable[..., Any],
     result: Any,
-    pure: Purified,
+    pure: PureFunction,
     values: Sequence[Any],
     given: _Arguments,
     arrays: Sequence[Any],
@@ -132,7 +129,7 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(f)
     def decorated(*args: Any, **kwargs: Any) -> Any:
         given = _Arguments.of(args)
-        pure = Purified(lambda arrays: f(*given.rebuild(arrays), **kwargs))
+        pure = PureFunction(lambda arrays: f(*given.rebuild(arrays), **kwargs))
         return pure.run(jax.checkpoint(lambda values, arrays: pure(values, arrays)), given.arrays)
 
     return decorated
@@ -177,11 +174,8 @@ class _Arguments(NamedTuple):
         gradients = jax.tree.leaves(returned, is_leaf=lambda leaf: leaf is None)
         if len(gradients) == len(self.arrays):
             return gradients
-        counted = [
-            i
-            for i, leaf in enumerate(self.leaves)
-            if i in self.places or isinstance(leaf, int | bool | str)
-        ]
+        plain = {i for i, leaf in enumerate(self.leaves) if isinstance(leaf, int | str)}
+        counted = sorted({*self.places, *plain})
         if len(gradients) != len(counted):
             raise UsageError(
                 f"The gradient function returned {len(gradients)} gradients for "
@@ -233,7 +227,7 @@ def _like(gradient: Any, value: Any) -> Any:
 
 
 @final
-class Purified:
+class PureFunction:
     """A pure function: variables become arguments, and assignments become results."""
 
     def __init__(self, call: Callable[[Sequence[Any]], Any]) -> None:

@@ -22,7 +22,7 @@ import jax.extend
 import jax.numpy as jnp
 
 from replicax._core.errors import TapeMisuse
-from replicax._core.tracing import current_trace, evaluation
+from replicax._core.tracing import current_trace, eager_trace
 from replicax._program.compiling import compiled
 from replicax._program.jaxpr import Environment
 
@@ -59,12 +59,15 @@ def _kept(
     primitive: Any, params: Any, kinds: tuple[Any, ...], places: tuple[int, ...], mesh: Hashable
 ) -> Derivative:
     del mesh  # a part of the key, because the trace depends on it
+    return Derivative(_binding(primitive, dict(params)), kinds, places)
 
+
+def _binding(primitive: Any, params: dict[str, Any]) -> Callable[[Sequence[Any]], list[Any]]:
     def call(operands: Sequence[Any]) -> list[Any]:
-        results = primitive.bind(*operands, **dict(params))
+        results = primitive.bind(*operands, **params)
         return list(results) if primitive.multiple_results else [results]
 
-    return Derivative(call, kinds, places)
+    return call
 
 
 @final
@@ -171,7 +174,7 @@ class RecordingTrace(jax.core.Trace):
     def is_eager(self) -> bool:
         """Whether operations run eagerly, and are not compiled."""
         parent = self.parent
-        return parent.is_eager if isinstance(parent, RecordingTrace) else parent is evaluation()
+        return parent.is_eager if isinstance(parent, RecordingTrace) else parent is eager_trace()
 
     def stage_value(self, val: Any) -> Any:
         return self.parent.stage_value(val)
@@ -186,13 +189,9 @@ class RecordingTrace(jax.core.Trace):
             (value,) = tracers
             return self.detached(value)
 
-        def call(operands: Sequence[Any]) -> list[Any]:
-            results = primitive.bind(*operands, **params)
-            return list(results) if primitive.multiple_results else [results]
-
         try:
             known = derivative_of(primitive, params, tracers, places)
-            results = self._record(call, tracers, places, known)
+            results = self._record(_binding(primitive, params), tracers, places, known)
         except Exception as error:  # of the derivative; the operation's own error is raised again
             results = self.parent.process_primitive(primitive, tracers, params)
             results = list(results) if primitive.multiple_results else [results]

@@ -95,9 +95,8 @@ class TapeEntries:
             given = {key: gradients.pop(key, None) for key in entry.outputs}
             # All uses of a value are later entries, so its gradient is complete here.
             found.update({k: g for k, g in given.items() if k in wanted and g is not None})
-            for key, gradient in zip(
-                entry.inputs, self._backward(entry, given, again=again), strict=True
-            ):
+            by_inputs = self._backward(entry, given, again=again)
+            for key, gradient in zip(entry.inputs, by_inputs, strict=True):
                 if key in reached:
                     _add(gradients, key, gradient)
         found.update({key: gradients[key] for key in wanted & gradients.keys()})

@@ -1,4 +1,4 @@
-"""`Strategy`: the public face, the same for all; a subclass chooses three values in `__init__`."""
+"""`Strategy`, the base class: a subclass chooses topology, store and reducer in `__init__`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from replicax._core.errors import (
     did_you_mean,
 )
 from replicax._core.events import Step, notify
-from replicax._core.machine.startup import forked, in_fork
+from replicax._core.machine.startup import fork_error, forked
 from replicax._core.options import InputOptions, RunOptions
 from replicax._core.placement import uncommitted
 from replicax._core.reduce import ReduceOp
@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from replicax._input.dataset import DistributedDataset
     from replicax._mesh.engine import Engine
 
+# For the overloads of `run`.
 Args, Kwargs, Options = Sequence[Any], Mapping[str, Any] | None, RunOptions | None
-Plain = TypeVar("Plain", bound=int | float | str | None)  # `run` returns it as it is
-Key = TypeVar("Key")
+R, Key = TypeVar("R"), TypeVar("Key")
+Plain = TypeVar("Plain", bound=int | float | str | None)  # returned as it is
+Fn, Arrays, Dict = Callable[..., R], tuple[jax.Array, ...], dict[Key, jax.Array]
 
 # What TensorFlow calls deprecated, and what to use.
 _INSTEAD = {
@@ -53,10 +55,10 @@ _INSTEAD = {
 
 
 def check_resolver(argument: str, given: object) -> None:
-    """Refuse what people take a resolver for: a number of workers, the name of a device."""
+    """Refuse other values than resolvers, such as a number of workers or a device's name."""
     if given is not None and not hasattr(given, "cluster_spec"):
-        then = "Leave it out to use the cluster that the environment describes: `replicax run`."
-        raise UsageError.of(argument, "a `ClusterResolver` or None", given, then)
+        fix = "Leave it out to use the cluster that the environment describes: `replicax run`."
+        raise UsageError.of(argument, "a `ClusterResolver` or None", given, fix)
 
 
 class Scope(contextlib.ContextDecorator):
@@ -144,43 +146,23 @@ class Strategy:
 
     @overload
     def run(
-        self,
-        fn: Callable[..., Plain],
-        args: Args = (),
-        kwargs: Kwargs = None,
-        options: Options = None,
+        self, fn: Fn[Plain], args: Args = (), kwargs: Kwargs = None, options: Options = None
     ) -> Plain: ...
     @overload
     def run(
-        self,
-        fn: Callable[..., jax.Array],
-        args: Args = (),
-        kwargs: Kwargs = None,
-        options: Options = None,
+        self, fn: Fn[jax.Array], args: Args = (), kwargs: Kwargs = None, options: Options = None
     ) -> PerReplica | Mirrored: ...
     @overload
     def run(
-        self,
-        fn: Callable[..., tuple[jax.Array, ...]],
-        args: Args = (),
-        kwargs: Kwargs = None,
-        options: Options = None,
+        self, fn: Fn[Arrays], args: Args = (), kwargs: Kwargs = None, options: Options = None
     ) -> tuple[PerReplica | Mirrored, ...]: ...
     @overload
     def run(
-        self,
-        fn: Callable[..., dict[Key, jax.Array]],
-        args: Args = (),
-        kwargs: Kwargs = None,
-        options: Options = None,
+        self, fn: Fn[Dict[Key]], args: Args = (), kwargs: Kwargs = None, options: Options = None
     ) -> dict[Key, PerReplica | Mirrored]: ...
     @overload
     def run(
-        self,
-        fn: Callable[..., Any],
-        args: Args = (),
-        kwargs: Kwargs = None,
-        options: Options = None,
+        self, fn: Fn[Any], args: Args = (), kwargs: Kwargs = None, options: Options = None
     ) -> Any: ...
     def run(
         self,
@@ -231,7 +213,7 @@ class Strategy:
         if not callable(fn):
             raise UsageError.of("fn", "a function", fn)
         if forked:
-            raise in_fork()
+            raise fork_error()
         if current_frame() is not None:
             self._check_cross_replica("run")
         chosen = options.experimental_xla_options if options else None
@@ -316,7 +298,7 @@ class Strategy:
         Raises:
             UsageError: If nothing can be iterated, or the options ask for PER_REPLICA.
         """
-        # Imported by those who use it: the pipelines come with it, a tenth of a second.
+        # Imported late: the pipelines take a tenth of a second.
         from replicax._input.distribute import distribute_dataset
 
         return distribute_dataset(dataset, self._engine, options or InputOptions())
@@ -378,7 +360,7 @@ class Strategy:
 
     def _check_not_mixed(self) -> None:
         if forked:
-            raise in_fork()
+            raise fork_error()
         frame = current_frame()
         if frame is not None and frame.strategy is not self:
             raise MixedStrategies(

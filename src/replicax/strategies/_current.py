@@ -1,4 +1,4 @@
-"""The five questions of "who am I": which strategy, which context."""
+"""The current strategy and the current context."""
 
 from __future__ import annotations
 

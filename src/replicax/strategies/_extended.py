@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, final
 
 import jax
@@ -129,10 +129,8 @@ class StrategyExtended:
     @contextmanager
     def colocate_vars_with(self, colocate_with_variable: Any) -> Generator[None, None, None]:
         """Make variables created inside live where `colocate_with_variable` lives."""
-        if self.variable_created_in_scope(colocate_with_variable):
-            with self._engine.distribution.scope():
-                yield
-        else:
+        is_ours = self.variable_created_in_scope(colocate_with_variable)
+        with self._engine.distribution.scope() if is_ours else nullcontext():
             yield
 
     def variable_created_in_scope(self, v: Any) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from replicax._core.compression import compression_of
 from replicax._core.cross_device_ops import CollectiveAllReduce
-from replicax._core.errors import UsageError, checks_types
+from replicax._core.errors import checks_types
 from replicax._core.options import CommunicationOptions
 from replicax._core.topology import Topology
 from replicax._fit.replica_steps import local_steps
@@ -67,8 +67,6 @@ class MultiWorkerMirroredStrategy(Strategy):
     ) -> None:
         check_resolver("cluster_resolver", cluster_resolver)
         options = communication_options or CommunicationOptions()
-        if not isinstance(options, CommunicationOptions):
-            raise UsageError.of("communication_options", "`CommunicationOptions` or None", options)
         local = local_steps(sync_every, options)
         resolver = cluster_resolver or detect()
         topology = Topology.cluster() if start(resolver, options) else Topology.local()

@@ -98,13 +98,11 @@ class TPUStrategy(Strategy):
         """
         devices = self._engine.topology.model_parallel
         if not 0 <= logical_device_id < devices:
-            raise UsageError.of(
-                "logical_device_id",
-                f"from 0 to {devices - 1}",
-                logical_device_id,
-                "The computation_shape of a device assignment sets how many devices a replica has.",
+            allowed = f"from 0 to {devices - 1}"
+            fix = (
+                "The computation_shape of a device assignment sets how many devices a replica has."
             )
-        # All devices of a replica run one program, so each of them computes the tensor.
+            raise UsageError.of("logical_device_id", allowed, logical_device_id, fix)
         return self.experimental_replicate_to_logical_devices(tensor)
 
     def experimental_split_to_logical_devices(
@@ -155,13 +153,11 @@ class TPUStrategy(Strategy):
         return _constrained(tensor, _free(tensor.ndim), topology)
 
 
-# Tensors are divided over the devices of one replica, the mesh axis `model`, by functions that
-# return the same values and only place them. In `run` a tensor belongs to a replica; in `fit` it is
-# the whole batch, whose first axis is divided over replicas too.
-
-
 def split_over_model(tensor: Any, dims: Sequence[int], topology: Topology) -> Any:
-    """Divide axis i of a tensor into `dims[i]` parts, one combination of parts per device."""
+    """Divide axis i of a tensor into `dims[i]` parts, one combination of parts per device.
+
+    In `run` a tensor belongs to a replica; in `fit` its first axis is divided over replicas, too.
+    """
     parts, devices = list(dims), topology.model_parallel
     if len(parts) != tensor.ndim or any(part < 1 for part in parts) or math.prod(parts) != devices:
         raise UsageError(
@@ -179,9 +175,8 @@ def split_over_model(tensor: Any, dims: Sequence[int], topology: Topology) -> An
             f"{parts[uneven[0]]} parts. Pad the axis, choose another number of parts, or leave the "
             "batch axis whole: the replicas divide it already."
         )
-    # The mesh has one axis for all logical devices. So the parts are brought to one axis, which is
-    # divided, and the axes are put back: XLA removes these steps, and moves only what the
-    # division needs.
+    # The mesh has one axis for all logical devices. So the parts are moved to one axis, which is
+    # divided, and back. XLA removes these steps, and moves only the data that the division needs.
     rank = tensor.ndim
     inner = [size // part for size, part in zip(tensor.shape, parts, strict=True)]
     paired = [size for pair in zip(parts, inner, strict=True) for size in pair]

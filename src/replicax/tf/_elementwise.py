@@ -13,7 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
-from replicax._core.lookup import at_hand
+from replicax._core.lookup import host_value
 from replicax.tf._calls import array, array_function, arrays, numpy_dtype, published
 from replicax.tf._dtypes import as_dtype
 
@@ -80,7 +80,7 @@ def _refusing_zero(compute: Compute) -> Compute:
 
     def function(xp: Any, x: Any, y: Any) -> Any:
         whole = xp.result_type(x, y).kind in "biu" and np.size(x)
-        if whole and (divisor := at_hand(y)) is not None and not divisor.all():
+        if whole and (divisor := host_value(y)) is not None and not divisor.all():
             raise UsageError("Cannot divide integers by 0. Use `tf.math.divide_no_nan`.")
         return compute(xp, x, y)
 

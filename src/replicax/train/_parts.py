@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from replicax._core.digests import uncounted
+from replicax._core.digests import without_numbers
 from replicax._core.errors import UsageError
 from replicax._core.placement import is_divided, place, to_host
 from replicax._keras import _compat
@@ -319,7 +319,7 @@ def matched(name: str, saved: Sequence[dict[str, Any]], variables: Sequence[Any]
     there = _unique([entry["path"] for entry in saved])
     if set(here) == set(there):
         found = [there.index(path) for path in here]
-    elif [uncounted(path) for path in here] == [uncounted(path) for path in there]:
+    elif [without_numbers(path) for path in here] == [without_numbers(path) for path in there]:
         found = list(range(len(here)))
     else:
         raise UsageError(

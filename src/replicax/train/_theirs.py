@@ -18,7 +18,7 @@ from replicax._core import seams
 from replicax._core.errors import CheckpointError, UsageError
 from replicax._core.wire import fields
 from replicax._keras import _compat
-from replicax._keras.attributes import AGAIN, children_of, finish, holds, weights_of
+from replicax._keras.attributes import DUPLICATES, children_of, finish, holds, weights_of
 from replicax.train._arrays import dtype_of
 from replicax.train._parts import LeftOvers, Part, Stateful, Variables, is_optional, put
 from replicax.train._plain import Value
@@ -370,7 +370,7 @@ def _with_slots(
     variables that it trains, by `id`.
     """
     trained = _compat.trainable_variables(part.owner) if part.owner.built else []
-    attributes = (pair for pair in vars(part.owner).items() if pair[0] not in AGAIN)
+    attributes = (pair for pair in vars(part.owner).items() if pair[0] not in DUPLICATES)
     lists = {
         name: held
         for name, held in attributes

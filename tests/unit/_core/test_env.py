@@ -56,27 +56,33 @@ def test_nccl_makes_rings_unless_the_user_says_otherwise(monkeypatch):
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("", None), (" ", None), ("2.5", 2.5), ("4", 4.0)])
-def test_the_watchdog_is_told_its_patience(text, seconds):
-    assert watchdog_seconds({"RX_WATCHDOG_SECONDS": text}) == seconds
-    assert watchdog_seconds({}) is None
+def test_the_watchdog_is_told_its_patience(text, seconds, monkeypatch):
+    monkeypatch.setenv("RX_WATCHDOG_SECONDS", text)
+    assert watchdog_seconds() == seconds
+    monkeypatch.delenv("RX_WATCHDOG_SECONDS")
+    assert watchdog_seconds() is None
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "inf", "nan"])
-def test_the_patience_of_the_watchdog_is_a_number(text):
+def test_the_patience_of_the_watchdog_is_a_number(text, monkeypatch):
+    monkeypatch.setenv("RX_WATCHDOG_SECONDS", text)
     with pytest.raises(UsageError, match=f"RX_WATCHDOG_SECONDS .*got '{text}'"):
-        watchdog_seconds({"RX_WATCHDOG_SECONDS": text})
+        watchdog_seconds()
 
 
 @pytest.mark.parametrize(("text", "port"), [("", 0), (" ", 0), (" 2223 ", 2223)])
-def test_the_second_port_of_the_chief_may_be_said(text, port):
-    assert second_port({"RX_SECOND_PORT": text}) == port
-    assert second_port({}) == 0
+def test_the_second_port_of_the_chief_may_be_said(text, port, monkeypatch):
+    monkeypatch.setenv("RX_SECOND_PORT", text)
+    assert second_port() == port
+    monkeypatch.delenv("RX_SECOND_PORT")
+    assert second_port() == 0
 
 
 @pytest.mark.parametrize("text", ["any", "0", "-1", "65536", "1.5"])
-def test_the_second_port_is_a_port(text):
+def test_the_second_port_is_a_port(text, monkeypatch):
+    monkeypatch.setenv("RX_SECOND_PORT", text)
     with pytest.raises(UsageError, match=f"RX_SECOND_PORT='{text}'"):
-        second_port({"RX_SECOND_PORT": text})
+        second_port()
 
 
 def test_a_child_inherits_the_environment_but_for_what_is_left_out():
@@ -92,11 +98,14 @@ def test_a_child_inherits_from_this_process(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("environ", "asks"),
-    [({}, False), ({"RAY_AUTH_MODE": "disabled"}, False), ({"RAY_AUTH_MODE": "Token"}, True)],
+    ("mode", "asks"),
+    [(None, False), ("disabled", False), ("Token", True)],
 )
-def test_whether_ray_shows_a_token(environ, asks):
-    assert ray_asks_for_token(environ) is asks
+def test_whether_ray_shows_a_token(mode, asks, monkeypatch):
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    if mode is not None:
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    assert ray_asks_for_token() is asks
 
 
 def test_libtpu_is_kept_out_where_there_is_no_tpu():

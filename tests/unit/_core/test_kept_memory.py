@@ -15,7 +15,7 @@ from helpers import run_python
 
 def test_memory_is_kept_where_the_c_library_can_keep_it(monkeypatch):
     monkeypatch.setattr("platform.libc_ver", lambda: ("", ""))
-    assert memory._told.__wrapped__() is False
+    assert memory._set_malloc.__wrapped__() is False
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_what_the_user_told_malloc_stays(monkeypatch, name, value, own):
         monkeypatch.setenv(name, value)
         monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.36"))
         monkeypatch.setattr(memory.ctypes, "CDLL", None)
-        assert memory._told.__wrapped__() is False
+        assert memory._set_malloc.__wrapped__() is False
 
 
 TOLD = """
@@ -85,7 +85,7 @@ def test_what_compiling_took_is_given_back(monkeypatch):
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: Library())
     monkeypatch.setattr(jax.monitoring, register, listeners.append)
     monkeypatch.setattr(memory, "malloc_is_set", lambda: False)
-    assert memory._told.__wrapped__() is True
+    assert memory._set_malloc.__wrapped__() is True
     for event, seconds in [("/jax/core/compile/backend_compile_duration", 0.01), ("other", 9.0)]:
         listeners[0](event, seconds, fun_name="step")
     assert calls == []

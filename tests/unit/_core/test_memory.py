@@ -15,8 +15,8 @@ CPUS = [SimpleNamespace(platform="cpu", memory_stats=lambda: None)] * 2
 @pytest.fixture
 def container(tmp_path, monkeypatch):
     """A container of 8 GiB, of which 6 are used, 4 of these by files that were read."""
-    names = ("max", "current", "cached")
-    monkeypatch.setattr(memory, "_CGROUPS", [("/not/there", *names), (tmp_path, *names)])
+    files = [(f"{one}/max", f"{one}/current", "cached") for one in ("/not/there", tmp_path)]
+    monkeypatch.setattr(memory, "_CGROUPS", files)
     (tmp_path / "max").write_text(f"{8 * GIB}\n")
     (tmp_path / "current").write_text(f"{6 * GIB}\n")
     (tmp_path / "memory.stat").write_text(f"anon {2 * GIB}\ncached {4 * GIB}\n")

@@ -47,7 +47,7 @@ def smi(tmp_path, monkeypatch):
 def test_the_driver_its_gpus_and_their_processes(smi):
     smi()
     h100 = "NVIDIA H100 80GB HBM3"
-    assert nvidia.look() == Driver(
+    assert nvidia.query() == Driver(
         "580.95.05",
         (13, 0),
         (
@@ -60,13 +60,13 @@ def test_the_driver_its_gpus_and_their_processes(smi):
 
 def test_newer_drivers_name_cuda_otherwise(smi):
     smi(page="echo '| NVIDIA-SMI 610.43    KMD Version: 610.43    CUDA UMD Version: 13.3    |'")
-    assert nvidia.look().cuda == (13, 3)
+    assert nvidia.query().cuda == (13, 3)
 
 
 def test_what_the_driver_does_not_say_is_none(smi):
     gpu = "echo '0, GPU-1, [N/A], [N/A], 580.65, [N/A], NVIDIA GB10'"
     smi(gpus=gpu, apps="echo '7, GPU-1, [N/A], [Not Found]'", page="echo 'CUDA Version: N/A'")
-    found = nvidia.look()
+    found = nvidia.query()
     assert found.gpus == (Gpu(0, "GPU-1", "NVIDIA GB10", None, None, None),)
     assert found.processes == (GpuProcess(7, "GPU-1", "[Not Found]", None),)
     assert found.cuda is None
@@ -78,37 +78,39 @@ def test_old_drivers_do_not_know_the_compute_capability(smi):
         "; exit 2;; *) echo '0, GPU-1, 16160, 16000, 470.42, Tesla V100-SXM2-16GB';; esac",
         apps="true",
     )
-    (gpu,) = nvidia.look().gpus
+    (gpu,) = nvidia.query().gpus
     assert (gpu.name, gpu.capability, gpu.free_bytes) == ("Tesla V100-SXM2-16GB", None, 16000 * MIB)
 
 
 def test_a_machine_without_gpus_has_none(smi):
     smi(gpus="echo 'No devices were found'", apps="true")
-    assert nvidia.look() == Driver("", (13, 0), (), ())
+    assert nvidia.query() == Driver("", (13, 0), (), ())
 
 
 def test_a_driver_that_fails_says_why(smi, monkeypatch):
     said = "Failed to initialize NVML: Driver/library version mismatch"
     smi(gpus=f"echo '{said}'; exit 18")
     with pytest.raises(NoAnswerError, match=said):
-        nvidia.look()
+        nvidia.query()
     monkeypatch.setenv("PATH", "")
     with pytest.raises(NoAnswerError, match="cannot be started"):
-        nvidia.look()
+        nvidia.query()
 
 
 def test_a_driver_that_hangs_is_left_behind(smi):
     smi(gpus="exec sleep 60")
     began = time.monotonic()
     with pytest.raises(NoAnswerError, match="within 0.2 s"):
-        nvidia.look(seconds=0.2)
+        nvidia.query(seconds=0.2)
     assert time.monotonic() - began < 10
 
 
-def test_utilization_is_of_the_gpus_that_this_process_sees(smi):
+def test_utilization_is_of_the_gpus_that_this_process_sees(smi, monkeypatch):
     smi(gpus="echo 'GPU-a, 0\nGPU-b, 97\nGPU-c, [N/A]'")
-    assert nvidia.utilization({}) == [0.0, 0.97, None]
-    assert nvidia.utilization({"CUDA_VISIBLE_DEVICES": "2,1"}) == [None, 0.97]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert nvidia.utilization() == [0.0, 0.97, None]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1")
+    assert nvidia.utilization() == [None, 0.97]
 
 
 def test_gpus_are_counted_by_the_driver_or_by_their_devices(tmp_path):

@@ -23,7 +23,7 @@ def told(call):
 def child(queue):
     queue.put([told(call) for call in calls])
 
-def in_fork():
+def fork_error():
     queue = context.SimpleQueue()
     process = context.Process(target=child, args=(queue,))
     process.start()
@@ -32,7 +32,7 @@ def in_fork():
 
 context, parent = multiprocessing.get_context("fork"), os.getpid()
 calls = [lambda: sum(rx.data.Dataset.range(3))]
-in_fork()
+fork_error()
 rx.testing.virtual_devices(2)
 strategy = rx.MirroredStrategy()
 with strategy.scope():
@@ -55,7 +55,7 @@ calls = [
     lambda: rx.testing.virtual_devices(2),
     lambda: rx.MirroredStrategy(),
 ]
-in_fork()
+fork_error()
 add()
 """
 

@@ -18,7 +18,7 @@ from replicax.data._nodes.files import FileRecords
 class Target:
     """Replicas that take what is put."""
 
-    has_remote_workers = False
+    closures = None
 
     def __init__(self, replicas):
         self.topology = SimpleNamespace(num_replicas=replicas, num_processes=1, process_index=0)
@@ -91,7 +91,7 @@ def test_how_many_batches_a_function_gives_is_not_known():
 class Worker(Target):
     """One of some workers of one replica, in a thread of its own, which all ask together."""
 
-    has_remote_workers = False
+    closures = None
 
     def __init__(self, number, workers, meeting):
         super().__init__(workers)

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 
-from replicax._core.digests import checksum, sample_checksum, uncounted
+from replicax._core.digests import checksum, sample_checksum, without_numbers
 from replicax._core.errors import WorkerLost, WorkersDiffer
 from replicax._program import agreement
 from replicax._program.agreement import agree_on_program, program_facts, versions
@@ -193,8 +193,8 @@ def test_a_sample_sees_shapes_and_both_ends():
 
 
 def test_a_variable_is_known_by_its_path_without_keras_counters():
-    assert uncounted("sequential_3/dense_12/kernel") == "sequential/dense/kernel"
-    assert uncounted("block_2a/kernel") == "block_2a/kernel"
+    assert without_numbers("sequential_3/dense_12/kernel") == "sequential/dense/kernel"
+    assert without_numbers("block_2a/kernel") == "block_2a/kernel"
 
 
 def test_slots_are_known_without_keras_counters():

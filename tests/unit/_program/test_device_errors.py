@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._core.channel import Alone, set_current
+from replicax._core.channel import Channel, set_current
 from replicax._program import explain
 from replicax._program.explain import end_if_worker_failed, is_device_error
 
@@ -57,7 +57,7 @@ def channel():
     two = Two()
     set_current(two)
     yield two
-    set_current(Alone())
+    set_current(Channel())
 
 
 def test_an_error_of_the_runtime_is_asked_about(channel):
@@ -68,7 +68,7 @@ def test_an_error_of_the_runtime_is_asked_about(channel):
 
 
 def test_one_worker_alone_has_nobody_to_blame(monkeypatch):
-    monkeypatch.setattr(Alone, "explain", None)
+    monkeypatch.setattr(Channel, "explain", None)
     assert end_if_worker_failed(ValueError(GLOO)) is None
 
 

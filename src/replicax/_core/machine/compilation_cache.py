@@ -45,7 +45,7 @@ _SETTINGS = {
 
 
 def jax_setting(name: str) -> Any:
-    """The value of a setting of JAX; type checkers know none of them."""
+    """A setting of JAX; type checkers know none of them."""
     return getattr(jax.config, name)
 
 
@@ -59,13 +59,13 @@ def begin() -> None:
         folder = compilation_cache_folder()
         if folder is not None:
             _use(folder)
-    except (OSError, RuntimeError) as error:  # no home, for one
+    except (OSError, RuntimeError) as error:  # such as without a home
         level = logging.WARNING if isinstance(error, InsecureFolder) else logging.INFO
         _log.log(level, "Compiled programs are not kept for the next start: %s", error)
 
 
 def for_child() -> dict[str, str]:
-    """The variables by which a process of this program keeps programs where this one does."""
+    """The variables that give a child process the cache of this one."""
     folder = jax_setting("jax_compilation_cache_dir")
     if folder is None:
         return {RX_COMPILATION_CACHE: "off"}
@@ -147,7 +147,7 @@ class InsecureFolder(PermissionError):
 
 
 def private_folder(folder: Path, name: str) -> Path:
-    """A folder in another one, which this user alone can enter; both are made if not there."""
+    """A folder inside another one that only this user can enter; both are made if missing."""
     if not hasattr(os, "getuid"):  # Windows has other rights
         (folder / name).mkdir(parents=True, exist_ok=True)
         return folder / name
@@ -173,7 +173,7 @@ def private_folder(folder: Path, name: str) -> Path:
 
 
 def _close(folder: Path) -> None:
-    """Let nobody else in, and remove the files that others can have written."""
+    """Remove the files that others can have written, and the rights of others."""
     for path in folder.iterdir():
         about = path.lstat()
         if not stat.S_ISDIR(about.st_mode) and (

@@ -22,20 +22,16 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from replicax._core.env import cores, malloc_is_set, parts_wanted, processes_here
+from replicax._core.env import cores, enabled_parts, malloc_is_set, processes_here
 
 GIB = 2**30
 # A machine that is out of memory kills processes, and others ask for more at any time.
 _OF_A_MACHINE = 0.75
-# The folder, and the names of its limit, of its use, and of files that are kept in memory.
+# Limit and usage of a container, and the name of the cached files in memory.stat, beside them.
+_V1 = "/sys/fs/cgroup/memory/memory"
 _CGROUPS = (
-    ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
-    (
-        "/sys/fs/cgroup/memory",
-        "memory.limit_in_bytes",
-        "memory.usage_in_bytes",
-        "total_inactive_file",
-    ),
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "inactive_file"),
+    (f"{_V1}.limit_in_bytes", f"{_V1}.usage_in_bytes", "total_inactive_file"),
 )
 _AVAILABLE = re.compile(r"^MemAvailable: +(\d+) kB", re.MULTILINE)
 
@@ -49,10 +45,10 @@ def size(count: float) -> str:
 
 
 def free_memory(devices: Collection[Any]) -> int | None:
-    """The bytes that a program may still take on each of these devices; None if nobody knows.
+    """The free bytes on each of these devices; None if unknown.
 
-    For accelerators JAX says it. The devices of a CPU, and the processes that `replicax run` has
-    started on it, share three quarters of what the machine has.
+    JAX reports them for accelerators. The devices of a CPU, and the processes that `replicax run`
+    has started on it, share three quarters of the available memory.
     """
     found = [_free(device) for device in devices]
     known = [free for free in found if free is not None]
@@ -67,7 +63,7 @@ def free_memory(devices: Collection[Any]) -> int | None:
 
 
 def machine_memory() -> int | None:
-    """The bytes that this machine has, free or not; None if it is not a Unix, or does not say."""
+    """The bytes of this machine's memory, free or not; None if unknown, as on Windows."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -82,7 +78,7 @@ def _free(device: Any) -> int | None:
 
 
 def _available() -> int | None:
-    """The bytes that this machine, or this container, can give to programs."""
+    """The available bytes of this machine, or of this container."""
     of_container = _of_container()
     try:
         found = _AVAILABLE.search(Path("/proc/meminfo").read_text())
@@ -97,15 +93,16 @@ def _available() -> int | None:
 
 
 def _of_container() -> int | None:
-    for folder, limit, used, cached in _CGROUPS:
-        most = _number(Path(folder, limit))
+    for limit, usage, cached in _CGROUPS:
+        most = _number(Path(limit))
         if most is not None:
-            try:  # files that were read are kept, and make room when it is needed
-                kept = re.search(rf"^{cached} (\d+)", Path(folder, "memory.stat").read_text(), re.M)
+            try:  # cached files are dropped when memory is needed
+                stat = Path(limit).with_name("memory.stat").read_text()
+                cache = re.search(rf"^{cached} (\d+)", stat, re.MULTILINE)
             except OSError:
-                kept = None
-            taken = (_number(Path(folder, used)) or 0) - (int(kept[1]) if kept else 0)
-            return max(0, most - max(0, taken))
+                cache = None
+            used = (_number(Path(usage)) or 0) - (int(cache[1]) if cache else 0)
+            return max(0, most - max(0, used))
     return None
 
 
@@ -125,28 +122,26 @@ _LONG = 0.2
 
 
 def keep_memory() -> bool:
-    """Let the C library keep freed memory in this process from now on, if this part is on.
+    """Let the C library keep freed memory, if the part `memory` of the tuning for CPUs is on.
 
-    It is the part `memory` of the tuning for CPUs. `env.KEEP_MEMORY` has the same settings for
-    processes that we start. Returns False, without a change, if the C library is not glibc or the
-    user has set malloc options.
+    `env.KEEP_MEMORY` has the same settings for child processes. Returns False, without a change, if
+    the C library is not glibc or the user has set malloc options.
     """
-    return "memory" in parts_wanted() and _told()
+    return "memory" in enabled_parts() and _set_malloc()
 
 
 @functools.cache
-def _told() -> bool:
+def _set_malloc() -> bool:
     if platform.libc_ver()[0] != "glibc" or malloc_is_set():
         return False
-    from jax import monitoring  # not above: sizes in words are needed without JAX, too
+    from jax import monitoring  # `size` is used without JAX, too
 
     library = ctypes.CDLL(None)
 
-    def give_back(event: str, duration_secs: float, **kwargs: str | int) -> None:
+    def trim(event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == _COMPILED and duration_secs > _LONG:
             library.malloc_trim(0)
 
-    monitoring.register_event_duration_secs_listener(give_back)
-    arenas = cores() + 1
-    settings = [(_MMAP_MAX, 0), (_TRIM_THRESHOLD, _NEVER), (_ARENA_MAX, arenas)]
+    monitoring.register_event_duration_secs_listener(trim)
+    settings = [(_MMAP_MAX, 0), (_TRIM_THRESHOLD, _NEVER), (_ARENA_MAX, cores() + 1)]
     return all(library.mallopt(*setting) for setting in settings)

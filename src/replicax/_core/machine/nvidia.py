@@ -1,8 +1,7 @@
 """NVIDIA's GPUs of this machine before JAX starts, and how its processes share them.
 
-Their number is read from files, and all else from `nvidia-smi`. Nothing here imports JAX.
-
-`nvidia-smi` hangs with a driver that is stuck, so it gets some seconds and is then left behind.
+Their number is read from files, and all else from `nvidia-smi`, which hangs if the driver is stuck:
+then it is given up after some seconds. Nothing here imports JAX.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ class NoAnswerError(Exception):
 @final
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU; None stands for what the driver does not say, as of a part of a GPU (MIG)."""
+    """One GPU; None for values that the driver does not report, as of a part of a GPU (MIG)."""
 
     number: int
     uuid: str
     name: str
     memory_bytes: int | None
     free_bytes: int | None
-    capability: tuple[int, int] | None  # of computing, such as (9, 0)
+    capability: tuple[int, int] | None  # compute capability, such as (9, 0)
 
 
 @final
@@ -73,20 +72,13 @@ class Driver:
 
 
 def count(listed: Path = _LISTED, devices: Path = _DEVICES) -> int:
-    """How many GPUs there are; nothing is started.
-
-    Sandboxes such as gVisor have the devices and not the driver's own list.
-    """
     found = list(listed.iterdir()) if listed.is_dir() else []
-    found = found or [one for one in devices.glob("nvidia*") if one.name[6:].isdecimal()]
-    return len(found)
+    # Sandboxes such as gVisor have the devices, but not the driver's list.
+    return len(found or [one for one in devices.glob("nvidia*") if one.name[6:].isdecimal()])
 
 
-def look(seconds: float = _SECONDS) -> Driver:
-    """Ask for the driver, its GPUs and who uses them.
-
-    `NoAnswerError` if `nvidia-smi` does not answer.
-    """
+def query(seconds: float = _SECONDS) -> Driver:
+    """The driver, its GPUs and their processes; `NoAnswerError` if `nvidia-smi` does not answer."""
     try:
         rows = _rows("gpu", (*_OF_GPU, "compute_cap", "name"), seconds)
     except NoAnswerError as error:  # drivers before 510 do not know `compute_cap`
@@ -105,14 +97,14 @@ def look(seconds: float = _SECONDS) -> Driver:
     ]
     version = rows[0][_OF_GPU.index("driver_version")] if rows else ""
     # Newer drivers write `CUDA UMD Version`.
-    cuda = re.search(r"CUDA(?: \w+)? Version\s*:\s*(\d+\.\d+)", _said((), seconds))
+    cuda = re.search(r"CUDA(?: \w+)? Version\s*:\s*(\d+\.\d+)", _output((), seconds))
     return Driver(version, _version(cuda[1]) if cuda else None, tuple(gpus), tuple(processes))
 
 
 def visible_uuids(uuids: Sequence[str], environ: Mapping[str, str] | None = None) -> list[str]:
-    """Those of all GPUs that `CUDA_VISIBLE_DEVICES` leaves to this process, in its order.
+    """The GPUs that `CUDA_VISIBLE_DEVICES` leaves to this process, in its order.
 
-    It may name one by the beginning of its UUID.
+    The variable may name a GPU by the start of its UUID.
     """
     return [
         uuid
@@ -122,14 +114,14 @@ def visible_uuids(uuids: Sequence[str], environ: Mapping[str, str] | None = None
     ]
 
 
-def utilization(environ: Mapping[str, str] | None = None) -> list[float | None]:
-    """The share of the last second in which each GPU of this process computed anything.
+def utilization() -> list[float | None]:
+    """The share of the last second in which each GPU of this process was busy.
 
     `NoAnswerError` if `nvidia-smi` does not answer.
     """
     rows = _rows("gpu", ("uuid", "utilization.gpu"), _SECONDS)
     used = {uuid: int(percent) / 100 if percent.isdecimal() else None for uuid, percent in rows}
-    return [used[uuid] for uuid in visible_uuids(list(used), environ)]
+    return [used[uuid] for uuid in visible_uuids(list(used))]
 
 
 _OF_GPU = ("index", "uuid", "memory.total", "memory.free", "driver_version")
@@ -139,12 +131,12 @@ _OF_PROCESS = ("pid", "gpu_uuid", "used_memory", "process_name")
 def _rows(kind: str, fields: Sequence[str], seconds: float) -> list[list[str]]:
     """The answer to a query; the last field may have commas."""
     query = (f"--query-{kind}={','.join(fields)}", "--format=csv,noheader,nounits")
-    lines = [line.strip() for line in _said(query, seconds).splitlines()]
+    lines = [line.strip() for line in _output(query, seconds).splitlines()]
     rows = [line.split(", ", len(fields) - 1) for line in lines]
-    return [row for row in rows if len(row) == len(fields)]  # others are notes for people
+    return [row for row in rows if len(row) == len(fields)]  # other lines are notes
 
 
-def _said(options: Sequence[str], seconds: float) -> str:
+def _output(options: Sequence[str], seconds: float) -> str:
     try:
         process = subprocess.Popen(
             ["nvidia-smi", *options],
@@ -157,16 +149,16 @@ def _said(options: Sequence[str], seconds: float) -> str:
     except OSError as error:
         raise NoAnswerError(f"nvidia-smi cannot be started: {error.strerror}") from None
     try:
-        said, _ = process.communicate(timeout=seconds)
+        output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # the driver may hold it for ever
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a stuck driver may hold it
             process.communicate(timeout=1)
         raise NoAnswerError(f"nvidia-smi does not answer within {seconds:g} s") from None
     if process.returncode:
-        first = (said.strip().splitlines() or [f"exit code {process.returncode}"])[0]
+        first = (output.strip().splitlines() or [f"exit code {process.returncode}"])[0]
         raise NoAnswerError(f"nvidia-smi fails: {first}")
-    return said
+    return output
 
 
 def _bytes(mebibytes: str) -> int | None:
@@ -182,12 +174,12 @@ _PLUGINS = {
     "cuda": ("jax_cuda12_plugin", "jax_cuda13_plugin"),
     "rocm": ("jax_rocm60_plugin", "jax_rocm7_plugin", "jax_rocm_plugin"),
 }
-# Of a GPU's memory: CUDA and its libraries need some of each process' own beside it.
-_ROOM, _LEAST = 0.9, 0.05
+# Shares of a GPU's memory: all that JAX may take (CUDA needs the rest), and the least of a process.
+_USABLE, _LEAST = 0.9, 0.05
 
 
 def has_plugin(kind: str) -> bool:
-    """Whether JAX has what drives GPUs: of NVIDIA, `cuda`, or of AMD, `rocm`."""
+    """Whether JAX's plugin for GPUs is installed: `cuda` for NVIDIA, `rocm` for AMD."""
     return any(map(importlib.util.find_spec, _PLUGINS[kind]))
 
 
@@ -198,7 +190,7 @@ def usable_gpus(environ: Mapping[str, str]) -> list[str]:
 
 
 def own_gpus(processes: int, gpus: Sequence[str]) -> list[dict[str, str]]:
-    """Variables that give each process, of those that train in step, GPUs of its own.
+    """Variables that give each of the processes that train together GPUs of its own.
 
     `ClusterSpecError` if there are more processes than GPUs: NCCL refuses two on one.
     """
@@ -211,24 +203,21 @@ def own_gpus(processes: int, gpus: Sequence[str]) -> list[dict[str, str]]:
             "docs/accelerators.md."
         )
     each = len(gpus) // processes
-    return [
-        {CUDA_VISIBLE_DEVICES: ",".join(gpus[index * each : (index + 1) * each])}
-        for index in range(processes)
-    ]
+    parts = (gpus[index * each : (index + 1) * each] for index in range(processes))
+    return [{CUDA_VISIBLE_DEVICES: ",".join(part)} for part in parts]
 
 
 def shared_gpus(
     processes: int, gpus: Sequence[str], environ: Mapping[str, str], *, taken: float = 0.0
 ) -> list[dict[str, str]]:
-    """Variables that give each process, of those that compute alone, its part of a GPU.
+    """Variables that give each process a part of a GPU; GPUs are assigned in turn.
 
-    GPUs are dealt out in turn. Processes on one have equal parts of its memory, which they take as
-    they need it, unless the environment says a fraction. `taken`: the share that this process has
-    taken already.
+    Processes on one GPU have equal parts of its memory, which they allocate as needed, unless the
+    environment has a fraction. `taken`: the share that this process has allocated.
     """
     if not gpus:
         return [{} for _ in range(processes)]
-    part = max(_ROOM - taken, _LEAST) / -(-processes // len(gpus))
+    part = max(_USABLE - taken, _LEAST) / -(-processes // len(gpus))
     # JAX refuses both names of the fraction; an empty one counts as none.
     memory = {PREALLOCATE: "false", GPU_FRACTION: f"{part:.3f}", OLD_GPU_FRACTION: ""}
     if environ.get(GPU_FRACTION) or environ.get(OLD_GPU_FRACTION):

@@ -35,7 +35,7 @@ forked: list[int] = []
 _started: list[bool] = []  # whether JAX had, at the latest fork
 
 
-def in_fork() -> BackendAlreadyInitialized:
+def fork_error() -> BackendAlreadyInitialized:
     """The error of a call that needs devices in a `forked` process."""
     return BackendAlreadyInitialized(
         f"No devices in this process, a fork of process {forked[0]}, in which JAX had started. Use "
@@ -56,7 +56,7 @@ def _note_fork() -> None:
 def begin() -> None:
     """Prepare the first use of JAX; an error in a process that was forked after it."""
     if forked:
-        raise in_fork()
+        raise fork_error()
     _begin()
 
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from replicax._core.errors import ClosureInputError, UsageError
 from replicax._input.dataset import DistributedDataset
-from replicax._input.source import Foreign, Once, as_dataset
+from replicax._input.source import ExternalSource, GeneratorSource, as_dataset
 from replicax._ps.queue.lanes import ComesLater
 from replicax._ps.queue.remote_value import RemoteValueStatus
 from replicax.data import UNKNOWN_CARDINALITY, AutoShardPolicy, Dataset, Options
@@ -332,7 +332,7 @@ def divisible(made: Any) -> Dataset:
         return as_dataset(made)
     if isinstance(made, Dataset | DistributedDataset):
         dataset = whole(made)
-        if not _has(dataset.node, (Generated, Foreign, Once)):
+        if not _has(dataset.node, (Generated, ExternalSource, GeneratorSource)):
             return dataset
         what = "one made by a generator, or by another library"
     else:

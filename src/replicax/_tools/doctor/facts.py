@@ -145,7 +145,7 @@ def _driver() -> tuple[nvidia.Driver | None, str]:
     if shutil.which("nvidia-smi") is None:
         return None, ""
     try:
-        return nvidia.look(), ""
+        return nvidia.query(), ""
     except nvidia.NoAnswerError as error:
         return None, str(error)
 

@@ -47,7 +47,7 @@ def _of_every_kind(method: Callable[..., Any], self: Any, /, loss: Any) -> None:
 
 
 def _add_symbolic(model: Any, loss: Any) -> None:
-    if _compat.has_graph(model):
+    if isinstance(model, _compat.Functional):
         _add_layer(model, AddLoss(), loss)
     elif isinstance(model, keras.Sequential):
         raise UsageError(
@@ -57,7 +57,7 @@ def _add_symbolic(model: Any, loss: Any) -> None:
         )
     else:
         # A `call` by hand, for a summary perhaps: it is no loss of any step, as in TensorFlow.
-        _compat.note_loss(model, loss)
+        _compat.add_loss(model, loss)
 
 
 def _add_layer(model: Any, layer: Any, value: Any) -> None:
@@ -179,7 +179,7 @@ def _add_metric(self: Any, value: Any, name: str | None = None, aggregation: Any
 
 
 def _add_symbolic_metric(model: Any, value: Any, name: str) -> None:
-    if not _compat.has_graph(model):
+    if not isinstance(model, _compat.Functional):
         raise UsageError(
             f"Cannot add the symbolic metric {name!r} to {model.name!r}, a "
             f"{type(model).__name__}. Add it to a functional model, `tf.keras.Model(inputs, "

@@ -20,7 +20,7 @@ import keras
 import numpy as np
 
 from replicax._core import seams
-from replicax._core.channel import Alone
+from replicax._core.channel import Channel
 from replicax._core.context import gradients_reduced
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
@@ -126,7 +126,7 @@ def _metrics_of_each_output(
     method: Callable[..., Any], self: Any, /, *args: Any, **options: Any
 ) -> None:
     """A `compile` that takes metrics without saying of which output: they are of each."""
-    outputs = keras.tree.flatten(self.outputs) if _compat.has_graph(self) else []
+    outputs = keras.tree.flatten(self.outputs) if isinstance(self, _compat.Functional) else []
     for name in ("metrics", "weighted_metrics"):
         metrics = options.get(name)
         is_flat = isinstance(metrics, list) and not any(
@@ -418,7 +418,7 @@ def _loaded_by_prefix(
     if os.path.exists(path + ".index"):
         from replicax.train import Checkpoint
 
-        return Checkpoint(self).among(Alone()).read(path)
+        return Checkpoint(self).among(Channel()).read(path)
     original(self, path, *args, **kwargs)
     return _Loaded()
 
