@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from replicax._core.compression import Compression, compression_of
-from replicax._core.errors import UsageError, checks_types
+from replicax._core.errors import UsageError, checks_types, member
 
 
 @checks_types
@@ -71,13 +71,8 @@ class CommunicationOptions:
     compression: Compression | str | None = None
 
     def __post_init__(self) -> None:
-        names = CommunicationImplementation.__members__
-        if isinstance(self.implementation, str):
-            if self.implementation.upper() not in names:
-                raise UsageError.of(
-                    "implementation", f"one of {', '.join(names)}", self.implementation
-                )
-            object.__setattr__(self, "implementation", names[self.implementation.upper()])
+        how = member(CommunicationImplementation, "implementation", self.implementation)
+        object.__setattr__(self, "implementation", how)
         compression_of(self.compression)
         if self.bytes_per_pack < 0:
             raise UsageError.of(

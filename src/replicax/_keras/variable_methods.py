@@ -92,6 +92,8 @@ class VariableMethods:
         """Assign by a method of Keras; returns, in `run`, the value that the replicas agree on."""
         value = _part(value)
         value = of_kind(value, self.dtype)  # pyright: ignore[reportAttributeAccessIssue]
+        if method != "assign" and seams.speaks_tensorflow:
+            _check_shape(self, value)
         agreed = _agreed(self, method, value)
         assigned = getattr(super(), method)(value)
         scope: Any = _compat.get_stateless_scope()
@@ -219,6 +221,18 @@ def _rank(kind: Any) -> int:
         return next((rank for rank, many in enumerate(kinds, 1) if jnp.issubdtype(kind, many)), 0)
     except TypeError:  # another library's type
         return 0
+
+
+def _check_shape(variable: Any, delta: Any) -> None:
+    """Refuse a change of another shape, as TensorFlow does; Keras would broadcast it."""
+    is_list = isinstance(delta, list | tuple)
+    shape = jnp.asarray(delta).shape if is_list else getattr(delta, "shape", ())
+    if tuple(shape) != tuple(variable.shape):
+        raise UsageError(
+            f"Cannot add a value of shape {tuple(shape)} to variable '{variable.path}' of shape "
+            f"{tuple(variable.shape)}. Give it the variable's shape, for example with "
+            "`tf.broadcast_to`."
+        )
 
 
 def _part(value: Any) -> Any:

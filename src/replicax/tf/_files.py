@@ -21,7 +21,7 @@ from replicax._core.errors import UsageError
 from replicax._core.folder import named
 from replicax.data._host import HostTensor
 from replicax.data._pixels import decode, decode_frames, encode
-from replicax.tf._calls import hosted, numpy_dtype, published
+from replicax.tf._calls import hosted, numpy_dtype, published, static_size
 
 
 class FileStatistics(NamedTuple):
@@ -394,6 +394,7 @@ def decode_raw(
     given = np.asarray(input_bytes, object)
     texts, size = list(map(bytes_of, given.reshape(-1))), kind.itemsize
     if fixed_length is not None:
+        fixed_length = static_size(fixed_length)
         if fixed_length < 1 or fixed_length % size:
             must_be = f"a positive multiple of {size}, the bytes of one {kind}"
             raise UsageError.of("fixed_length", must_be, fixed_length)
