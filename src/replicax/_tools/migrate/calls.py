@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -310,16 +310,17 @@ class Steps:
     """The functions that compiled steps call, and the calls that such a step cannot compute."""
 
     def __init__(self) -> None:
-        self._calls: list[tuple[Any, Scope, int, str]] = []  # the function first
+        self._calls: list[tuple[Any, tuple[Scope, int, str]]] = []  # with their functions
         self._called: dict[Any, set[Any]] = {}  # by function
-        self._of_keras, self._of_run = set[Any](), set[Any]()
-        self._are_eager: list[bool] = []  # what `compile` is told
-        self._fits = False
+        self._of_fit, self._of_run, self._of_own_steps = set[Any](), set[Any](), set[Any]()
+        self._fits = self._distributes = False
 
     def note_class(self, node: ast.ClassDef) -> None:
         """Note the methods that Keras calls in a step."""
-        methods = (one for one in node.body if isinstance(one, ast.FunctionDef))
-        self._of_keras.update(one for one in methods if one.name in _COMPILED)
+        for one in node.body:
+            if isinstance(one, ast.FunctionDef) and one.name in _COMPILED:
+                own = one.name.endswith("_step") and one.name != "update_step"
+                (self._of_own_steps if own else self._of_fit).add(one)
 
     def note(
         self,
@@ -338,14 +339,13 @@ class Steps:
                 inner.update(given, (one.node for one in functions_in(called)))
             case Known(path=path) if not path.endswith(_ON_HOST):
                 inner.update(given)
-                self._of_keras.update(given if path == LAYER else ())
+                self._of_fit.update(given if path == LAYER else ())
+                self._distributes |= path.startswith("tf.distribute.")
                 text = _of_values(path.replace("tf.compat.v1.", "tf."), node)
                 if text and Plain.FOREIGN not in values[:1]:
-                    self._calls.append((caller, scope, node.lineno, text))
+                    self._calls.append((caller, (scope, node.lineno, text)))
             case Method() | None if name == "compile":
-                eager = [one.value for one in node.keywords if one.arg == "run_eagerly"]
-                self._are_eager.append([ast.unparse(one) for one in eager] == ["True"])
-                self._of_keras.update(given)
+                self._of_fit.update(given)
             case Method() | None if name in _FITTING:
                 self._fits = True
             case Method(owner=Thing(kind=kind)) if "tf.distribute.Strategy" in kinds.labels(kind):
@@ -355,22 +355,15 @@ class Steps:
 
     def refused(self) -> Iterator[tuple[Scope, int, str]]:
         """Yield the calls in compiled steps, and what to write there."""
-        in_fit = self._fits and not (self._are_eager and all(self._are_eager))
-        fitted, run = self._reached(self._of_keras if in_fit else ()), self._reached(self._of_run)
-        for function, scope, line, text in self._calls:
-            if function in run:
-                yield scope, line, text
-            elif function in fitted:
-                yield scope, line, f"{text} Or pass `run_eagerly=True` to `compile`: it is slow."
-
-    def _reached(self, begin: Iterable[Any]) -> set[Any]:
-        seen, ahead = set[Any](), list(begin)
+        seen, ahead = set[Any](), list(self._of_run)
+        if self._fits:  # without a strategy, a step of a model's own runs as plain Python
+            ahead += [*self._of_fit, *(self._of_own_steps if self._distributes else ())]
         while ahead:
             one = ahead.pop()
             if one not in seen:
                 seen.add(one)
                 ahead += self._called.get(one, ())
-        return seen
+        yield from (found for function, found in self._calls if function in seen)
 
 
 def _of_values(path: str, node: ast.Call) -> str | None:

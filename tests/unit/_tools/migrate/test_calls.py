@@ -337,7 +337,11 @@ IN_STEPS = {
         m.compile(loss=losses)
         m.fit(1)
         """,
-        "run_eagerly=True",
+        "divide a sum",
+    ),
+    "an eager loss, whose shape Keras finds by a trace": (
+        LOSS + FITS.format("loss, run_eagerly=True"),
+        "tf.where(mask",
     ),
     "a metric": (LOSS + FITS.format("'mse', metrics=[loss]"), "the mask as weights"),
     "a layer": (
@@ -352,7 +356,8 @@ IN_STEPS = {
             return tf.compat.v1.boolean_mask(x, x)
           def train_step(self, data):
             self.chosen(data)
-        m = M()
+        with tf.distribute.MirroredStrategy().scope():
+          m = M()
         m.fit(1)
         """,
         "tf.where(mask, x, 0.0)",
@@ -393,8 +398,9 @@ def test_what_a_compiled_step_cannot_compute_is_named(case):
         LOSS + "loss(1, 2)",
         LOSS + FITS.format("'mse'"),  # another loss
         LOSS + FITS.format("loss").replace("fit", "summary").replace("1, 2", ""),
-        LOSS + FITS.format("loss, run_eagerly=True"),
-        LOSS + "tf.function(loss)(1, 2)",  # it runs as plain Python
+        LOSS + "tf.function(loss)(1, 2)",  # it runs as plain Python, and so does this step:
+        LOSS
+        + "class M(keras.Model):\n  def train_step(self, x):\n    loss(x, x)\nm = M()\nm.fit(1)",
         LOSS + "tf.data.Dataset.range(3).map(loss)\n" + FITS.format("'mse'"),
         LOSS.replace("tf.boolean_mask(p - y, y > 0)", "tf.where(y > 0, p, y)")
         + FITS.format("loss"),
