@@ -15,6 +15,7 @@ import pytest
 from jax import lax
 from keras import layers
 
+from replicax._core.errors import UsageError
 from replicax.testing import MATRIX
 
 from fitting import SAMPLE, made, weight_difference
@@ -260,3 +261,33 @@ def low_rank_after_training(model):
 @pytest.mark.parametrize("name", ["mirrored_3", "central_storage_2"])
 def test_variables_may_change_between_calls(name, train):
     compare(name, functools.partial(model_of, dense), train)
+
+
+def frozen(layer):
+    layer.trainable = False
+
+
+def thawed_for_another(model):
+    model.layers[1].trainable = False
+    model.compile("sgd", "mse")
+    fit(model)
+    model.layers[1].trainable, model.layers[2].trainable = True, False
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda model: frozen(model.layers[1]), frozen, thawed_for_another],
+    ids=["one", "all", "another"],
+)
+@pytest.mark.parametrize("name", ["mirrored_3", "central_storage_2"])
+def test_a_change_of_what_is_trainable_asks_for_another_compile(name, change):
+    model = made(MATRIX[name](), functools.partial(model_of, dense))
+    fit(model)
+    change(model)
+    before = model.get_weights()
+    with pytest.raises(UsageError, match="model.compile"):
+        fit(model)
+    for now, then in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(now, then)
+    model.compile("sgd", "mse")
+    fit(model)

@@ -348,6 +348,7 @@ _KINDS = {
     "None": _Kind("None", lambda v: v is None),
 }
 _Checked = TypeVar("_Checked", bound=Callable[..., Any])
+_Member = TypeVar("_Member", bound=enum.Enum)
 
 
 def _kind_of(word: str, names: Mapping[str, Any]) -> _Kind | None:
@@ -412,6 +413,14 @@ def checks_types(function: _Checked) -> _Checked:
 
     checking: Any = call
     return checking
+
+
+def member(kind: type[_Member], argument: str, value: Any) -> _Member:
+    """The member of an enumeration that this value is, or whose name it is, in any case."""
+    named = kind.__members__.get(str(value).upper())
+    if named is None and value not in list(kind):
+        raise UsageError.of(argument, f"one of {', '.join(kind.__members__)}", value)
+    return kind(value) if named is None else named
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

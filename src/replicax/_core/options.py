@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from replicax._core.compression import Compression, compression_of
-from replicax._core.errors import UsageError, checks_types
+from replicax._core.errors import UsageError, checks_types, member
 
 
 @checks_types
@@ -71,13 +71,8 @@ class CommunicationOptions:
     compression: Compression | str | None = None
 
     def __post_init__(self) -> None:
-        names = CommunicationImplementation.__members__
-        if isinstance(self.implementation, str):
-            name = self.implementation.upper()
-            if name not in names:
-                allowed = f"one of {', '.join(names)}"
-                raise UsageError.of("implementation", allowed, self.implementation)
-            object.__setattr__(self, "implementation", names[name])
+        how = member(CommunicationImplementation, "implementation", self.implementation)
+        object.__setattr__(self, "implementation", how)
         compression_of(self.compression)
         size, timeout = self.bytes_per_pack, self.timeout_seconds
         if size < 0:

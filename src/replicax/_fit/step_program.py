@@ -19,6 +19,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from replicax._core import seams
+from replicax._core.errors import UsageError
 from replicax._core.reduce import Combine, ReduceOp, SyncGroup
 from replicax._core.topology import AXIS
 from replicax._cpu.products import with_products_turned
@@ -71,6 +72,25 @@ def shares_variables(model: Any, kind: str) -> bool:
     """Whether a model, its optimizer and its metrics hold a variable in common."""
     held = [id(variable) for group in _held_variables(model, kind) for variable in group]
     return len(set(held)) < len(held)
+
+
+def check_trained(model: Any) -> None:
+    """Refuse Keras' own step if its optimizer was built for other variables.
+
+    It pairs them with their values by their order alone.
+    """
+    is_own = type(model).train_step is not _compat.JAXTrainer.train_step
+    if is_own or not model.optimizer.built:
+        return
+    built = {id(v): v for v in _compat.trainable_variables(model.optimizer)}
+    now = {id(v): v for v in model.trainable_variables}
+    if built.keys() != now.keys() and not shares_variables(model, "train"):
+        paths = [v.path for key, v in (built | now).items() if (key in built) != (key in now)]
+        raise UsageError(
+            f"The optimizer was built for {len(built)} variables, and {len(now)} are trainable "
+            f"now; {paths[0]!r} is one of {len(paths)} that differ. Call `model.compile` again "
+            "after `trainable` of a layer was changed. See docs/fit.md."
+        )
 
 
 def _held_variables(model: Any, kind: str) -> Sequence[Sequence[Any]]:

@@ -25,6 +25,7 @@ from replicax._fit.figures import Figures, Snapshot, WorkerStats, between
 from replicax._fit.step_program import (
     apply_passes,
     are_equal_shapes,
+    check_trained,
     joined,
     model_step,
     program_of_steps,
@@ -103,6 +104,8 @@ class Steps(StepFunction):
 
     def _refresh(self) -> None:
         """Find the variables again when a loop begins: a layer may have been frozen."""
+        if self._kind == "train":
+            check_trained(self._model)
         self._groups = step_variables(self._model, self._kind)
         keys = [list(map(id, group)) for group in self._groups]
         if keys != self._keys:

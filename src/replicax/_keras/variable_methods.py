@@ -90,7 +90,10 @@ class VariableMethods:
 
     def _assigned(self, method: str, value: Any, read_value: bool) -> Any:
         """Assign by a method of Keras; in `run` it returns the aggregated value."""
-        value = of_kind(_part(value), self.dtype)  # pyright: ignore[reportAttributeAccessIssue]
+        value = _part(value)
+        value = of_kind(value, self.dtype)  # pyright: ignore[reportAttributeAccessIssue]
+        if method != "assign" and seams.speaks_tensorflow:
+            _check_shape(self, value)
         agreed = _agreed(self, method, value)
         assigned = getattr(super(), method)(value)
         scope: Any = _compat.get_stateless_scope()
@@ -218,6 +221,18 @@ def _rank(kind: Any) -> int:
         return next((rank for rank, many in enumerate(kinds, 1) if jnp.issubdtype(kind, many)), 0)
     except TypeError:  # another library's type
         return 0
+
+
+def _check_shape(variable: Any, delta: Any) -> None:
+    """Refuse a change of another shape, as TensorFlow does; Keras would broadcast it."""
+    is_list = isinstance(delta, list | tuple)
+    shape = jnp.asarray(delta).shape if is_list else getattr(delta, "shape", ())
+    if tuple(shape) != tuple(variable.shape):
+        raise UsageError(
+            f"Cannot add a value of shape {tuple(shape)} to variable '{variable.path}' of shape "
+            f"{tuple(variable.shape)}. Give it the variable's shape, for example with "
+            "`tf.broadcast_to`."
+        )
 
 
 def _part(value: Any) -> Any:

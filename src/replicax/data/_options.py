@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from replicax._core.errors import UsageError, checks_types, did_you_mean
+from replicax._core.errors import UsageError, checks_types, did_you_mean, member
 
 AUTOTUNE = -1
 SHARD_HINT = -1
@@ -72,16 +72,8 @@ class DistributeOptions(_Fields):
     auto_shard_policy: AutoShardPolicy | str = AutoShardPolicy.AUTO
 
     def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, _policy(value) if name == "auto_shard_policy" else value)
-
-
-def _policy(value: Any) -> AutoShardPolicy:
-    by_name = AutoShardPolicy.__members__.get(str(value).upper())
-    if by_name is not None or value in list(AutoShardPolicy):
-        return by_name if by_name is not None else AutoShardPolicy(value)
-    raise UsageError.of(
-        "auto_shard_policy", f"one of {', '.join(AutoShardPolicy.__members__)}", value
-    )
+        is_policy = name == "auto_shard_policy"
+        super().__setattr__(name, member(AutoShardPolicy, name, value) if is_policy else value)
 
 
 @checks_types

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -235,7 +234,7 @@ class Batching:
             [[1.0, -1.0, -1.0], [1.0, 1.0, 1.0]]
         """
         size = whole("batch_size", batch_size, least=1)
-        shapes = jax.tree.map(lambda n: int(n) if isinstance(n, Integral) else n, padded_shapes)
+        shapes = jax.tree.map(lambda n: n.tolist() if hasattr(n, "tolist") else n, padded_shapes)
         node = PaddedBatch(self.node, size, bool(drop_remainder), shapes, padding_values)
         return derived(self, node)
 

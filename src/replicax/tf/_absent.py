@@ -1,4 +1,4 @@
-"""What TensorFlow has and Replicax has not, and what means something else here: `absent.toml`."""
+"""What Replicax lacks, what means something else, what steps cannot compute: `absent.toml`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ _TABLES = tomllib.loads(Path(__file__).with_name("absent.toml").read_text("utf-8
 _IN_V1 = {f"tf.compat.v1{name[2:]}": advice for name, advice in OTHERS_IN_V1.items()}
 ABSENT: dict[str, str] = dict(sorted((_TABLES["absent"] | _IN_V1).items()))
 CHANGES: dict[str, str] = _TABLES["changes"]
+STEPS: dict[str, str] = _TABLES["steps"]
 
 
 def instead(path: str) -> str | None:

@@ -15,6 +15,7 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
+from replicax._core.lookup import check_places
 from replicax.data._host import HostTensor
 from replicax.tf._calls import (
     apart,
@@ -232,6 +233,25 @@ def reverse(tensor: Any, axis: Any, name: str | None = None) -> Any:
     """The elements backwards along axes."""
     xp, x = array(tensor)
     return xp.flip(x, axes_of(axis))
+
+
+@array_function
+def reverse_sequence(
+    input: Any, seq_lengths: Any, seq_axis: Any = None, batch_axis: Any = None, name: Any = None
+) -> Any:
+    """The first elements of each row backwards, as many as its length says."""
+    if seq_axis is None:
+        raise UsageError.of("seq_axis", "the axis that is reversed", seq_axis)
+    xp, (x, lengths) = apart(input, seq_lengths)
+    axes = (int(batch_axis or 0), int(seq_axis))
+    rows, size = x.shape[axes[0]], x.shape[axes[1]]
+    if lengths.shape != (rows,):
+        raise UsageError.of("seq_lengths", f"of shape {(rows,)}", tuple(lengths.shape))
+    check_places([lengths], [size + 1], "seq_lengths")
+    places, lengths = xp.arange(size), lengths[:, None]
+    places = xp.where(places < lengths, lengths - 1 - places, places)
+    found = xp.moveaxis(x, axes, (0, 1))[xp.arange(rows)[:, None], places]
+    return xp.moveaxis(found, (0, 1), axes)
 
 
 @array_function

@@ -19,6 +19,7 @@ from jax.export import is_symbolic_dim
 
 from replicax._core.errors import IndexOutOfBounds, ReplicaxError, UsageError
 from replicax._core.host_calls import is_compiling
+from replicax._core.lookup import at_hand
 from replicax._core.tracing import NeedsValues, in_pipeline
 from replicax.data._host import HostTensor
 from replicax.tf._dtypes import as_dtype
@@ -31,6 +32,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {}
 _HOMES = (
     "tf",
     "tf.math",
+    "tf.math.special",
     "tf.linalg",
     "tf.nn",
     "tf.image",
@@ -302,6 +304,9 @@ def _packed(xp: Any, values: Sequence[Any], beside: Any) -> Any:
         if beside is not None and _can_take(kept, beside):
             kept = kept.astype(beside)
         return xp.asarray(fitting(kept) if xp is jnp else kept)
+    if any(value is None for value in values):
+        got = reprlib.repr(values)
+        raise UsageError(f"Cannot make an array of {got}: None is no number. Leave it out.")
     return xp.stack([_array(xp, value, beside) for value in values])
 
 
@@ -398,10 +403,24 @@ def new_axis(axis: Any, rank: int) -> int:
     return found.item() % (rank + 1)
 
 
+def check_divisor(x: Any, y: Any) -> None:
+    """Refuse integers divided by a 0 that is at hand: XLA truncates to -1, NumPy to 0."""
+    kinds = {np.dtype(getattr(one, "dtype", type(one))).kind for one in (x, y)}
+    numbers = at_hand(y) if kinds <= {*"biu"} and np.size(x) else None
+    if numbers is not None and not numbers.all():
+        raise UsageError("Cannot divide integers by 0. Use `tf.math.divide_no_nan`.")
+
+
+def value_of(value: Any) -> Any:
+    """The value of a variable, or of a part of one; any other value as it is."""
+    return value.__jax_array__() if hasattr(value, "assign") else value
+
+
 def static_shape(shape: Any) -> tuple[Any, ...]:
     """A shape as a tuple of numbers."""
     if isinstance(shape, _LISTS):
         return tuple(map(static_size, shape))
+    shape = value_of(shape)
     if isinstance(shape, Tracer):
         raise _not_static(shape)
     if isinstance(shape, jax.Array):
@@ -415,6 +434,7 @@ def static_size(size: Any) -> Any:
     """A size as a number; one that Keras does not know yet as it is."""
     if isinstance(size, int):
         return size
+    size = value_of(size)
     if isinstance(size, Tracer):
         raise _not_static(size)
     is_array = isinstance(size, np.ndarray | np.generic | jax.Array)

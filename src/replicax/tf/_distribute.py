@@ -10,8 +10,6 @@ from replicax.experimental import CommunicationImplementation, CommunicationOpti
 if TYPE_CHECKING:
     from replicax.cluster_resolver import ClusterResolver
 
-CollectiveCommunication = CommunicationImplementation
-
 
 def CollectiveHints(
     bytes_per_pack: int = 0, timeout_seconds: float | None = None
@@ -48,8 +46,8 @@ class MultiWorkerMirroredStrategy(strategies.MultiWorkerMirroredStrategy):
 
     def __init__(
         self,
-        communication: CommunicationImplementation = CommunicationImplementation.AUTO,
+        communication: CommunicationImplementation | str = CommunicationImplementation.AUTO,
         cluster_resolver: ClusterResolver | None = None,
     ) -> None:
-        options = CommunicationOptions(implementation=CommunicationImplementation(communication))
+        options = CommunicationOptions(implementation=communication)
         super().__init__(cluster_resolver, options)

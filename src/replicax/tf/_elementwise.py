@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,14 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
-from replicax._core.lookup import host_value
-from replicax.tf._calls import array, array_function, arrays, numpy_dtype, published
+from replicax.tf._calls import (
+    array,
+    array_function,
+    arrays,
+    check_divisor,
+    numpy_dtype,
+    published,
+)
 from replicax.tf._dtypes import as_dtype
 
 Compute = Callable[..., Any]
@@ -73,15 +80,10 @@ def _divided_or_zero(xp: Any, x: Any, y: Any) -> Any:
 
 
 def _refusing_zero(compute: Compute) -> Compute:
-    """A quotient or remainder, or an error if integers are divided by a 0 that is at hand.
-
-    XLA truncates to -1 there.
-    """
+    """A quotient or remainder, or an error if integers are divided by a 0 that is at hand."""
 
     def function(xp: Any, x: Any, y: Any) -> Any:
-        whole = xp.result_type(x, y).kind in "biu" and np.size(x)
-        if whole and (divisor := host_value(y)) is not None and not divisor.all():
-            raise UsageError("Cannot divide integers by 0. Use `tf.math.divide_no_nan`.")
+        check_divisor(x, y)
         return compute(xp, x, y)
 
     return function
@@ -129,15 +131,22 @@ asin = _one("asin", "arcsin", floating=True)
 asinh = _one("asinh", "arcsinh", floating=True)
 atan = _one("atan", "arctan", floating=True)
 atanh = _one("atanh", "arctanh", floating=True)
+bessel_i0 = _one("bessel_i0", lambda xp, x: special.i0(x))
+bessel_i0e = _one("bessel_i0e", lambda xp, x: special.i0e(x))
+bessel_i1 = _one("bessel_i1", lambda xp, x: special.i1(x))
+bessel_i1e = _one("bessel_i1e", lambda xp, x: special.i1e(x))
 ceil = _one("ceil", floating=True)
 conj = _one("conj")
 cos = _one("cos", floating=True)
 cosh = _one("cosh", floating=True)
+dawsn = _one("dawsn", lambda xp, x: special.dawsn(x))
 digamma = _one("digamma", lambda xp, x: special.digamma(x))
 erf = _one("erf", lambda xp, x: special.erf(x))
 erfc = _one("erfc", lambda xp, x: special.erfc(x))
+erfcinv = _one("erfcinv", lambda xp, x: special.ndtri(0.5 * x) * -math.sqrt(0.5))
 erfinv = _one("erfinv", lambda xp, x: special.erfinv(x))
 exp = _one("exp", floating=True)
+expint = _one("expint", lambda xp, x: special.expi(x))
 expm1 = _one("expm1", floating=True)
 floor = _one("floor", floating=True)
 is_finite = _one("is_finite", "isfinite")
@@ -148,6 +157,7 @@ log = _one("log", floating=True)
 log1p = _one("log1p", floating=True)
 log_sigmoid = _one("log_sigmoid", lambda xp, x: -xp.logaddexp(-x, xp.zeros_like(x)))
 logical_not = _one("logical_not")
+ndtri = _one("ndtri", lambda xp, x: special.ndtri(x))
 negative = _one("negative")
 reciprocal = _one("reciprocal", lambda xp, x: 1 / x)
 reciprocal_no_nan = _one(
@@ -160,6 +170,7 @@ sigmoid = _one("sigmoid", _sigmoid, floating=True)
 sign = _one("sign")
 sin = _one("sin", floating=True)
 sinh = _one("sinh", floating=True)
+spence = _one("spence", lambda xp, x: special.spence(x))
 sqrt = _one("sqrt", floating=True)
 square = _one("square")
 tan = _one("tan", floating=True)
@@ -210,6 +221,54 @@ def atan2(y: Any, x: Any, name: str | None = None) -> Any:
     """`numpy.arctan2` of each pair of elements."""
     xp, (y, x) = arrays(y, x)
     return xp.arctan2(y, x)
+
+
+@array_function
+def betainc(a: Any, b: Any, x: Any, name: str | None = None) -> Any:
+    """The regularized incomplete beta function of each triple."""
+    return special.betainc(*arrays(a, b, x)[1])
+
+
+@array_function
+def igamma(a: Any, x: Any, name: str | None = None) -> Any:
+    """The lower regularized incomplete gamma function of each pair."""
+    return special.gammainc(*arrays(a, x)[1])
+
+
+@array_function
+def igammac(a: Any, x: Any, name: str | None = None) -> Any:
+    """The upper regularized incomplete gamma function of each pair."""
+    return special.gammaincc(*arrays(a, x)[1])
+
+
+@array_function
+def polygamma(a: Any, x: Any, name: str | None = None) -> Any:
+    """The derivative of `digamma` of an integer order, of each pair of order and number."""
+    order, x = arrays(a, x)[1]
+    return special.polygamma(jnp.asarray(order).astype(int), x)
+
+
+@array_function
+def zeta(x: Any, q: Any, name: str | None = None) -> Any:
+    """The Hurwitz zeta function of each pair."""
+    return special.zeta(*arrays(x, q)[1])
+
+
+@array_function
+def nextafter(x1: Any, x2: Any, name: str | None = None) -> Any:
+    """The number next to each element, in the direction of another one."""
+    xp, (x1, x2) = arrays(x1, x2)
+    return xp.nextafter(x1, x2)
+
+
+@array_function
+def polyval(coeffs: Any, x: Any, name: str | None = None) -> Any:
+    """A polynomial of each element; a list of coefficients, the highest power's first."""
+    xp, (x, *coeffs) = arrays(x, *coeffs)
+    found = coeffs[0] if coeffs else xp.zeros_like(x)
+    for one in coeffs[1:]:
+        found = found * x + one
+    return found
 
 
 @array_function

@@ -21,7 +21,7 @@ from replicax._core.errors import UsageError
 from replicax._core.folder import named
 from replicax.data._host import HostTensor
 from replicax.data._pixels import decode, decode_frames, encode
-from replicax.tf._calls import hosted, numpy_dtype, published
+from replicax.tf._calls import hosted, numpy_dtype, published, static_size
 
 
 class FileStatistics(NamedTuple):
@@ -394,10 +394,11 @@ def decode_raw(
     given = np.asarray(input_bytes, object)
     texts, size = list(map(bytes_of, given.reshape(-1))), kind.itemsize
     if fixed_length is not None:
-        if fixed_length < 1 or fixed_length % size:
+        width = static_size(fixed_length)
+        if width < 1 or width % size:
             must_be = f"a positive multiple of {size}, the bytes of one {kind}"
             raise UsageError.of("fixed_length", must_be, fixed_length)
-        texts = [text[:fixed_length].ljust(fixed_length, b"\0") for text in texts]
+        texts = [text[:width].ljust(width, b"\0") for text in texts]
     lengths = {len(text) for text in texts} or {0}
     if len(lengths) > 1 or max(lengths) % size:
         raise UsageError(

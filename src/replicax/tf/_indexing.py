@@ -16,7 +16,7 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
-from replicax._core.lookup import check_places
+from replicax._core.lookup import at_hand, check_places
 from replicax.tf._calls import (
     apart,
     array,
@@ -26,6 +26,7 @@ from replicax.tf._calls import (
     numpy_dtype,
     published,
     static_shape,
+    static_size,
 )
 from replicax.tf._dtypes import int32
 from replicax.tf._flow.tensor_array import Unwritten
@@ -202,6 +203,37 @@ def boolean_mask(
 
 
 @array_function
+def dynamic_partition(
+    data: Any, partitions: Any, num_partitions: Any, name: str | None = None
+) -> list[Any]:
+    """The elements of each number from 0 on, a list; outside compiled code only."""
+    _, x = array(data)
+    numbers, count = concrete(partitions, "dynamic_partition"), static_size(num_partitions)
+    if numbers.shape != x.shape[: numbers.ndim]:
+        raise UsageError.of("partitions", f"of the first axes of {x.shape}", numbers.shape)
+    check_places([numbers], [count], "partitions")
+    rows = x.reshape(numbers.size, *x.shape[numbers.ndim :])
+    return [rows[np.flatnonzero(numbers == number)] for number in range(count)]
+
+
+@array_function
+def dynamic_stitch(indices: Any, data: Any, name: str | None = None) -> Any:
+    """One array of several, whose elements stand at these places; of two at one, the last."""
+    xp, parts = apart(*data)
+    places = [concrete(one, "dynamic_stitch") for one in indices]
+    pairs = [*zip(places, parts, strict=True)]
+    if any(place.shape != part.shape[: place.ndim] for place, part in pairs):
+        shapes = [place.shape for place in places]
+        raise UsageError.of("indices", f"of the first axes of {[p.shape for p in parts]}", shapes)
+    rows = xp.concatenate([p.reshape(i.size, *p.shape[i.ndim :]) for i, p in pairs])
+    where = np.concatenate([place.reshape(-1) for place in places])
+    source = np.full(int(where.max(initial=-1)) + 1, -1)
+    check_places([where], source.shape)
+    source[where] = np.arange(where.size)
+    return xp.concatenate([rows, xp.zeros_like(rows[:1])])[source]  # zeros where nothing stands
+
+
+@array_function
 def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Any:
     """Elements of x where the condition is true, else of y; without both, the places where it is.
 
@@ -318,6 +350,17 @@ def _is_descending(direction: str) -> bool:
     if direction not in ("ASCENDING", "DESCENDING"):
         raise UsageError.of("direction", '"ASCENDING" or "DESCENDING"', direction)
     return direction == "DESCENDING"
+
+
+@array_function
+def invert_permutation(x: Any, name: str | None = None) -> Any:
+    """Where each number from 0 on stands in a permutation."""
+    xp, x = array(x)
+    numbers = at_hand(x)
+    if numbers is not None and not np.array_equal(np.sort(numbers), np.arange(len(numbers))):
+        must_be = f"a permutation of the numbers below {len(numbers)}"
+        raise UsageError.of("x", must_be, numbers.tolist())
+    return xp.argsort(x).astype(x.dtype)
 
 
 @array_function

@@ -152,10 +152,12 @@ def _place_of(name: str, what: str) -> Callable[..., Any]:
         input: Any, axis: Any = None, output_type: Any = int64, name: str | None = None
     ) -> Any:
         xp, x = array(input)
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            x = xp.where(xp.isnan(x), -np.inf if own == "argmax" else np.inf, x)
         return getattr(xp, own)(x, axis=axes_of(axis) or 0).astype(numpy_dtype(output_type, xp))
 
     own = name
-    text = f"""The place of the {what} element along an axis, the first axis by default.
+    text = f"""The place of the {what} element along an axis, the first by default; NaN is none.
 
     **Differs from TF:** on JAX int64 is int32 unless `jax_enable_x64` is set.
     """

@@ -196,8 +196,7 @@ def _cosine(name: str, a: float, text: str) -> Callable[..., Any]:
         around = length + (bool(periodic) and length % 2 == 0) - 1
         turns = 2 * np.pi * np.arange(length) / max(around, 1)
         window = np.ones(1) if length == 1 else a - (1 - a) * np.cos(turns)
-        xp = numpy_or_jax()
-        return xp.asarray(window.astype(numpy_dtype(dtype, xp)))
+        return _made(window, dtype)
 
     return array_function(published(function, name, text))
 
@@ -211,9 +210,7 @@ def kaiser_window(
     window_length: Any, beta: Any = 12.0, dtype: Any = float32, name: str | None = None
 ) -> Any:
     """A Kaiser window, the narrower, the larger beta is."""
-    xp = numpy_or_jax()
-    window = np.kaiser(static_size(window_length), beta)
-    return xp.asarray(window.astype(numpy_dtype(dtype, xp)))
+    return _made(np.kaiser(static_size(window_length), beta), dtype)
 
 
 def _windowed(xp: Any, frames: Any, window_fn: Callable[..., Any] | None) -> Any:
@@ -276,6 +273,65 @@ def inverse_stft_window_fn(
 
 
 @array_function
+def vorbis_window(window_length: Any, dtype: Any = float32, name: str | None = None) -> Any:
+    """A window for `mdct`: where two overlap by half, their squares add up to 1."""
+    size = static_size(window_length)
+    window = np.sin(np.pi / 2 * np.sin(np.pi / size * (np.arange(size) + 0.5)) ** 2)
+    return _made(window, dtype)
+
+
+@array_function
+def kaiser_bessel_derived_window(
+    window_length: Any, beta: Any = 12.0, dtype: Any = float32, name: str | None = None
+) -> Any:
+    """A window for `mdct`, of the sums of a Kaiser window; the narrower, the larger beta is."""
+    sums = np.cumsum(np.kaiser(static_size(window_length) // 2 + 1, beta))
+    half = np.sqrt(sums[:-1] / sums[-1])
+    return _made(np.concatenate([half, half[::-1]]), dtype)
+
+
+def _made(window: np.ndarray, dtype: Any) -> Any:
+    xp = numpy_or_jax()
+    return xp.asarray(window.astype(numpy_dtype(dtype, xp)))
+
+
+@array_function
+def mdct(
+    signals: Any,
+    frame_length: Any,
+    window_fn: Callable[..., Any] | None = vorbis_window,
+    pad_end: bool = False,
+    norm: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """The cosine transform of windows that overlap by half, each of half as many numbers."""
+    length = static_size(frame_length)
+    if length % 4:
+        raise UsageError.of("frame_length", "a multiple of 4", frame_length)
+    xp, frames = array(frame(signals, length, length // 2, pad_end))
+    frames = frames * 0.5**0.5 if window_fn is None else _windowed(xp, frames, window_fn)
+    a, b, c, d = xp.split(frames, 4, axis=-1)
+    return dct(xp.concatenate([-c[..., ::-1] - d, a - b[..., ::-1]], axis=-1), 4, norm=norm)
+
+
+@array_function
+def inverse_mdct(
+    mdcts: Any,
+    window_fn: Callable[..., Any] | None = vorbis_window,
+    norm: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """Signals of what `mdct` gives, but for the ends that lie in one window alone."""
+    xp, x = array(dct(mdcts, 4, norm=norm))
+    size = x.shape[-1]
+    first, second = xp.split(x if norm else x * (0.5 / size), 2, axis=-1)
+    frames = [second, -second[..., ::-1], -first[..., ::-1], -first]
+    whole = xp.concatenate(frames, axis=-1)
+    whole = whole * 0.5**0.5 if window_fn is None else _windowed(xp, whole, window_fn)
+    return overlap_and_add(whole, size)
+
+
+@array_function
 def linear_to_mel_weight_matrix(
     num_mel_bins: Any = 20,
     num_spectrogram_bins: Any = 129,
@@ -299,8 +355,7 @@ def linear_to_mel_weight_matrix(
     mels = _MEL_SCALE * np.log1p(hertz / _MEL_BREAK)
     slopes = np.minimum((mels - lower) / (center - lower), (upper - mels) / (upper - center))
     matrix = np.pad(np.maximum(slopes, 0), ((1, 0), (0, 0)))  # frequency 0 goes nowhere
-    xp = numpy_or_jax()
-    return xp.asarray(matrix.astype(numpy_dtype(dtype, xp)))
+    return _made(matrix, dtype)
 
 
 @array_function

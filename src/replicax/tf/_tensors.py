@@ -23,7 +23,7 @@ from replicax._core.topology import device_name
 from replicax._core.tracing import in_pipeline
 from replicax._keras import _compat
 from replicax.data import ArraySpec
-from replicax.data._host import HostTensor, array_shape
+from replicax.data._host import HostTensor, Unchanging, array_shape
 from replicax.data._host import TensorShape as TensorShape
 from replicax.data._spec import Composite
 from replicax.tf._calls import (
@@ -31,6 +31,7 @@ from replicax.tf._calls import (
     array,
     array_beside,
     array_function,
+    check_divisor,
     fitting,
     is_python,
     is_symbolic,
@@ -248,7 +249,23 @@ def take_lists(kind: type) -> None:
         setattr(kind, name, _with_lists(getattr(kind, name)))
 
 
+def _refusing_zero(name: str, operator: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A quotient or remainder of integers, which a 0 that is at hand does not divide."""
+    order = -1 if name.startswith("__r") else 1
+
+    @functools.wraps(operator)
+    def method(self: Any, other: Any) -> Any:
+        if isinstance(other, int | np.ndarray | np.generic | jax.Array):
+            check_divisor(*(self, other)[::order])
+        return operator(self, other)
+
+    return method
+
+
 def _give_methods() -> None:
+    for kind in (class_of_arrays(), Unchanging):
+        for name in ("__floordiv__", "__rfloordiv__", "__mod__", "__rmod__"):
+            setattr(kind, name, _refusing_zero(name, getattr(kind, name)))
     for kind in (class_of_arrays(), Tracer):
         give_shape(kind)
         take_lists(kind)

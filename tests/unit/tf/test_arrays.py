@@ -325,3 +325,84 @@ def test_angles_are_tensorflows():
     found = tf.math.angle(tf.constant([-2.25 + 4.75j, 3.25 + 5.75j, -1 + 0j]))
     np.testing.assert_allclose(found, [2.01317055, 1.05634501, 3.14159265], rtol=1e-6)
     np.testing.assert_allclose(tf.math.angle([-2.0, 0.0, 3.0]), [3.14159265, 0, 0], rtol=1e-6)
+
+
+SPECIAL = [0.5, 1.5, 4.0]
+SHARES = [0.25, 0.5, 0.9]
+SINE = np.sin(np.arange(16.0)).astype("float32")
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("make", [np.asarray, jnp.asarray])
+@pytest.mark.parametrize(
+    ("compute", "values", "expected"),
+    [  # recorded from TensorFlow 2.21
+        (tf.math.bessel_i0, SHARES, [1.0156863, 1.0634835, 1.2129852]),
+        (tf.math.bessel_i0e, SHARES, [0.7910173, 0.6450354, 0.4931630]),
+        (tf.math.bessel_i1, SHARES, [0.1259791, 0.2578943, 0.4971264]),
+        (tf.math.special.bessel_i1e, SHARES, [0.09811264, 0.1564208, 0.2021165]),
+        (tf.math.ndtri, SHARES, [-0.6744898, 0, 1.2815511]),
+        (tf.math.erfcinv, SHARES, [0.8134199, 0.4769363, 0.08885600]),
+        (tf.math.special.dawsn, SPECIAL, [0.4244364, 0.4282491, 0.1293480]),
+        (tf.math.special.expint, SPECIAL, [0.4542198, 3.3012857, 19.6308746]),
+        (tf.math.special.spence, SPECIAL, [0.5822403, -0.4484142, -1.9393754]),
+        (lambda x: tf.math.igamma([0.5, 2.0, 3.0], x), SPECIAL, [0.6826895, 0.4421746, 0.7618967]),
+        (lambda x: tf.math.igammac(a=[0.5, 2.0, 3.0], x=x), SPECIAL,
+         [0.3173105, 0.5578254, 0.2381033]),
+        (lambda x: tf.math.betainc([0.5, 2.0, 3.0], [1.0, 2.0, 0.5], x), [0.1, 0.5, 0.9],
+         [0.3162278, 0.5, 0.4454155]),
+        (lambda x: tf.math.polygamma([0.0, 1.0, 2.0], x), SPECIAL,
+         [-1.9635108, 0.9348022, -0.08003975]),
+        (lambda x: tf.math.polygamma(1.0, x), SPECIAL, [4.9348021, 0.9348022, 0.2838230]),
+        (lambda x: tf.math.zeta([1.5, 2.0, 3.0], q=x), SPECIAL, [4.7765379, 0.9348022, 0.04001987]),
+        (lambda x: tf.math.nextafter(x, [2.0, 0.0]) - 1, [1.0, 1.0], [2.0**-23, -(2.0**-24)]),
+        (lambda x: tf.math.polyval([2.0, -1.0, 3.0], x), SPECIAL, [3, 6, 31]),
+        (lambda x: tf.math.polyval([], x), SPECIAL, [0, 0, 0]),
+        (tf.math.invert_permutation, np.int32([3, 4, 0, 2, 1]), [2, 4, 3, 0, 1]),
+        (lambda x: tf.reverse_sequence(tf.reshape(x, [2, 6]), [3, 5], seq_axis=1),
+         np.arange(12), [[2, 1, 0, 3, 4, 5], [10, 9, 8, 7, 6, 11]]),
+        (lambda x: tf.reverse_sequence(tf.reshape(x, [3, 2, 2]), [3, 1], seq_axis=0, batch_axis=1),
+         np.arange(12), [[[8, 9], [2, 3]], [[4, 5], [6, 7]], [[0, 1], [10, 11]]]),
+        (lambda x: tf.concat(tf.dynamic_partition(x, [1, 0, 1, 2], 4), 0), [10, 20, 30, 40],
+         [20, 10, 30, 40]),
+        (lambda x: tf.dynamic_partition(x, [[1, 0], [0, 0]], 2)[0], [[1, 2], [3, 4]], [2, 3, 4]),
+        (lambda x: tf.dynamic_stitch([[0, 2], [1, 3]], [x, [3, 4]]), [1, 2], [1, 3, 2, 4]),
+        (lambda x: tf.dynamic_stitch([[0, 1], [1, 2]], [x, [3, 4]]), [1, 2], [1, 3, 4]),
+        (lambda x: tf.dynamic_stitch([2, [3, 0]], [x, [[3, 4], [5, 6]]]), [1, 2],
+         [[5, 6], [0, 0], [1, 2], [3, 4]]),
+        (tf.argmax, [1.0, NAN, 2.0], 2),
+        (tf.argmax, [NAN, 1.0, 2.0], 2),
+        (tf.argmax, [NAN, NAN], 0),
+        (tf.argmax, [NAN, -3.0], 1),
+        (tf.argmin, [NAN, -3.0], 1),
+        (tf.argmin, [3.0, NAN, 2.0], 2),
+        (tf.argmin, [NAN, 1.0, 2.0], 1),
+        (lambda x: tf.argmax(x, 1), np.float16([[NAN, 1.0], [2.0, NAN]]), [1, 0]),
+        (lambda x: tf.signal.vorbis_window(8)[:4] * x, [1.0], [0.0597493, 0.4660662, 0.8847499,
+                                                              0.9982134]),
+        (lambda x: tf.signal.kaiser_bessel_derived_window(8)[:4] * x, [1.0],
+         [0.006071829, 0.3882062, 0.9215726, 0.9999815]),
+        (lambda x: tf.signal.mdct(x, 8)[::2], SINE,
+         [[2.7932470, 2.0824304, -1.0580952, 0.1605889],
+          [0.6288218, -4.4020123, -0.3681259, -0.4398210]]),
+        (lambda x: tf.signal.mdct(x, 8, window_fn=None, pad_end=True, norm="ortho")[3], SINE,
+         [-0.3853360, 0.7404876, -0.3529245, -0.2136796]),
+        (lambda x: tf.signal.inverse_mdct(tf.signal.mdct(x, 8))[:4], SINE,
+         [-0.008416758, -0.1921682, 0.3647996, 0.1406163]),
+        (lambda x: tf.signal.inverse_mdct(tf.signal.mdct(x, 8))[4:12], SINE, SINE[4:12]),
+        (lambda x: tf.signal.inverse_mdct(tf.signal.mdct(x, 8, None, norm="ortho"), None, "ortho"),
+         SINE, [-0.0705600, -0.0339132, 0.0339132, 0.0705600, *SINE[4:12], 0.0568575, 0.7053871,
+                0.7053871, 0.0568575]),
+    ],
+)  # fmt: skip
+def test_numbers_of_tensorflow(make, compute, values, expected):
+    kept = np.asarray(values)
+    kept = kept.astype("float32") if kept.dtype == np.float64 else kept
+    np.testing.assert_allclose(compute(make(kept)), expected, rtol=2e-5, atol=2e-7)
+
+
+def test_special_functions_are_compiled_and_have_gradients():
+    gradient = jax.jit(jax.grad(lambda x: tf.math.igamma(2.0, x)))(jnp.float32(1.5))
+    np.testing.assert_allclose(gradient, 1.5 * np.exp(-1.5), rtol=1e-5)  # its density
+    rows = jax.jit(lambda n: tf.reverse_sequence(tf.constant([[1, 2, 3]]), n, 1))(jnp.array([2]))
+    assert rows.tolist() == [[2, 1, 3]]

@@ -8,6 +8,7 @@ import pytest
 
 import replicax as rx
 import replicax.tf as tf
+from replicax._core.errors import UsageError
 
 Dataset = tf.data.Dataset
 
@@ -255,3 +256,20 @@ def test_a_table_that_refuses_values_stays_as_it_is():
     with pytest.raises(tf.errors.InvalidArgumentError, match="2 keys"):
         table.insert([7, 8], [5])
     assert [each.tolist() for each in table.export()] == [[7], [1]]
+
+
+@pytest.mark.parametrize(
+    "shape", [np.array([4]), [np.int64(4)], tf.constant([4]), tf.TensorShape([4]), (4,)]
+)
+def test_shapes_of_padding_may_be_arrays(shape):
+    rows = tf.data.Dataset.from_tensors([1, 2]).padded_batch(1, padded_shapes=shape)
+    assert next(iter(rows)).numpy().tolist() == [[1, 2, 0, 0]]
+    pairs = tf.data.Dataset.from_tensors({"a": [1, 2], "b": [3]})
+    both = next(iter(pairs.padded_batch(1, padded_shapes={"a": shape, "b": np.array([2])})))
+    assert both["a"].shape == (1, 4) and both["b"].tolist() == [[3, 0]]
+
+
+def test_a_shape_of_padding_is_of_integers():
+    rows = tf.data.Dataset.from_tensors([1, 2]).padded_batch(1, padded_shapes=np.array([4.0]))
+    with pytest.raises(UsageError):
+        next(iter(rows))

@@ -74,7 +74,7 @@ def test_older_spellings_make_the_same_things(monkeypatch):
     assert older.CollectiveCommunication.NCCL is rx.experimental.CommunicationImplementation.NCCL
     made, newer = [], rx.MultiWorkerMirroredStrategy
     monkeypatch.setattr(newer, "__init__", lambda self, *arguments: made.append(arguments))
-    strategy = older.MultiWorkerMirroredStrategy(communication="RING", cluster_resolver="cluster")
+    strategy = older.MultiWorkerMirroredStrategy(communication="ring", cluster_resolver="cluster")
     assert isinstance(strategy, newer)
     ring = rx.experimental.CommunicationOptions(
         implementation=rx.experimental.CommunicationImplementation.RING

@@ -151,3 +151,22 @@ def test_a_call_that_fails_is_traced_once_and_with_each_pair_of_sizes():
     with pytest.raises(ValueError, match="It fails"):
         layer(tf.keras.Input((3,)))
     assert layer.calls == 3
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda n, both: tf.zeros([n, 2]), (3, 2)),
+        (lambda n, both: tf.ones(both), (3, 2)),
+        (lambda n, both: tf.fill([both[0], both[1]], 1.0), (3, 2)),
+        (lambda n, both: tf.reshape(tf.range(6), [n, -1]), (3, 2)),
+        (lambda n, both: tf.one_hot([0], n), (1, 3)),
+        (lambda n, both: tf.range(both[0]), (3,)),
+        (lambda n, both: tf.broadcast_to(1.0, both), (3, 2)),
+    ],
+)
+def test_variables_are_sizes(make, shape):
+    n, both = tf.Variable(3), tf.Variable([3, 2])
+    assert make(n, both).shape == shape
+    # Compiled code does not know them: the function runs as plain Python, as long as it must.
+    assert tf.function(lambda: tf.identity(make(n, both)))().shape == shape

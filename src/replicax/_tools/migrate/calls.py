@@ -10,19 +10,22 @@ from typing import Any
 
 from replicax._tools.migrate import kinds
 from replicax._tools.migrate.names import CHANGED, MISSING, WHOLE
-from replicax._tools.migrate.reader import Reader
+from replicax._tools.migrate.reader import CALLED_BY_KERAS, Reader
 from replicax._tools.migrate.values import (
     Class,
+    Function,
     Home,
     Item,
     Known,
+    Many,
     Method,
     Plain,
     Rest,
     Scope,
     Thing,
+    functions_in,
 )
-from replicax.tf._absent import ABSENT, CHANGES
+from replicax.tf._absent import ABSENT, CHANGES, STEPS
 from replicax.tf._keras2.arguments import Change, Given, LeftOut, Renamed
 
 LOOK = "look"
@@ -67,12 +70,14 @@ class _Judge:
     def __init__(self, sources: Mapping[str, Sequence[tuple[Home, ast.Module]]]) -> None:
         self.found = {name: Judged() for name in sources}
         self._module = {home: name for name, trees in sources.items() for home, _ in trees}
-        self._lambdas = Lambdas()
+        self._lambdas, self._steps = Lambdas(), Steps()
         self.reader = Reader(sources, self)
 
     def end(self) -> None:
         for scope, line, text in self._lambdas.refused(self.reader.imports):
             self._say(scope, line, Remark(MISSING, f"`load_model`: {text}"))
+        for scope, line, text in self._steps.refused():
+            self._say(scope, line, Remark(MISSING, text))
 
     def _of(self, scope: Scope) -> Judged:
         return self.found[self._module[scope.home]]
@@ -96,6 +101,7 @@ class _Judge:
         base = found.base()
         if base is None:
             return
+        self._steps.note_class(found.node)
         is_made_otherwise = any("__new__" in one.names for one in found.families())
         if kinds.holds_arrays(base) and not is_made_otherwise:
             text = f"`{found.node.name}`: a subclass of `{base.__name__}` has nothing to override."
@@ -112,10 +118,12 @@ class _Judge:
         self,
         called: Any,
         node: ast.Call,
+        values: Sequence[Any],
         named: Mapping[str | None, Any],
         scope: Scope,
     ) -> None:
         """Something is called."""
+        self._steps.note(called, node, values, named, scope)
         own = self._of(scope)
         match called:
             case Known(path=path):
@@ -291,3 +299,79 @@ class Lambdas:
                     f"The function of a `Lambda` layer is passed: `custom_objects={{{entries}}}`."
                 )
                 yield scope, node.lineno, text
+
+
+_COMPILED = {*CALLED_BY_KERAS, "__call__", "compute_metrics"} - {"build", "compute_output_shape"}
+_FITTING = {"evaluate", "fit", "predict", "test_on_batch", "train_on_batch"}
+_ON_HOST = ("numpy_function", "py_function")
+
+
+class Steps:
+    """The functions that compiled steps call, and the calls that such a step cannot compute."""
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[Any, tuple[Scope, int, str]]] = []  # with their functions
+        self._called: dict[Any, set[Any]] = {}  # by function
+        self._of_fit, self._of_run, self._of_own_steps = set[Any](), set[Any](), set[Any]()
+        self._fits = self._distributes = False
+
+    def note_class(self, node: ast.ClassDef) -> None:
+        """Note the methods that Keras calls in a step."""
+        for one in node.body:
+            if isinstance(one, ast.FunctionDef) and one.name in _COMPILED:
+                own = one.name.endswith("_step") and one.name != "update_step"
+                (self._of_own_steps if own else self._of_fit).add(one)
+
+    def note(
+        self,
+        called: Any,
+        node: ast.Call,
+        values: Sequence[Any],
+        named: Mapping[str | None, Any],
+        scope: Scope,
+    ) -> None:
+        given = {one.node for one in functions_in(Many((*values, *named.values())))}
+        caller = scope.function.node if scope.function else None
+        inner = self._called.setdefault(caller, set())
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        match called:
+            case Function() | Item():
+                inner.update(given, (one.node for one in functions_in(called)))
+            case Known(path=path) if not path.endswith(_ON_HOST):
+                inner.update(given)
+                self._of_fit.update(given if path == LAYER else ())
+                self._distributes |= path.startswith("tf.distribute.")
+                text = _of_values(path.replace("tf.compat.v1.", "tf."), node)
+                if text and Plain.FOREIGN not in values[:1]:
+                    self._calls.append((caller, (scope, node.lineno, text)))
+            case Method() | None if name == "compile":
+                self._of_fit.update(given)
+            case Method() | None if name in _FITTING:
+                self._fits = True
+            case Method(owner=Thing(kind=kind)) if "tf.distribute.Strategy" in kinds.labels(kind):
+                self._of_run.update(given if name == "run" else ())
+            case None if ast.unparse(node.func).endswith("strategy.run"):
+                self._of_run.update(given)
+
+    def refused(self) -> Iterator[tuple[Scope, int, str]]:
+        """Yield the calls in compiled steps, and what to write there."""
+        seen, ahead = set[Any](), list(self._of_run)
+        if self._fits:  # without a strategy, a step of a model's own runs as plain Python
+            ahead += [*self._of_fit, *(self._of_own_steps if self._distributes else ())]
+        while ahead:
+            one = ahead.pop()
+            if one not in seen:
+                seen.add(one)
+                ahead += self._called.get(one, ())
+        yield from (found for function, found in self._calls if function in seen)
+
+
+def _of_values(path: str, node: ast.Call) -> str | None:
+    """What to write for a call in a step whose result has a shape that depends on values."""
+    for key in (key for key in STEPS if key.partition("(")[0] == path):
+        needed = key.partition("(")[2].rstrip(")")
+        place = list(inspect.signature(kinds.find(path)).parameters).index(needed) if needed else 0
+        named = {one.arg for one in node.keywords}
+        if not needed or (len(node.args) <= place and not named & {needed, None}):
+            return f"`{path}`: the shape of its result depends on values. {STEPS[key]}"
+    return None

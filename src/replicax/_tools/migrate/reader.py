@@ -26,6 +26,7 @@ from replicax._tools.migrate.values import (
     Scope,
     Thing,
     attribute_value,
+    functions_in,
     instance_of,
     is_added,
     item_of,
@@ -33,7 +34,7 @@ from replicax._tools.migrate.values import (
     located,
 )
 
-_CALLED_BY_KERAS = (
+CALLED_BY_KERAS = (
     "build", "call", "compute_loss", "compute_output_shape", "predict_step", "result", "test_step",
     "train_step", "update_state", "update_step",
 )  # fmt: skip
@@ -211,7 +212,7 @@ class Reader:
         """Note the arguments with which Keras calls an overridden method."""
         base = owner.base()
         is_event = method.name.startswith("on_")
-        if base is not None and (is_event or method.name in _CALLED_BY_KERAS):
+        if base is not None and (is_event or method.name in CALLED_BY_KERAS):
             value = Plain.FOREIGN if is_event else Plain.TENSOR
             for one in method.args.args[1:]:
                 self._note(method, one.arg, value)
@@ -300,7 +301,7 @@ class Reader:
                 return self._call(node)
             case ast.Constant(value=value):
                 return Plain.NONE if value is None else Plain.FOREIGN
-            case ast.JoinedStr() | ast.Dict() | ast.Set() | ast.Compare() | ast.BoolOp():
+            case ast.JoinedStr() | ast.Dict() | ast.Set() | ast.BoolOp():
                 values = [self._value(part) for part in _expressions(node)]
                 if isinstance(node, ast.BoolOp):
                     return item_of(Many(tuple(values)))
@@ -319,7 +320,7 @@ class Reader:
                     case Many(items=items, is_exact=True), ast.Constant(value=int() as place):
                         return items[place] if -len(items) <= place < len(items) else None
                 return item_of(found) if not isinstance(index, ast.Slice) else found
-            case ast.BinOp() | ast.UnaryOp():
+            case ast.BinOp() | ast.UnaryOp() | ast.Compare():
                 values = {self._value(part) for part in _expressions(node)}
                 if Plain.TENSOR in values:
                     return Plain.TENSOR
@@ -416,7 +417,7 @@ class Reader:
             owner = self._scope.function and self._scope.function.owner
             return Item(owner, above=True) if owner is not None else None
         if self._is_last:
-            self._listener.call(called, node, named, self._scope)
+            self._listener.call(called, node, values, named, self._scope)
         if called == Known("tf.function"):
             return values[0] if values else Known("tf.identity_decorator")
         if isinstance(called, Known | Method | Thing):
@@ -426,12 +427,11 @@ class Reader:
     def _hand_over(self, values: Sequence[Any], named: Mapping[str | None, Any]) -> None:
         """Note the arguments with which TensorFlow's methods call functions of the program."""
         given = named.get("args", values[1] if len(values) > 1 else None)
-        for value in [*values, *named.values()]:
-            if isinstance(value, Function):
-                skip = int(value.owner is not None)
-                for index, one in enumerate(value.node.args.args[skip:]):
-                    exact = isinstance(given, Many) and given.is_exact and index < len(given.items)
-                    self._note(value.node, one.arg, given.items[index] if exact else Plain.TENSOR)
+        for function in functions_in(Many((*values, *named.values()))):
+            skip = int(function.owner is not None)
+            for index, one in enumerate(function.node.args.args[skip:]):
+                exact = isinstance(given, Many) and given.is_exact and index < len(given.items)
+                self._note(function.node, one.arg, given.items[index] if exact else Plain.TENSOR)
 
     def _result(
         self, called: Any, node: ast.Call, values: list[Any], named: dict[str | None, Any]

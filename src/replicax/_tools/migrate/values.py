@@ -127,6 +127,20 @@ def joined(first: Any, second: Any) -> Any:
     return None
 
 
+def functions_in(value: Any) -> Iterator[Function]:
+    """The functions of the program that are called if a value is, or if each of a list is."""
+    match value:
+        case Function():
+            yield value
+        case Many(items=items):
+            for one in items:
+                yield from functions_in(one)
+        case Item(kind=kind):
+            for one in kind.families():
+                for name in ("call", "__call__"):
+                    yield from functions_in(one.names.get(name))
+
+
 def item_of(value: Any) -> Any:
     """An item of a value that is iterated over or unpacked."""
     if isinstance(value, Many):

@@ -16,10 +16,11 @@ from jax.core import Tracer
 
 from replicax._core.errors import UsageError
 from replicax._core.tracing import NeedsValues, current_reader, refuse_to_loop
-from replicax._keras import _compat
 from replicax._program.iterator_inputs import MAX_UNROLLED
 from replicax.data._host import Unchanging
-from replicax.tf._calls import is_symbolic, numpy_dtype, operation, registered
+from replicax.tf._calls import is_symbolic, numpy_dtype, operation, registered, value_of
+
+_MOST = 2**31 - 1  # what JAX counts in 32 bits
 
 
 @registered
@@ -56,20 +57,28 @@ def range(
     first, last, step = ends
     if not step:
         raise UsageError.of("delta", f"another number than 0 as {wanted}", given[2])
-    if wanted.kind != "f":
-        return np.arange(*ends, dtype=wanted).view(Range)
     with np.errstate(over="ignore", invalid="ignore"):
-        count = np.ceil((last - first) / step)
+        try:
+            count = np.ceil((last - first) / step)
+        except OverflowError:  # of Python's integers
+            count = np.inf
+    said = "`tf.range` cannot count from {} to {} in steps of {} as {}".format(*given, wanted)
     if not np.isfinite(count):
         raise UsageError(
-            f"`tf.range` cannot count from {given[0]} to {given[1]} in steps of {given[2]} as "
-            f"{wanted}. Pass finite numbers, or a `dtype` with room for them, such as 'float64'."
+            f"{said}. Pass finite numbers, or a `dtype` with room for them, such as 'float64'."
         )
+    if count > _MOST:
+        raise UsageError(
+            f"{said}: these are {count:.3g} numbers, and an array holds {_MOST:,}. Correct an end, "
+            "or loop over Python's `range`. See docs/tf.md."
+        )
+    if wanted.kind != "f":
+        return np.arange(*ends, dtype=wanted).view(Range)
     return (first + np.arange(max(0, int(count)), dtype=wanted) * step).view(Range)
 
 
 def _number(value: Any) -> Any:
-    value = _compat.read(value) if isinstance(value, _compat.KerasVariable) else value
+    value = value_of(value)
     if isinstance(value, jax.Array) and not isinstance(value, Tracer):
         return np.asarray(value)[()]
     return value

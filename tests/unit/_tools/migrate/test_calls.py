@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from textwrap import dedent
 
 import pytest
 
+from replicax._tools.migrate import kinds
 from replicax._tools.migrate.calls import LOOK, judge
 from replicax._tools.migrate.names import CHANGED, MISSING
+from replicax.tf._absent import STEPS
 
 HEAD = "import tensorflow as tf, numpy as np\nfrom tensorflow import keras\n"
 
@@ -208,8 +211,8 @@ def test_a_call_that_fits_is_checked(text):
 NOTED = {
     "keras.optimizers.SGD(lr=0.1)": "It is `learning_rate`",
     "keras.Model().fit(1, workers=3)": "Has no effect",
-    "keras.Model().compile(run_eagerly=True)": "compiled all the same",
-    "keras.Model().compile(jit_compile=False)": "Compiled by XLA",
+    "keras.Model().compile(run_eagerly=True)": "every device computes the whole batch",
+    "keras.Model().compile(jit_compile=False)": "run_eagerly=True",
     "keras.Model().save('a', save_format='tf')": "ending decides",
     "keras.callbacks.TensorBoard(write_images=True)": "no images",
     "tf.function(abs, jit_compile=False)": "Compiled by XLA",
@@ -312,3 +315,111 @@ def test_a_model_with_a_function_is_loaded_with_it(function, given, wanted):
 def test_a_function_that_is_registered_needs_no_passing(load):
     found = judged(made=MADE.format(function="twice"), main=f"from made import *\n{load}")
     assert not found["main"].remarks
+
+
+LOSS = "def loss(y, p):\n  return tf.reduce_mean(tf.boolean_mask(p - y, y > 0))\n"
+FITS = "m = keras.Sequential()\nm.compile('sgd', {})\nm.fit(1, 2)\n"
+IN_STEPS = {
+    "a loss": (LOSS + FITS.format("loss"), "tf.where(mask, x, 0.0)"),
+    "what a loss calls": (
+        f"def chosen(x):\n  return tf.unique(x)\n{LOSS.replace('boolean_mask', 'abs')}"
+        "def other(y, p):\n  return loss(y, chosen(p))\n" + FITS.format("other"),
+        "jax.numpy.unique",
+    ),
+    "a loss that a function makes, in a loop of its own": (
+        """
+        def made(n):
+          def loss(y, p):
+            return tf.map_fn(lambda x: tf.boolean_mask(x[0], x[1] > n), (y, p), tf.float32)
+          return loss
+        losses = [made(n) for n in range(3)]
+        m = keras.Sequential()
+        m.compile(loss=losses)
+        m.fit(1)
+        """,
+        "divide a sum",
+    ),
+    "an eager loss, whose shape Keras finds by a trace": (
+        LOSS + FITS.format("loss, run_eagerly=True"),
+        "tf.where(mask",
+    ),
+    "a metric": (LOSS + FITS.format("'mse', metrics=[loss]"), "the mask as weights"),
+    "a layer": (
+        "class L(keras.layers.Layer):\n  def call(self, x):\n"
+        "    mask = x > 0\n    return tf.where(mask)\n" + FITS.format("'mse'"),
+        "count_nonzero",
+    ),
+    "a step": (
+        """
+        class M(keras.Model):
+          def chosen(self, x):
+            return tf.compat.v1.boolean_mask(x, x)
+          def train_step(self, data):
+            self.chosen(data)
+        with tf.distribute.MirroredStrategy().scope():
+          m = M()
+        m.fit(1)
+        """,
+        "tf.where(mask, x, 0.0)",
+    ),
+    "a Lambda": (
+        "keras.layers.Lambda(lambda x: tf.sequence_mask(x))\n" + FITS.format("'mse'"),
+        "Pass `maxlen`",
+    ),
+    "a replica": (
+        """
+        s = tf.distribute.MirroredStrategy()
+        @tf.function
+        def step(x):
+          return tf.math.segment_sum(x, x)
+        s.run(step, args=(tf.range(3),))
+        """,
+        "unsorted_segment_sum",
+    ),
+    "an object that is called": (
+        "class F:\n  def __call__(self, y, p):\n    return tf.dynamic_partition(y, p, 2)\n"
+        + FITS.format("loss=F()"),
+        "partitions == n",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", IN_STEPS)
+def test_what_a_compiled_step_cannot_compute_is_named(case):
+    text, wanted = IN_STEPS[case]
+    (found,) = remarks(text)
+    assert wanted in found
+    assert "shape" in found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LOSS + "loss(1, 2)",
+        LOSS + FITS.format("'mse'"),  # another loss
+        LOSS + FITS.format("loss").replace("fit", "summary").replace("1, 2", ""),
+        LOSS + "tf.function(loss)(1, 2)",  # it runs as plain Python, and so does this step:
+        LOSS
+        + "class M(keras.Model):\n  def train_step(self, x):\n    loss(x, x)\nm = M()\nm.fit(1)",
+        LOSS + "tf.data.Dataset.range(3).map(loss)\n" + FITS.format("'mse'"),
+        LOSS.replace("tf.boolean_mask(p - y, y > 0)", "tf.where(y > 0, p, y)")
+        + FITS.format("loss"),
+        LOSS.replace("tf.boolean_mask(p - y, y > 0)", "tf.sequence_mask(y, maxlen=3)")
+        + FITS.format("loss"),
+        LOSS.replace("tf.boolean_mask(p - y, y > 0)", "tf.unique(np.array([1, 2])).y")
+        + FITS.format("loss"),
+        LOSS
+        + "def host(y, p):\n  return tf.numpy_function(loss, [y, p], tf.float32)\n"
+        + FITS.format("host"),
+    ],
+)
+def test_outside_of_a_step_it_is_not(text):
+    assert not remarks(text)
+
+
+def test_the_list_of_steps_has_names_and_arguments_that_are_there():
+    assert list(STEPS) == sorted(STEPS)
+    for key in STEPS:
+        name, _, argument = key.rstrip(")").partition("(")
+        parameters = inspect.signature(kinds.find(name)).parameters
+        assert not argument or argument in parameters
