@@ -222,9 +222,15 @@ def adapted(original: Callable[..., Any], x: Any, *args: Any, **kwargs: Any) -> 
 
 
 def _shared(dataset: Any) -> Any:
-    """A distributed data set, for several workers."""
-    is_shared = hasattr(dataset, "workers")
-    return dataset if is_shared else _strategy().experimental_distribute_dataset(dataset)
+    """A data set, or an iterator over one, as several workers read it: distributed."""
+    if hasattr(dataset, "workers"):
+        return dataset
+    if not callable(getattr(dataset, "hand_over", None)):
+        return _strategy().experimental_distribute_dataset(dataset)
+    rest = dataset.hand_over()
+    iterator = _strategy().experimental_distribute_dataset(dataset.dataset).begin()
+    iterator.set_state(rest | {"seeds": iterator.get_state()["seeds"]})  # the chief's
+    return iterator
 
 
 def _strategy() -> Any:

@@ -285,6 +285,11 @@ class DatasetIterator:
         self.begin_pass(resumed([self._dataset], state))
         self._feed.set_state(state["position"])
 
+    def hand_over(self) -> Any:
+        """The position, from which `fit` reads on with another iterator."""
+        position, self._is_read = self.get_state(), True
+        return position
+
     def host_batches(self) -> Iterator[Any]:
         """The rest of this pass, as `fit` reads it; a whole epoch at each later call.
 
