@@ -51,10 +51,7 @@ def keras_step(model, optimizer, loss=None):
     def replica_fn(batch):
         x, y = batch
 
-        def compute():
-            return loss(y, model(x, training=True))
-
-        value, grads = rx.value_and_grad(compute, model)()
+        value, grads = rx.value_and_grad(lambda: loss(y, model(x, training=True)), model)()
         optimizer.apply(grads, model.trainable_variables)
         return value
 

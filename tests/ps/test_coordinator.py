@@ -293,10 +293,7 @@ def test_replicas_in_a_function(strategy, coordinator):  # 118
 
     @rx.function
     def step(x):
-        def replica(x):
-            return x + one
-
-        result = strategy.run(replica, args=(x,))
+        result = strategy.run(lambda x: x + one, args=(x,))
         return strategy.reduce("SUM", result, axis=None), result - 2 * one
 
     assert coordinator.schedule(step, args=(np.float32(3),)).fetch() == (4, 2)
@@ -327,10 +324,7 @@ def test_a_step_may_be_written_for_run(strategy, coordinator):
     @rx.function
     def step(x):
         def replica(x):
-            def total():
-                return keras.ops.sum(x @ weights)
-
-            loss, grads = rx.value_and_grad(total, [weights])()
+            loss, grads = rx.value_and_grad(lambda: keras.ops.sum(x @ weights), [weights])()
             optimizer.apply(grads, [weights])
             steps.assign_add(1.0)
             return loss

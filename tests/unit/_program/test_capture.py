@@ -198,10 +198,7 @@ def test_of_an_argument_of_the_first_replica(strategy, compiled):
 def test_of_what_all_replicas_are_given(strategy):
     count = strategy.num_replicas_in_sync
 
-    def summed(x):
-        return tf.distribute.get_replica_context().all_reduce("sum", x) * jnp.ones(2)
-
-    scale = Scale(summed)
+    scale = Scale(lambda x: tf.distribute.get_replica_context().all_reduce("sum", x) * jnp.ones(2))
     numbers = strategy.experimental_distribute_values_from_function(
         lambda context: jnp.float32(1.0 + context.replica_id_in_sync_group)
     )

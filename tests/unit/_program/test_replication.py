@@ -169,10 +169,7 @@ def test_what_is_dealt_out_varies(deal, given):
 
 
 def test_combining_over_another_axis_combines_no_replicas():
-    def fn(x):
-        return lax.psum(x, "model")
-
-    jaxpr = jax.make_jaxpr(fn, axis_env=[(AXIS, 2), ("model", 2)])(X)
+    jaxpr = jax.make_jaxpr(lambda x: lax.psum(x, "model"), axis_env=[(AXIS, 2), ("model", 2)])(X)
     assert propagate_labels(jaxpr, [DIFFERS]) == [DIFFERS]
 
 

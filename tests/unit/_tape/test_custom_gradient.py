@@ -101,10 +101,7 @@ def test_second_derivatives(once):
     def cubed(x):
         return x**3, lambda upstream: upstream * x**4  # 4 x³ is its own derivative
 
-    def fn(x):
-        return with_tape(lambda x: with_tape(cubed, x)[1][0], x)
-
-    slope, (second,) = once(fn, TWO)
+    slope, (second,) = once(lambda x: with_tape(lambda x: with_tape(cubed, x)[1][0], x), TWO)
     assert (float(slope), float(second)) == (16.0, 32.0)
 
 
