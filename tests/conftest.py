@@ -1,7 +1,5 @@
 """Eight virtual CPU devices for every test, and a police for what tests leave behind."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """What the tests of custom loops share: comparing nests, per-replica values, a net by hand."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

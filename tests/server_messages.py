@@ -1,7 +1,5 @@
 """What the tests of parameter servers send to one, without a connection."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 

@@ -10,8 +10,6 @@ before the fence:
 A comment behind a `print` is its output, and is compared.
 """
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections import Counter

@@ -1,7 +1,5 @@
 """The tests that meet Keras, once more with the lowest Keras we support."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

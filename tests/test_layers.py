@@ -1,7 +1,5 @@
 """Who may import whom: the arrows of the design and its five bans. Sizes are in test_shape.py."""
 
-from __future__ import annotations
-
 import ast
 import pkgutil
 import sys

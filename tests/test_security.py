@@ -1,7 +1,5 @@
 """docs/security.md names every place where bytes could become code, and all that listens."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

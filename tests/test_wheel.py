@@ -1,7 +1,5 @@
 """The wheel, installed in an environment of its own, does its main job."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

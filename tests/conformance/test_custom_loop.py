@@ -3,8 +3,6 @@
 The references are NumPy (`helpers.trained_by_hand`) and plain Keras without a strategy.
 """
 
-from __future__ import annotations
-
 import threading
 
 import jax

@@ -1,7 +1,5 @@
 """`replicax.data` under every strategy: in custom loops and in `fit`, and resumed in the middle."""
 
-from __future__ import annotations
-
 import pickle
 
 import keras

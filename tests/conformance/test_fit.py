@@ -4,8 +4,6 @@ The reference is plain Keras on one device, without a strategy. Variants of `fit
 mixed precision, other inputs) are in test_fit_variants.py.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 

@@ -1,7 +1,5 @@
 """`strategy.gather` outside `run`, and `all_gather` inside it: concatenation in replica order."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """Data sets → per-replica batches; numbers in comments are pairs of the semantics' list B."""
 
-from __future__ import annotations
-
 import math
 import threading
 

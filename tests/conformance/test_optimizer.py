@@ -1,7 +1,5 @@
 """Optimizers inside `run` sum the gradients of all replicas, then do what Keras does."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import keras
 import numpy as np

@@ -1,7 +1,5 @@
 """`strategy.reduce` outside `run`, and `all_reduce` inside it."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import keras

@@ -1,7 +1,5 @@
 """After the first steps nothing is traced or compiled any more, and no value is fetched."""
 
-from __future__ import annotations
-
 import contextlib
 
 import jax

@@ -1,7 +1,5 @@
 """`GradientTape` under every strategy: what `rx.value_and_grad` and one device compute."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import keras
 import numpy as np

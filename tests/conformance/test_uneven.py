@@ -1,7 +1,5 @@
 """Replicas with different numbers of rows, or none: true shapes, exact numbers, gradients too."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import keras

@@ -1,7 +1,5 @@
 """Variables of a strategy: where they live, and what a write from several replicas means."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import keras

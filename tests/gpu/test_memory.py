@@ -1,7 +1,5 @@
 """Memory of a GPU does not grow, and steps take the memory of their arguments again."""
 
-from __future__ import annotations
-
 import functools
 import gc
 

@@ -1,7 +1,5 @@
 """Several processes and GPUs: parameter servers share one, workers that train in step do not."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

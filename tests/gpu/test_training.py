@@ -1,7 +1,5 @@
 """A GPU gives the numbers of a CPU: `fit`, custom loops, tapes, rows of tables, uneven batches."""
 
-from __future__ import annotations
-
 import functools
 from itertools import product
 

@@ -3,8 +3,6 @@
 Each value is that of a formula, so that any program can tell whether it has come back.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

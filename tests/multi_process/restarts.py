@@ -3,8 +3,6 @@
 What a worker has found, it writes to FOLDER, a file for each name and worker.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

@@ -3,8 +3,6 @@
 Each takes a strategy. Workers run them all, one after another, in processes of their own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import json

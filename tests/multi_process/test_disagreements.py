@@ -1,7 +1,5 @@
 """Workers that are about to compute different things are stopped, each with the same table."""
 
-from __future__ import annotations
-
 import pytest
 
 import replicax as rx

@@ -1,7 +1,5 @@
 """Real processes on loopback give what one device, or as many replicas in one process, give."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest

@@ -3,8 +3,6 @@
 This is the fault that the fast tests try; the others are rows of `make faults`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Real workers of a described cluster: who gets in with which secret, and at which ports."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

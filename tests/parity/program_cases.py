@@ -3,8 +3,6 @@
 Each takes the module `tf` and returns numbers, or a nest of them. Two devices form the replicas.
 """
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

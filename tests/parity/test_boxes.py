@@ -1,7 +1,5 @@
 """Boxes and measures of `tf.image` against NumPy, and values that are known of TensorFlow."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """`tf.lookup`: tables, with the results of TensorFlow."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Functions of `tf.nn` that no recorded result has, against sums by hand."""
 
-from __future__ import annotations
-
 import itertools
 
 import jax.numpy as jnp

@@ -4,8 +4,6 @@ TensorFlow is not needed here. Where Replicax differs on purpose, the case is le
 condition with the reason beside it, and what Replicax does instead is tested at the end.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

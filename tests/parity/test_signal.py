@@ -1,7 +1,5 @@
 """`tf.signal` against SciPy, NumPy and values that are known of TensorFlow."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

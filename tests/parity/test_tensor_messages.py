@@ -1,7 +1,5 @@
 """Arrays as bytes, with the bytes of TensorFlow."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

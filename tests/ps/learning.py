@@ -4,8 +4,6 @@
 twenty steps an epoch, each of them a closure.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

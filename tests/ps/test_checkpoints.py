@@ -1,7 +1,5 @@
 """Checkpoints of variables on servers: whole, and for any other number of servers, or for none."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 

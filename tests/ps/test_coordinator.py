@@ -3,8 +3,6 @@
 Its rules alone, without servers and workers, are in unit/coordinator: among them pairs 103 and 109.
 """
 
-from __future__ import annotations
-
 import logging
 
 import jax.numpy as jnp

@@ -1,7 +1,5 @@
 """`rx.layers.DynamicTable` on parameter servers: what it is trained to, bounds, ways out."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """`fit`, `evaluate` and `predict` by closures: one device's numbers, whatever happens meanwhile."""
 
-from __future__ import annotations
-
 import contextlib
 
 import jax

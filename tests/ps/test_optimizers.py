@@ -3,8 +3,6 @@
 The gradients are the same ones, drawn at random: what is compared is what becomes of them.
 """
 
-from __future__ import annotations
-
 import re
 
 import keras

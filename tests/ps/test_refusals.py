@@ -1,7 +1,5 @@
 """What closures cannot be, and whom servers do not serve."""
 
-from __future__ import annotations
-
 import jax
 import keras
 import numpy as np

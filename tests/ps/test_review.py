@@ -1,7 +1,5 @@
 """Numbers that were wrong once: each against what the same program gives without servers."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 

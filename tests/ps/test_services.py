@@ -1,7 +1,5 @@
 """Printing and random numbers of `replicax.tf` in closures."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

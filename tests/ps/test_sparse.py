@@ -1,7 +1,5 @@
 """Tables of embeddings on parameter servers: what travels, and what it is trained to."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

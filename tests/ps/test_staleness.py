@@ -1,7 +1,5 @@
 """How late gradients are: measured by the servers, scaled, and bounded."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Numbers in comments are pairs of the semantics' list A; the expected values are TensorFlow's.
 """
 
-from __future__ import annotations
-
 import contextlib
 
 import keras

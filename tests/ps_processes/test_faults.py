@@ -4,8 +4,6 @@ One run of faults.py for all tests, with two servers, two workers and the chief 
 are started again when they die, as a supervisor of a cluster does it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import queue

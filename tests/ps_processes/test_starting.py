@@ -1,7 +1,5 @@
 """A strategy is there before its processes are: what is done meanwhile, and how that can end."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -5,8 +5,6 @@ lets one step be in flight at a time. NPROC, which would hide the dead-lock by a
 pool, is removed here on purpose.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 The slices are described, not there. `fit` makes the same step: see _tools/plan/step.py.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 

@@ -1,7 +1,5 @@
 """Two processes as two hosts of a pod, by the variables of a TPU, on the CPUs they fall back to."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

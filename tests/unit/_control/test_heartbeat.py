@@ -1,7 +1,5 @@
 """What a worker tells of itself, its limits, and a clock that stops with its process."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import types

@@ -1,7 +1,5 @@
 """Who is to blame, as a table, and what is said of a lost worker and of one that is awaited."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from typing import get_args

@@ -1,7 +1,5 @@
 """Facts that all workers must share, and the table of who differs."""
 
-from __future__ import annotations
-
 import pickle
 import socket
 

@@ -1,7 +1,5 @@
 """The frame stack and what a replica context answers; `strategies` is not needed for it."""
 
-from __future__ import annotations
-
 import threading
 
 import jax

@@ -1,7 +1,5 @@
 """The ways to carry out an all-reduce, packing, and combining outside `run`."""
 
-from __future__ import annotations
-
 import jax
 import jax.extend
 import jax.numpy as jnp

@@ -1,7 +1,5 @@
 """Rows by id: of one table, of shards, of several ids per example, and through `lookup_rows`."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import keras

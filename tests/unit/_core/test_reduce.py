@@ -1,7 +1,5 @@
 """`ReduceOp`, the collectives of a sync group, and reductions outside `run`."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Attention by the kernel: JAX's numbers, with all of its transformations; where it is used."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import keras

@@ -1,7 +1,5 @@
 """Convolutions by the kernel: which ones go there, the right numbers, each device its part."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import re

@@ -1,7 +1,5 @@
 """Pooling on CPUs: its gradient is to the last bit what XLA's own operation gives."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

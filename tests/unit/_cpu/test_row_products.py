@@ -1,7 +1,5 @@
 """Products that sum over many rows, by the kernel: the numbers, and which products it computes."""
 
-from __future__ import annotations
-
 import ctypes
 
 import jax

@@ -1,7 +1,5 @@
 """Rows of tables by the kernel: JAX's own numbers to the last bit, and where the kernel is used."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

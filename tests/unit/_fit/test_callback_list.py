@@ -1,7 +1,5 @@
 """Callbacks: the chief writes and prints, and logs become numbers when they are read."""
 
-from __future__ import annotations
-
 import inspect
 import io
 import json

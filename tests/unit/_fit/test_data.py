@@ -1,7 +1,5 @@
 """Distributed data sets as Keras' loops read them."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

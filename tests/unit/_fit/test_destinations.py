@@ -1,7 +1,5 @@
 """Paths of callbacks that cannot be written are refused before the first step."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

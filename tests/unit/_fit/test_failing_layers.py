@@ -1,7 +1,5 @@
 """What `fit`, `evaluate` and `predict` show of an error that a layer raises."""
 
-from __future__ import annotations
-
 import re
 import traceback
 

@@ -1,7 +1,5 @@
 """Replicas that train alone for some steps and then take the mean: against plain NumPy."""
 
-from __future__ import annotations
-
 import jax
 import keras
 import numpy as np

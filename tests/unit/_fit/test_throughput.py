@@ -1,7 +1,5 @@
 """How `fit` gets on: the arithmetic with clocks of our own, and what Keras' bar shows of it."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -3,8 +3,6 @@
 That they train as one device does is in conformance/test_fit.py.
 """
 
-from __future__ import annotations
-
 import contextlib
 
 import jax

@@ -1,7 +1,5 @@
 """Saved models: what a model or a module computes, on other devices and with any batch size."""
 
-from __future__ import annotations
-
 import json
 
 import jax

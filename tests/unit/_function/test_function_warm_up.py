@@ -1,7 +1,5 @@
 """A function is compiled before its first batch is there: nothing is computed, nothing is taken."""
 
-from __future__ import annotations
-
 import threading
 
 import jax

@@ -1,7 +1,5 @@
 """Distributed data sets without devices: where the pieces go is handed in."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace

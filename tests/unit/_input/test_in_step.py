@@ -1,7 +1,5 @@
 """Workers say before each step what they bring; here they are threads."""
 
-from __future__ import annotations
-
 import gc
 from dataclasses import replace
 from unittest.mock import Mock

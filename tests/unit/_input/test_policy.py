@@ -3,8 +3,6 @@
 Numbers in comments are pairs of the semantics' list B.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

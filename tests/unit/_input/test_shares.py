@@ -3,8 +3,6 @@
 Numbers in comments are pairs of the semantics' list B; TensorFlow's files have 12 rows each.
 """
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Keras' Adam on CPUs: where it is one operation, and that it is the same optimizer everywhere."""
 
-from __future__ import annotations
-
 import jax
 import keras
 import numpy as np

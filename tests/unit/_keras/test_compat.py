@@ -1,7 +1,5 @@
 """The Keras internals we rely on are there, are what we take them for, and are wrapped once."""
 
-from __future__ import annotations
-
 import inspect
 
 import jax.numpy as jnp

@@ -1,7 +1,5 @@
 """Where variables, slots and batches live, as Keras asks."""
 
-from __future__ import annotations
-
 import contextvars
 import functools
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """`rx.assert_finite`: only floating-point numbers can be bad, and the first bad one is named."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import keras
 import numpy as np

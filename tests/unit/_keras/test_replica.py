@@ -1,7 +1,5 @@
 """What Keras does differently inside `run`, seam by seam; expected values by hand."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import keras
 import numpy as np

@@ -1,7 +1,5 @@
 """`rx.Variable`: made, sliced and assigned as TensorFlow's variables are."""
 
-from __future__ import annotations
-
 import types
 
 import jax

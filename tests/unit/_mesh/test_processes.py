@@ -1,7 +1,5 @@
 """Joining a cluster: who takes part, and what is said when it cannot be."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Where variables live: the placements, and what is lent and kept."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import keras

@@ -1,7 +1,5 @@
 """The program of a batch that the replicas do not divide."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import keras

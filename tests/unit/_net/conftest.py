@@ -1,7 +1,5 @@
 """Listeners that end with their test, and links to them by each of the ways there are."""
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a call carries, what it raises, and what ends it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pickle

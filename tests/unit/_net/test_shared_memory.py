@@ -1,7 +1,5 @@
 """Memory shared with another process of the host: what is reused, what is kept, what is freed."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import socket

@@ -1,7 +1,5 @@
 """Who is not let in, what is said of them, and that nobody else notices."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

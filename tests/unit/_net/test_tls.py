@@ -1,7 +1,5 @@
 """TLS around all of it: what is sent is encrypted, and who is there is still asked."""
 
-from __future__ import annotations
-
 import logging
 import ssl
 import threading

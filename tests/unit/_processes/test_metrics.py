@@ -1,7 +1,5 @@
 """Metrics of a run: Prometheus' text, who reports what, and where it is read."""
 
-from __future__ import annotations
-
 import re
 import socket
 import urllib.error

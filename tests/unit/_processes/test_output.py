@@ -1,7 +1,5 @@
 """Lines are cut exactly, get their prefix, and wait for their reader without making us wait."""
 
-from __future__ import annotations
-
 import io
 import os
 import pty

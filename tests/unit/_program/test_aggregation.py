@@ -1,7 +1,5 @@
 """What a write from several replicas means: the table of `aggregation.py`, line by line."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """Sums over rows travel in few all-reduces, and so do the numbers that replicas return."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """Making a stateful function pure; variables that begin with what it computes."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import keras

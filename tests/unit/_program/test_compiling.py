@@ -1,7 +1,5 @@
 """How programs are compiled: which options, for which devices, and where there are none."""
 
-from __future__ import annotations
-
 import re
 
 import jax

@@ -1,7 +1,5 @@
 """Data inside `rx.function`: one element is an input, a loop runs as plain Python."""
 
-from __future__ import annotations
-
 import logging
 
 import jax

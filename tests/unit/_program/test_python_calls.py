@@ -1,7 +1,5 @@
 """Steps that call Python: a function that raises changes no variable, on any number of devices."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

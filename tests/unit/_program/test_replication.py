@@ -1,7 +1,5 @@
 """Which outputs of a program differ between replicas, and which inputs they are made of."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import pytest

@@ -1,7 +1,5 @@
 """Input signatures, concrete functions and compiled methods of `rx.function`."""
 
-from __future__ import annotations
-
 import gc
 import inspect
 import pickle

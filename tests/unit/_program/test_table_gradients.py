@@ -1,7 +1,5 @@
 """Gradients of tables as rows: the numbers of whole gradients, without whole gradients."""
 
-from __future__ import annotations
-
 import jax
 import jax.extend
 import jax.numpy as jnp

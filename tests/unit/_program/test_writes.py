@@ -1,7 +1,5 @@
 """What outputs and writes of a captured function are across replicas."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import keras
 import pytest

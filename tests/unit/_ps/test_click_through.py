@@ -1,7 +1,5 @@
 """The study of click-through: that what it counts by is right."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The rules of schedule, join and done: order, at least once, the first error, and what is left."""
 
-from __future__ import annotations
-
 import itertools
 import traceback
 

@@ -1,7 +1,5 @@
 """Members and their names, the size of a local cluster, and how members are waited for."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """Which worker the code runs for; elsewhere there is none."""
 
-from __future__ import annotations
-
 import pytest
 
 from replicax._core.tracing import with_around

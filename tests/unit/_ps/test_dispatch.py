@@ -1,7 +1,5 @@
 """The dispatcher starts late, ends with its strategy, and keeps nothing alive."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref

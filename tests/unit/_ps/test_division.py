@@ -1,7 +1,5 @@
 """How workers divide a data set: the way that it allows, and the same batches for all."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

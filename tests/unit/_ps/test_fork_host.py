@@ -3,8 +3,6 @@
 One cluster is of spawned processes, as everywhere but on Linux.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

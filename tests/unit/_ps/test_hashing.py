@@ -1,7 +1,5 @@
 """Hashes of ids: even, and the same everywhere."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Where ids come from: found in a trace, and taken from the data without losing bits."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """What stands in new rows: Keras' distributions, as a function of the seed and the id."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """What a strategy's arguments say about keeping the state of servers."""
 
-from __future__ import annotations
-
 import os
 import stat
 import tempfile

@@ -1,7 +1,5 @@
 """What happens when workers and servers die: who repairs, who waits, who goes on."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 import threading

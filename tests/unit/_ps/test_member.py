@@ -1,7 +1,5 @@
 """A place for the state of a run: made for its coordinator, and given up some time after that."""
 
-from __future__ import annotations
-
 import logging
 import pickle
 import threading

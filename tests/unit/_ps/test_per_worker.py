@@ -1,7 +1,5 @@
 """A component for each worker, and an error for a worker that has none."""
 
-from __future__ import annotations
-
 import pytest
 
 from replicax._core.errors import UsageError

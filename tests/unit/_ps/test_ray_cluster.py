@@ -1,7 +1,5 @@
 """Members as actors of a real Ray with two nodes, one of which has GPUs by name only."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import socket

@@ -1,7 +1,5 @@
 """What a closure returned: nests, kinds of arrays, and only the first settlement counts."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 

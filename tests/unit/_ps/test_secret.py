@@ -1,7 +1,5 @@
 """Where the secret of a cluster comes from, and who can read it."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -1,7 +1,5 @@
 """All processes of a session are ended, and no other."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

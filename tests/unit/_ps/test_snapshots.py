@@ -1,7 +1,5 @@
 """What a server writes while it goes on, and what another process restores from it."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """`Server`: which task a process is, where it listens, and when it ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """How long workers take for their closures."""
 
-from __future__ import annotations
-
 import contextlib
 
 from replicax._ps.queue import lanes

@@ -1,7 +1,5 @@
 """Derivatives that functions bring along, and functions that are computed twice."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import keras

@@ -1,7 +1,5 @@
 """`GradientTape`: by hand, compiled and at once, and as `value_and_grad` says."""
 
-from __future__ import annotations
-
 import logging
 import threading
 

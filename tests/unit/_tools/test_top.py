@@ -1,7 +1,5 @@
 """`replicax top`: what it makes of metrics, and what it says if there are none."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -1,7 +1,5 @@
 """The program that provokes faults: what it says of trials that go wrong themselves."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """The table of training: its ratios, what it refuses to compare, and that it runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

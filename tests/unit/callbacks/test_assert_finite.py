@@ -1,7 +1,5 @@
 """The callback that stops `fit` at the first NaN."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

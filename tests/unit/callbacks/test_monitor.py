@@ -1,7 +1,5 @@
 """`ReplicaMonitor`: what it writes, and when."""
 
-from __future__ import annotations
-
 import json
 import threading
 from types import SimpleNamespace

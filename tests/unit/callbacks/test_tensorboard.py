@@ -1,7 +1,5 @@
 """What `fit` writes for TensorBoard, read back with TensorBoard's own readers."""
 
-from __future__ import annotations
-
 import jax
 import keras
 import numpy as np

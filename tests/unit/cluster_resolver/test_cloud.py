@@ -1,7 +1,5 @@
 """Kubernetes and Google Compute Engine, whose APIs are functions here, and questions over HTTP."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import socket

@@ -1,7 +1,5 @@
 """Slurm steps, whose first pairs are those of TensorFlow's own tests, and MPI's variables."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Clusters and tasks as data: what they answer, what they refuse, and who is chief."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from dataclasses import FrozenInstanceError

@@ -1,7 +1,5 @@
 """`TF_CONFIG`, whose pairs are those of TensorFlow's own tests, and the variables of SageMaker."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

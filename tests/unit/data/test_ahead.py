@@ -1,7 +1,5 @@
 """Reading ahead in a thread: how far, in what order, and when the thread ends."""
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import gc

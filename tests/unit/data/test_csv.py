@@ -1,7 +1,5 @@
 """`make_csv_dataset`: names, types, labels, epochs."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
 

@@ -1,7 +1,5 @@
 """The data set as a Python object: its length, its text, its iterators."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

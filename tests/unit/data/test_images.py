@@ -1,7 +1,5 @@
 """Folders of images: labels, order, splits, decoding."""
 
-from __future__ import annotations
-
 import os
 import pickle
 

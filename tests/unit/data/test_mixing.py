@@ -3,8 +3,6 @@
 Where the comment says so, the values were recorded from tf.data 2.21.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 import jax

@@ -1,7 +1,5 @@
 """Which elements and in what order: take, skip, shard, repeat, concatenate, shuffle."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import keras

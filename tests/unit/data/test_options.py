@@ -1,7 +1,5 @@
 """Options of a data set: what they may be, and how they are handed on."""
 
-from __future__ import annotations
-
 import pytest
 
 import replicax as rx

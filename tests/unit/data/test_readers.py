@@ -1,7 +1,5 @@
 """Data sets of files: which files, in which order, resumed anywhere, divided between workers."""
 
-from __future__ import annotations
-
 import pathlib
 import pickle
 import sys

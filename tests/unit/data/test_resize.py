@@ -1,7 +1,5 @@
 """Resizing images as TensorFlow does it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

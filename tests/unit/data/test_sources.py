@@ -1,7 +1,5 @@
 """Where elements come from: arrays, numbers, generators, objects with rows, file names."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from types import SimpleNamespace

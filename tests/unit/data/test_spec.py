@@ -1,7 +1,5 @@
 """`ArraySpec`, and the rows of batches put together and cut."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Data sets on disk: what was saved is loaded, in order or by number; half of one is none."""
 
-from __future__ import annotations
-
 import collections
 import gzip
 import json

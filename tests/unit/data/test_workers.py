@@ -1,7 +1,5 @@
 """Worker processes: their shares without processes, then few tests with real ones."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import gc

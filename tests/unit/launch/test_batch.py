@@ -1,7 +1,5 @@
 """`replicax slurm` and `replicax k8s`: what they write, and what a scheduler makes of it."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

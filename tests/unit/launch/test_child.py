@@ -1,7 +1,5 @@
 """A child process never outlives `replicax`, and its exit code becomes ours."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

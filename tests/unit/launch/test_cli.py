@@ -1,7 +1,5 @@
 """The arguments of `replicax`: what is accepted, what is said about the rest, how fast help is."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """`replicax init`: what it writes runs, it asks little, and it changes no file."""
 
-from __future__ import annotations
-
 import builtins
 import os
 import shlex

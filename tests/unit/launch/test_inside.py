@@ -4,8 +4,6 @@ JAX and what joins are false here: `sitecustomize`, which Python loads first, pu
 the true one would be found. The true ones meet in the last test.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Arguments and environments of workers, of which none is started, and ports that are held."""
 
-from __future__ import annotations
-
 import json
 import socket
 import socketserver

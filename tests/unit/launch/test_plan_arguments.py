@@ -1,7 +1,5 @@
 """The arguments of `replicax plan`, and the process that they are handed to."""
 
-from __future__ import annotations
-
 import pytest
 
 from replicax.launch import _cli

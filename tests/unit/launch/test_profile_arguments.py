@@ -1,7 +1,5 @@
 """The arguments of `replicax profile` and `replicax doctor`, and the processes they go to."""
 
-from __future__ import annotations
-
 import pytest
 
 from replicax.launch import _cli

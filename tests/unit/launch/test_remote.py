@@ -1,7 +1,5 @@
 """The far end of `replicax run --hosts`: what it takes from its launcher."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

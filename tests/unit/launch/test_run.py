@@ -1,7 +1,5 @@
 """`replicax run` as a user starts it: prefixes, exit codes, signals, and no process left."""
 
-from __future__ import annotations
-
 import os
 import pty
 import select

@@ -1,7 +1,5 @@
 """`--hosts`: addresses, which host this machine is, and workers that a false `ssh` starts."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """The arguments of `replicax verify`, and the child process that they start."""
 
-from __future__ import annotations
-
 import pytest
 
 from replicax.launch import _cli

@@ -3,8 +3,6 @@
 The expected numbers are those of the layers of Keras 3.15 with TensorFlow 2.21, but for hashes.
 """
 
-from __future__ import annotations
-
 import jax
 import keras
 import numpy as np

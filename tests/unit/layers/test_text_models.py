@@ -1,7 +1,5 @@
 """Models whose input is text: a part on the host, the rest on the devices."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """`Strategy`: messages and small things; its behaviours over the matrix are in conformance/."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import threading

@@ -1,7 +1,5 @@
 """The default strategy, and the five questions of "who am I"."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

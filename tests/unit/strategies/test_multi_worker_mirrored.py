@@ -1,7 +1,5 @@
 """`MultiWorkerMirroredStrategy` in one process; with several, see tests/multi_process."""
 
-from __future__ import annotations
-
 import json
 
 import keras

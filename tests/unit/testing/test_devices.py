@@ -1,7 +1,5 @@
 """Virtual devices, made in time, and the matrix of strategies."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

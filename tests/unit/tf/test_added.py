@@ -1,7 +1,5 @@
 """`add_loss` and `add_metric` as programs of Keras 2 call them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Python's control flow on arrays of compiled code; all expected numbers are by hand."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """Models that share layers or an optimizer: what each trains is settled when it is compiled."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 

@@ -1,7 +1,5 @@
 """`tf.data`: the pipelines of `rx.data`, with TensorFlow's names, types and tensors."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Types of numbers: they are equal to NumPy's and JAX's, and taken where those are."""
 
-from __future__ import annotations
-
 import pickle
 
 import jax.numpy as jnp

@@ -1,7 +1,5 @@
 """Control flow on values of compiled code, with Keras variables read and written in it."""
 
-from __future__ import annotations
-
 import logging
 
 import jax

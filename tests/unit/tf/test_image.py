@@ -1,7 +1,5 @@
 """`tf.image`: random changes and errors; its numbers are in tests/parity/test_images.py."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """How layers of Keras 2 are called and made: flags without defaults, lengths, random numbers."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

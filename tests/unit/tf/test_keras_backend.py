@@ -1,7 +1,5 @@
 """`tf.keras.backend`: what TensorFlow 2.21 gave for the same calls."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

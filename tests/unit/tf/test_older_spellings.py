@@ -1,7 +1,5 @@
 """Keras 2's spellings that `replicax.tf.keras` adds to Keras 3."""
 
-from __future__ import annotations
-
 import jax
 import keras
 import numpy as np

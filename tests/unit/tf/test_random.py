@@ -1,7 +1,5 @@
 """`tf.random`: distributions, seeds, and numbers that are new at each call and on each replica."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import keras

@@ -3,8 +3,6 @@
 TensorFlow refuses each of them, too; that was observed with TensorFlow 2.21.
 """
 
-from __future__ import annotations
-
 import jax
 import keras
 import numpy as np

@@ -1,7 +1,5 @@
 """`tf.shape` of model inputs whose sizes are not known: computed with, sliced by, passed on."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

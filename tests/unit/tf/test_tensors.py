@@ -1,7 +1,5 @@
 """Tensors are JAX arrays with `numpy()`; constants, shapes and specs."""
 
-from __future__ import annotations
-
 import importlib
 
 import jax

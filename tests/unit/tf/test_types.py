@@ -1,7 +1,5 @@
 """`tf.types.experimental`: objects that say which of them share a program."""
 
-from __future__ import annotations
-
 import pytest
 
 import replicax as rx

@@ -1,7 +1,5 @@
 """What a user overrides and nobody calls is refused, with the method to override."""
 
-from __future__ import annotations
-
 import sys
 
 import keras

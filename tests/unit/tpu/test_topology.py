@@ -1,7 +1,5 @@
 """Where the devices of a TPU are, and which replicas they form."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import jax

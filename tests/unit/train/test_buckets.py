@@ -1,7 +1,5 @@
 """Checkpoints by URL, in the memory that fsspec offers for tests and in files of this machine."""
 
-from __future__ import annotations
-
 import sys
 
 import fsspec

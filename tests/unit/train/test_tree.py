@@ -1,7 +1,5 @@
 """A checkpoint is a tree: objects are attributes at any depth, set before or after `restore`."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The whole comparison, small: in this process, and as a user calls it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

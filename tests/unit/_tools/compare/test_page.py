@@ -1,7 +1,5 @@
 """The page: what it says, that it needs nothing beside it, that a browser shows it; its plots."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

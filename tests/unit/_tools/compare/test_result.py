@@ -1,7 +1,5 @@
 """The settings of a comparison, and the arithmetic on measurements, worked out by hand."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Each thing that can be wrong with an installation, and the command that repairs it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

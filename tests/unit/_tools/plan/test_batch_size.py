@@ -1,7 +1,5 @@
 """`rx.find_batch_size`: the answer fits by the plan, and the model is as it was."""
 
-from __future__ import annotations
-
 import jax
 import keras
 import numpy as np

@@ -1,7 +1,5 @@
 """Programs as the compilers write them, cut down to what counts; what they send."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """What a plan can be made of: models, scripts that are stopped in time, and files."""
 
-from __future__ import annotations
-
 import sys
 import textwrap
 import types

@@ -1,7 +1,5 @@
 """`replicax plan`: what the child process does with its options."""
 
-from __future__ import annotations
-
 import json
 import signal
 

@@ -1,7 +1,5 @@
 """Spans of time, operations of devices and traces by hand, as JAX's profiler writes them."""
 
-from __future__ import annotations
-
 import jax
 import pytest
 

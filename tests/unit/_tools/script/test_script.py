@@ -1,7 +1,5 @@
 """A script run inside another program: as if by itself, under a strategy, for some steps."""
 
-from __future__ import annotations
-
 import json
 import sys
 import textwrap

@@ -1,7 +1,5 @@
 """CSV files: types, defaults, quotation marks, and rows that do not fit."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import pickle
