@@ -201,10 +201,7 @@ class NumpyAdam:
         self.step += 1
         moments = self.moments or [(0.0, 0.0)] * len(weights)
         self.moments = [
-            (
-                self.beta_1 * m + (1 - self.beta_1) * g,
-                self.beta_2 * v + (1 - self.beta_2) * g**2,
-            )
+            (self.beta_1 * m + (1 - self.beta_1) * g, self.beta_2 * v + (1 - self.beta_2) * g**2)
             for (m, v), g in zip(moments, grads, strict=True)
         ]
         rate = self.learning_rate * np.sqrt(1 - self.beta_2**self.step)

@@ -34,11 +34,7 @@ LISTENERS = {
 
 
 # They connect to a Unix socket, ask what kind one is, or look for a free port.
-DO_NOT_LISTEN = {
-    "_tools/doctor/facts.py",
-    "_ps/hosts/given_cluster.py",
-    "_net/requests.py",
-}
+DO_NOT_LISTEN = {"_tools/doctor/facts.py", "_ps/hosts/given_cluster.py", "_net/requests.py"}
 TYPES = ("annotation", "returns")  # what they name is not called
 
 

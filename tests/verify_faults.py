@@ -241,9 +241,7 @@ def clipped_before_the_sum():
 
 
 def mean_of_means():
-    train(
-        loss=lambda losses: ops.mean(losses) / replicas(),
-    )
+    train(loss=lambda losses: ops.mean(losses) / replicas())
 
 
 class FirstReplicasTotal(keras.metrics.Metric):

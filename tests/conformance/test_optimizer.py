@@ -7,13 +7,7 @@ import pytest
 
 import replicax as rx
 
-from helpers import (
-    assert_trees_close,
-    batch_of,
-    few_strategies,
-    local,
-    two_replicas,
-)
+from helpers import assert_trees_close, batch_of, few_strategies, local, two_replicas
 
 
 def replica_id():

@@ -8,13 +8,7 @@ import pytest
 
 import replicax as rx
 
-from helpers import (
-    assert_trees_close,
-    few_strategies,
-    local,
-    per_replica,
-    two_replicas,
-)
+from helpers import assert_trees_close, few_strategies, local, per_replica, two_replicas
 
 
 def context():

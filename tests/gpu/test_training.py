@@ -11,18 +11,7 @@ import pytest
 import replicax as rx
 import replicax.tf as tf
 
-from .cases import (
-    BATCH,
-    DEVICE,
-    GPUS,
-    LABELS,
-    NUMBERS,
-    PAIRS,
-    STRATEGIES,
-    WORDS,
-    compiled,
-    trained,
-)
+from .cases import BATCH, DEVICE, GPUS, LABELS, NUMBERS, PAIRS, STRATEGIES, WORDS, compiled, trained
 from fitting import made, weight_difference
 from helpers import assert_trees_close
 

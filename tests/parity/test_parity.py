@@ -108,8 +108,7 @@ def test_reduce(strategy, cases):
 def test_gather(strategy, cases):
     for case in cases:
         check(
-            case,
-            lambda c=case: strategy.gather(distributed(strategy, c["components"]), c["axis"]),
+            case, lambda c=case: strategy.gather(distributed(strategy, c["components"]), c["axis"])
         )
 
 
@@ -270,9 +269,7 @@ def test_writes_are_aggregated(strategy, cases):
 def written(strategy, case):
     with strategy.scope():
         variable = keras.Variable(
-            case["start"],
-            synchronization=case["synchronization"],
-            aggregation=case["aggregation"],
+            case["start"], synchronization=case["synchronization"], aggregation=case["aggregation"]
         )
 
     def write(value):

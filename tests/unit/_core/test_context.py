@@ -5,13 +5,7 @@ import threading
 import jax
 import jax.numpy as jnp
 
-from replicax._core.context import (
-    Frame,
-    ReplicaContext,
-    current_frame,
-    entered,
-    gradients_reduced,
-)
+from replicax._core.context import Frame, ReplicaContext, current_frame, entered, gradients_reduced
 from replicax._core.reduce import SyncGroup, sum_leaves
 from replicax._core.topology import AXIS
 

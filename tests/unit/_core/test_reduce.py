@@ -5,12 +5,7 @@ import numpy as np
 import pytest
 
 from replicax._core.errors import UnevenBatch, UsageError
-from replicax._core.reduce import (
-    ReduceOp,
-    SyncGroup,
-    reduce_value,
-    sum_leaves,
-)
+from replicax._core.reduce import ReduceOp, SyncGroup, reduce_value, sum_leaves
 from replicax._core.values import PerReplica
 
 UNEVEN = PerReplica(parts=(jnp.array([1.0]), jnp.array([2.0, 2.0])))

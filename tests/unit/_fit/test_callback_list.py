@@ -258,9 +258,7 @@ def test_models_of_a_local_strategy_have_callbacks_of_their_own(tmp_path, mirror
         assert channel_of(model).size == channel_of(net()).size == 1
         if index:
             backup = rx.callbacks.BackupAndRestore(
-                tmp_path / "backup",
-                delete_checkpoint=False,
-                termination_watcher_fn=lambda: False,
+                tmp_path / "backup", delete_checkpoint=False, termination_watcher_fn=lambda: False
             )
             saved = keras.callbacks.ModelCheckpoint(str(tmp_path / "model.keras"))
             model.fit(ROWS[:8], TARGETS[:8], verbose=0, callbacks=[saved, backup])

@@ -49,19 +49,8 @@ SEAMS = {
     (_compat.JaxVariable, "_initialize"): ["self", "value"],
     (_compat.JaxVariable, "_initialize_with_initializer"): ["self", "initializer"],
 }
-METHODS = [
-    "fit",
-    "evaluate",
-    "predict",
-    "train_on_batch",
-    "test_on_batch",
-    "predict_on_batch",
-]
-ALL = [
-    *SEAMS,
-    (_compat.Trainer, "compile"),
-    *((_compat.JAXTrainer, method) for method in METHODS),
-]
+METHODS = ["fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch"]
+ALL = [*SEAMS, (_compat.Trainer, "compile"), *((_compat.JAXTrainer, method) for method in METHODS)]
 
 
 def label(value):

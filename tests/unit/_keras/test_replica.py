@@ -45,10 +45,7 @@ class WithAValue(keras.optimizers.SGD):
         (lambda: WithAValue(0.1), 2.0 * 0.9 * 0.9),
         # Changes by 0.1 · 0.5 · 4, and by 0.5 · 0.2 + 0.1 · 0.5 · 3.6.
         (lambda: WithAValue(0.1, momentum=0.5), 2.0 - 0.2 - 0.28),
-        (
-            lambda: keras.optimizers.LossScaleOptimizer(WithAValue(0.1), 4.0),
-            2.0 * 0.9 * 0.9,
-        ),
+        (lambda: keras.optimizers.LossScaleOptimizer(WithAValue(0.1), 4.0), 2.0 * 0.9 * 0.9),
     ],
     ids=["Nadam", "Adafactor", "loss scale", "own", "own with momentum", "own with loss scale"],
 )

@@ -18,12 +18,7 @@ from replicax._core.channel import Alone, current
 from replicax._core.errors import ClusterError, ClusterSpecError
 from replicax._core.options import CommunicationImplementation, CommunicationOptions
 from replicax._mesh import processes
-from replicax._mesh.processes import (
-    join,
-    join_from_environment,
-    secret_of,
-    start,
-)
+from replicax._mesh.processes import join, join_from_environment, secret_of, start
 from replicax.cluster_resolver import ClusterSpec, JaxProcess, SimpleClusterResolver
 from replicax.launch._ports import free_ports
 

@@ -111,12 +111,7 @@ def start(tmp_path):
             for index, program in enumerate(programs)
         ]
         with signals.noted():
-            outcome = supervise(
-                plans,
-                sink=sink,
-                signals=signals,
-                rules=Rules(grace, **rules),
-            )
+            outcome = supervise(plans, sink=sink, signals=signals, rules=Rules(grace, **rules))
         return outcome, sink
 
     yield start

@@ -9,12 +9,7 @@ import pytest
 import replicax as rx
 import replicax.tf as tf
 from replicax._core.errors import UsageError
-from replicax._program.capture import (
-    CaptureScope,
-    InitialValueFromArguments,
-    capture,
-    evaluate,
-)
+from replicax._program.capture import CaptureScope, InitialValueFromArguments, capture, evaluate
 from replicax._program.explain import explain
 from replicax._program.program import rebuilt
 

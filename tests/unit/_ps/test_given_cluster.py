@@ -172,10 +172,7 @@ def test_a_worker_cannot_be_added(cluster):
         ({"ps": ["a:1"]}, "at least one worker"),
         ({"ps": ["a:1"], "worker": []}, "at least one worker"),
         ({"ps": ["a:1"], "master": ["b:1"]}, "Disallowed task type found in the cluster"),
-        (
-            {"ps": ["a:1"], "worker": ["b:1"], "chief": ["c:1", "d:1"]},
-            "at most one 'chief'",
-        ),
+        ({"ps": ["a:1"], "worker": ["b:1"], "chief": ["c:1", "d:1"]}, "at most one 'chief'"),
         ({"ps": ["a:1"], "worker": {1: "b:1"}}, "address of 'worker'"),
     ],
 )

@@ -15,8 +15,5 @@ def test_each_worker_has_its_component():
 
 @pytest.mark.parametrize("worker", [-1, 2])
 def test_a_worker_without_a_component_is_an_error(worker):
-    with pytest.raises(
-        UsageError,
-        match=rf"worker {worker}, .* 2",
-    ):
+    with pytest.raises(UsageError, match=rf"worker {worker}, .* 2"):
         PerWorkerValues([1, 2]).of_worker(worker)

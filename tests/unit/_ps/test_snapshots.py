@@ -455,11 +455,7 @@ def test_code_that_was_not_sent_is_missed_when_it_is_needed(start):
 
 
 @pytest.mark.parametrize(
-    ("plant", "error"),
-    [
-        (plant_in_manifest, OtherFormat),
-        (plant_in_journal, OtherFormat),
-    ],
+    ("plant", "error"), [(plant_in_manifest, OtherFormat), (plant_in_journal, OtherFormat)]
 )
 def test_planted_pickles_are_refused_and_nothing_runs(tmp_path, plant, error):
     first = Process(tmp_path / "server-0")

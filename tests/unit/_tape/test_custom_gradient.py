@@ -109,10 +109,7 @@ def test_what_the_functions_must_return():
         r"must return `\(result, grad_fn\)`": lambda x: x,
         "2 gradients for 1": lambda x: (x, lambda g: (g, g)),
         "`variables=None`": lambda x: (x * w, lambda g: g),
-        "0 gradients for 1": lambda x: (
-            x * w,
-            lambda g, variables: (g, []),
-        ),
+        "0 gradients for 1": lambda x: (x * w, lambda g, variables: (g, [])),
     }
     for message, fn in wrong.items():
         with pytest.raises(UsageError, match=message):

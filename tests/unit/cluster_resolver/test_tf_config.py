@@ -141,10 +141,7 @@ def test_a_wrong_cluster_is_shown_at_its_place(cluster, shown):
     [
         ({"type": "worker"}, 'got {"type": "worker"}.'),
         (None, "The task in TF_CONFIG needs a type and an index, got null."),
-        (
-            {"type": None, "index": 0},
-            "type of the task must be the name of a job, got null.",
-        ),
+        ({"type": None, "index": 0}, "type of the task must be the name of a job, got null."),
         ({"type": True, "index": 0}, "got true."),
         ({"type": "worker", "index": -1}, "index of the task must be an integer from 0, got -1."),
         ({"type": "worker", "index": 0.5}, "got 0.5."),

@@ -74,8 +74,7 @@ def test_the_child_gets_two_cpu_devices_if_nothing_is_said():
 
 
 @pytest.mark.parametrize(
-    ("replicas", "cores", "threads"),
-    [(None, 2, 8), (2, 2, 8), (8, 2, 16), (2, 64, 64)],
+    ("replicas", "cores", "threads"), [(None, 2, 8), (2, 2, 8), (8, 2, 16), (2, 64, 64)]
 )
 def test_the_thread_pool_has_room_for_replicas_and_cores(monkeypatch, replicas, cores, threads):
     monkeypatch.setattr(_environments, "cores", lambda: cores)

@@ -299,11 +299,7 @@ def of_chief(word):
 def test_a_function_uses_parameter_servers_there(ray, tmp_path):
     options = {"ray": ray.address, "ps": 1, "pack": True, "log_dir": tmp_path}
     assert rx.launch.run(of_chief, 1, args=["here"], **options) == [("here", True)]
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "chief-0.log",
-        "worker-0.log",
-        "ps-0.log",
-    }
+    assert {path.name for path in tmp_path.iterdir()} == {"chief-0.log", "worker-0.log", "ps-0.log"}
 
 
 def test_a_worker_without_room_returns_none(ray):

@@ -316,10 +316,7 @@ def test_what_to_type_on_other_hosts_shows_no_value(launch, script):
         (["nowhere.py"], "'nowhere.py'"),
         (["--env", "x", "-m", "m"], "NAME=VALUE"),
         (["--hosts", "a b", "-m", "m"], "'a b'"),
-        (
-            ["--hosts", "192.0.2.1", "--by-hand", "-m", "m"],
-            "--by-hand",
-        ),
+        (["--hosts", "192.0.2.1", "--by-hand", "-m", "m"], "--by-hand"),
     ],
 )
 def test_what_cannot_be_done_is_refused(arguments, complaint, capsys, monkeypatch):

@@ -76,10 +76,7 @@ def test_a_name_says_how_many_replicas(name):
 def test_all_names():
     assert strategy_params() == list(MATRIX)
     assert strategy_params(replicas=()) == []
-    assert strategy_params(replicas=(4, 8)) == [
-        "multi_worker_8",
-        "central_storage_4",
-    ]
+    assert strategy_params(replicas=(4, 8)) == ["multi_worker_8", "central_storage_4"]
 
 
 def test_the_kinds():

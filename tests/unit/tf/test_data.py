@@ -96,10 +96,7 @@ def counting(n):
 def test_a_generator_has_a_signature(signature):
     made = Dataset.from_generator(counting, args=(tf.constant(3),), **signature)
     assert [(int(n), row.tolist()) for n, row in made] == [(0, []), (1, [1.0]), (2, [1.0, 1.0])]
-    assert made.element_spec == (
-        tf.TensorSpec((), tf.int64),
-        tf.TensorSpec((None,), tf.float32),
-    )
+    assert made.element_spec == (tf.TensorSpec((), tf.int64), tf.TensorSpec((None,), tf.float32))
 
 
 def test_options_that_tune_are_taken():

@@ -299,11 +299,7 @@ sys.exit(commands.main({options()!r}))
 
 @pytest.mark.parametrize(
     ("facts", "replicas"),
-    [
-        ({"platform": "cpu", "devices": 1}, (1, 2)),
-        ({"devices": 4}, (1, 2)),
-        ({"devices": 1}, (1,)),
-    ],
+    [({"platform": "cpu", "devices": 1}, (1, 2)), ({"devices": 4}, (1, 2)), ({"devices": 1}, (1,))],
 )
 def test_one_accelerator_is_one_replica(found, monkeypatch, facts, replicas):
     tried = []

@@ -92,11 +92,7 @@ def test_a_script_that_only_compiles(script):
 
 
 @pytest.mark.parametrize(
-    ("target", "word"),
-    [
-        ("my_model", "Cannot plan"),
-        (None, "ended without compiling"),
-    ],
+    ("target", "word"), [("my_model", "Cannot plan"), (None, "ended without compiling")]
 )
 def test_what_holds_no_model_is_refused(script, target, word):
     with pytest.raises(rx.errors.UsageError, match=word):

@@ -134,7 +134,7 @@ def test_what_a_gpu_did(tmp_path):
                     1,
                     4,
                     {"hlo_op": "all-reduce-start.2", "kernel_details": KERNEL},
-                ),
+                )
             ],
             "/host:CPU": [
                 ("train", 0, 10, {"step_num": 8}),
