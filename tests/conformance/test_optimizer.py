@@ -114,9 +114,6 @@ def test_a_loss_scale_watches_the_summed_gradients(strategy, gradient):
     assert float(optimizer.dynamic_scale.value) == (8.0 if finite else 4.0)
 
 
-# The arithmetic of losses.
-
-
 def test_a_keras_loss_outside_run_is_the_mean(strategy):
     with strategy.scope():
         loss = keras.losses.MeanSquaredError()(jnp.zeros((2, 1)), jnp.ones((2, 1)))

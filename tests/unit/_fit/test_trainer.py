@@ -75,9 +75,6 @@ def still_trains(model):
     assert weights(model) != before
 
 
-# A data set that fails.
-
-
 def interrupting(method):
     """A callback that stands for Ctrl-C when Keras calls this method of it."""
 
@@ -141,9 +138,6 @@ def test_a_validation_that_fails_keeps_the_epoch(strategy):
     still_trains(model)
 
 
-# A step that fails.
-
-
 @pytest.mark.parametrize("steps", [1, 2])
 def test_a_batch_of_the_wrong_shape_keeps_the_steps_before(strategy, steps):
     model = net(strategy, steps_per_execution=steps)
@@ -200,9 +194,6 @@ def test_a_step_that_cannot_be_traced_changes_nothing(strategy):
     still_trains(model)
 
 
-# Callbacks and weights.
-
-
 def test_a_callback_may_read_and_change_the_weights(strategy):
     model, seen = net(strategy), []
 
@@ -215,9 +206,6 @@ def test_a_callback_may_read_and_change_the_weights(strategy):
     model.fit(X, Y, batch_size=4, verbose=0, callbacks=[Reset()])
     assert seen == pytest.approx([7.0 - STEP] * 2)
     assert weights(model) == SEVEN
-
-
-# Which strategy a model belongs to.
 
 
 def test_a_model_belongs_to_the_scope_it_was_made_in(strategy):

@@ -83,9 +83,6 @@ def test_how_many_batches_a_function_gives_is_not_known():
     assert dataset.num_batches is None
 
 
-# Several workers.
-
-
 class Worker(Target):
     """One of some workers of one replica, in a thread of its own, which all ask together."""
 

@@ -18,9 +18,6 @@ def replica_number():
     return rx.get_replica_context().replica_id_in_sync_group + 1.0
 
 
-# The optimizer.
-
-
 class WithAValue(keras.optimizers.SGD):
     """Its momentum is a variable that begins with a value, which Keras refuses in a trace."""
 
@@ -164,9 +161,6 @@ def test_outside_run_gradients_are_taken_as_they_are(mirrored):
     assert float(v.value) == -2.0
 
 
-# Losses.
-
-
 def test_scaling_and_unscaling_undo_each_other(mirrored):
     scale = _compat.losses.scale_loss_for_distribution
     unscale = _compat.losses.unscale_loss_for_distribution
@@ -182,9 +176,6 @@ def test_a_compiled_models_loss_tracker_is_not_scaled(mirrored):
         metric = keras.metrics.MeanSquaredError()
     mirrored.run(lambda: metric.update_state(jnp.ones((2, 1)), jnp.zeros((2, 1))))
     assert float(metric.result()) == 1.0
-
-
-# Random streams.
 
 
 def seeds(strategy, generator):
@@ -208,9 +199,6 @@ def test_outside_run_the_stream_is_keras_own(mirrored):
         generator = keras.random.SeedGenerator(7)
         assert generator.next().tolist() == [7, 0]
     assert generator.next(ordered=False).tolist() == [7, 1]
-
-
-# Batch statistics.
 
 
 def test_moving_statistics_are_averaged(mirrored):

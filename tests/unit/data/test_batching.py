@@ -31,9 +31,6 @@ def with_sizes():
     return ragged().map(lambda x: (x, np.int32(x.size)))
 
 
-# batch
-
-
 class Point(NamedTuple):
     x: Any
     y: Any
@@ -103,9 +100,6 @@ def test_the_error_shows_what_differs():
     ds = Dataset.from_source([[1, 2], [1, 2, 3]]).batch(2)
     with pytest.raises(UsageError, match=r"shape=\(2,\), dtype=int32\); ArraySpec\(shape=\(3,\)"):
         next(iter(ds))
-
-
-# padded_batch
 
 
 def test_elements_are_filled_up_to_the_longest_of_a_batch():  # as tf.data
@@ -181,9 +175,6 @@ def test_text_is_filled_up_with_a_text():  # as tf.data
     assert listed(ds.padded_batch(2, padding_values="x")) == [[["a", "x"], ["b", "c"]]]
 
 
-# unbatch and rebatch
-
-
 def test_batches_without_rows_are_passed_over():
     ds = Dataset.from_tensor_slices([0, 2, 0, 0, 1, 0]).flat_map(
         lambda n: Dataset.from_tensors(np.full(n, n))
@@ -211,9 +202,6 @@ def test_rows_of_arrays_of_jax_are_in_host_memory():
 )
 def test_rows_in_batches_of_another_size(size, drop, expected):
     assert listed(Dataset.range(10).batch(4).rebatch(size, drop)) == expected
-
-
-# window
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,6 @@ def map_threads():
     return begun_threads("replicax-map")
 
 
-# map
-
-
 @every_way
 def test_map_calls_a_function_of_every_element(calls):
     ds = Dataset.range(20).map(lambda x: x * 10, calls)
@@ -398,9 +395,6 @@ def test_the_spec_is_seen_from_one_call():
     assert calls == [threading.current_thread().name]
 
 
-# filter and take_while
-
-
 def test_filter_keeps_what_is_true():  # as tf.data
     ds = Dataset.from_tensor_slices(([1, 2, 3], [3, 2, 1])).filter(lambda a, b: a > b)
     assert [(int(a), int(b)) for a, b in ds] == [(3, 1)]
@@ -419,9 +413,6 @@ def test_take_while_ends_at_the_first_that_is_false():  # as tf.data
 @pytest.mark.parametrize("verdict", [True, 1, np.True_, np.array(True), np.array([1]), jnp.bool(1)])
 def test_truth_in_all_its_forms(verdict):
     assert numbers(Dataset.range(2).filter(lambda x: verdict)) == [0, 1]
-
-
-# scan and reduce
 
 
 def test_scan_hands_on_a_state():  # as tf.data

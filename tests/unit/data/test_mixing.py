@@ -31,9 +31,6 @@ def listed(ds):
     return [jax.tree.map(int, element) for element in ds]
 
 
-# zip
-
-
 @both_ways
 def test_zipped_elements_end_with_the_shortest(way):  # as tf.data
     a, b = way(Dataset.range(2)), way(Dataset.range(10, 13))
@@ -61,9 +58,6 @@ def test_zipped_arrays_stay_in_memory_through_a_shuffle():
     assert sorted(number) == list(range(20))
     assert (labels["y"] == number % 10).all()
     assert (rows == x[number % 10]).all()
-
-
-# flat_map and interleave
 
 
 def up_to(x):
@@ -163,9 +157,6 @@ def test_each_pass_draws_anew_or_not():
     assert first != second
     first, second = passes(False)
     assert first == second
-
-
-# choose_from_datasets
 
 
 def chosen(sources, choices, stop):

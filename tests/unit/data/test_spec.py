@@ -73,9 +73,6 @@ def test_what_is_no_array_has_a_spec_too():
     assert Dataset.range(1).map(lambda _: frozenset()).element_spec == ArraySpec((), object)
 
 
-# Rows
-
-
 BATCH = {"x": np.arange(6).reshape(3, 2), "y": (np.array(["a", "b", "c"], object), None)}
 
 

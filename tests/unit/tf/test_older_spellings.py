@@ -365,9 +365,6 @@ def test_classes_stay_flat():
     assert found == pytest.approx(np.log(2))
 
 
-# Layers.
-
-
 class Scaled(keras.layers.Layer):
     """A layer with one weight, which is made with these arguments."""
 
@@ -497,9 +494,6 @@ def test_numbers_of_steps_may_be_fractions():
     assert len(model.predict(X, **options, steps=1.5)) == 4
 
 
-# Optimizers.
-
-
 @pytest.mark.parametrize("apply", ["apply", "apply_gradients"])
 def test_gradients_of_a_scaled_loss_are_clipped_before_they_are_applied(apply):
     optimizer = keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(1.0), 8.0)
@@ -547,9 +541,6 @@ def test_gradients_that_replicas_have_summed_are_not_summed_again(mirrored, opti
 
     mirrored.run(step)
     assert float(variable.value) == -2.0
-
-
-# Batch normalization.
 
 
 def test_sync_batch_normalization_has_the_statistics_of_all_replicas(mirrored):
