@@ -210,6 +210,3 @@ def test_a_batch_of_rows_in_memory_is_a_copy():
 def test_rows_of_arrays_that_are_not_contiguous(rows):
     (batch,) = Dataset.from_tensor_slices(rows).shuffle(8, seed=1).batch(8)
     assert sorted(batch.tolist()) == rows.tolist()
-
-
-# enumerate

@@ -147,14 +147,17 @@ def test_an_unknown_text_without_a_place_is_refused():
         layers.IntegerLookup(vocabulary=[1], num_oov_indices=0)([3])
 
 
-def test_a_given_vocabulary_is_not_learnt():
-    with pytest.raises(UsageError, match="without `vocabulary`"):
-        layers.StringLookup(vocabulary=["a"]).adapt(["b"])
-
-
-def test_rows_over_no_vocabulary_are_refused():
-    with pytest.raises(UsageError, match=r"`adapt\(data\)`"):
-        layers.StringLookup(output_mode="count")([["a"]])
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: layers.StringLookup(vocabulary=["a"]).adapt(["b"]), "without `vocabulary`"),
+        (lambda: layers.StringLookup(output_mode="count")([["a"]]), r"`adapt\(data\)`"),
+        (lambda: layers.Hashing(1, mask_value=""), "`num_bins`.*2"),
+    ],
+)
+def test_calls_that_do_not_fit_are_refused(call, message):
+    with pytest.raises(UsageError, match=message):
+        call()
 
 
 @pytest.mark.parametrize("mode", ["int", "tf_idf"])
@@ -186,11 +189,6 @@ def test_pairs_are_hashed():
     found = layer((["a", "b", "a"], [1, 1, 1])).tolist()
     assert found[0] == found[2] != found[1]
     assert layers.HashedCrossing.from_config(layer.get_config())((["a"], [1])).tolist() == found[:1]
-
-
-def test_hashing_without_bins_is_refused():
-    with pytest.raises(UsageError, match="`num_bins`.*2"):
-        layers.Hashing(1, mask_value="")
 
 
 def test_bins_are_learnt():
