@@ -383,8 +383,7 @@ def test_a_broken_rule_is_found(module, source, rule):
     ],
 )
 def test_what_the_design_draws_is_allowed(module, source):
-    found = faults(source, module, module.partition(".")[0], frozenset({"SomeStrategy"}))
-    assert found == []
+    assert faults(source, module, module.partition(".")[0], frozenset({"SomeStrategy"})) == []
 
 
 def test_what_benchmarks_scripts_and_tests_import_is_there():

@@ -173,8 +173,7 @@ def rows(count=27):
 
 def trained(strategy, data, **fit_args):
     model = made(strategy, dense_net)
-    history = model.fit(data, verbose=0, **fit_args)
-    return model, history.history["loss"]
+    return model, model.fit(data, verbose=0, **fit_args).history["loss"]
 
 
 @three_strategies

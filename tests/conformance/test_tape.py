@@ -63,8 +63,7 @@ def train(strategy, replica_fn, batches, *, compiled=True):
     """The global loss of each step."""
 
     def step(batch):
-        per_replica = strategy.run(replica_fn, args=(batch,))
-        return strategy.reduce("SUM", per_replica, axis=None)
+        return strategy.reduce("SUM", strategy.run(replica_fn, args=(batch,)), axis=None)
 
     step = rx.function(step) if compiled else step
     return [float(step(batch)) for batch in strategy.experimental_distribute_dataset(batches)]

@@ -76,8 +76,7 @@ def variables_made_in_build(tf):
         def call(self, x):
             return x * self.scale
 
-    model = tf.keras.Sequential([tf.keras.layers.InputLayer((2,)), Scale()])
-    return model(tf.ones((2, 2)))
+    return tf.keras.Sequential([tf.keras.layers.InputLayer((2,)), Scale()])(tf.ones((2, 2)))
 
 
 # Control flow on tensors.

@@ -40,8 +40,7 @@ def made_in(scope):
 
 
 def fit(model, epochs=1, **more):
-    history = model.fit(X, Y, batch_size=8, epochs=epochs, shuffle=False, verbose=0, **more)
-    return history.history
+    return model.fit(X, Y, batch_size=8, epochs=epochs, shuffle=False, verbose=0, **more).history
 
 
 def state(model):

@@ -48,12 +48,7 @@ def table(strategy):
 @pytest.fixture(scope="module")
 def pick(table):
     """A function that fails where it is given no row of the table."""
-
-    @rx.function
-    def pick(row):
-        return rx.nn.embedding_lookup(table, row)
-
-    return pick
+    return rx.function(lambda row: rx.nn.embedding_lookup(table, row))
 
 
 @rx.function
@@ -99,10 +94,7 @@ def test_a_function_is_traced_in_the_scope(strategy, coordinator):
 
 
 def test_arguments_by_name_and_default(coordinator):
-    @rx.function
-    def weighted(x, *, by=2):
-        return x * by
-
+    weighted = rx.function(lambda x, *, by=2: x * by)
     values = [
         coordinator.schedule(weighted, (np.float32(3),)),
         coordinator.schedule(weighted, kwargs={"x": np.float32(3), "by": 5}),

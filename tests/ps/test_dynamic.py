@@ -35,8 +35,7 @@ def lazy_ftrl(values, grads, slots, step):
     linear = slots.setdefault("linear", np.zeros(WIDTH))
     new = slots["squares"] = squares + grads**2
     linear += grads - (np.sqrt(new) - np.sqrt(squares)) / 0.5 * values
-    clipped = np.clip(linear, -0.01, 0.01)
-    return (clipped - linear) / (np.sqrt(new) / 0.5)
+    return (np.clip(linear, -0.01, 0.01) - linear) / (np.sqrt(new) / 0.5)
 
 
 def lazy_rmsprop(values, grads, slots, step):
@@ -253,11 +252,7 @@ def test_what_a_dynamic_table_cannot_do(strategy, trained):
     with strategy.scope():
         table = rx.layers.DynamicTable(WIDTH)
         table.build(None)
-
-    @rx.function
-    def doubled(ids):
-        return table(ids * 2).sum()
-
+    doubled = rx.function(lambda ids: table(ids * 2).sum())
     coordinator = rx.coordinator.ClusterCoordinator(strategy)
     with pytest.raises(UsageError, match="32 bits"):
         coordinator.fetch(coordinator.schedule(doubled, args=(ids,)))

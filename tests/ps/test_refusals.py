@@ -64,8 +64,7 @@ def test_a_closure_that_changes_each_time_it_is_traced():
 
     def restless(leaves):
         recorder = current_recorder()
-        rows = recorder.lookup(variable, np.zeros(next(counts) + 1, "int32"))
-        return rows.sum()
+        return recorder.lookup(variable, np.zeros(next(counts) + 1, "int32")).sum()
 
     with pytest.raises(RuntimeError, match="other variables or data at each trace"):
         record(restless, [], example=lambda source: source)

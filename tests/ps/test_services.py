@@ -20,10 +20,7 @@ def coordinator(strategy):
 
 
 def test_closures_that_follow_each_other_draw_other_numbers(strategy, coordinator):
-    @rx.function
-    def draw():
-        return strategy.run(lambda: tf.random.uniform([2]))
-
+    draw = rx.function(lambda: strategy.run(lambda: tf.random.uniform([2])))
     other = rx.function(lambda: tf.random.uniform([2]))
     drawn = []
     for closure in (draw, draw, other):

@@ -66,11 +66,7 @@ def test_a_variable_outside_the_scope_stays_until_a_closure_uses_it(started):  #
     inside, outside = made(strategy, 1.0), keras.Variable(2.0)
     assert not hasattr(outside, "device")
     coordinator = rx.coordinator.ClusterCoordinator(strategy)
-
-    @rx.function
-    def add():
-        return outside.assign_add(inside.value)
-
+    add = rx.function(lambda: outside.assign_add(inside.value))
     assert float(coordinator.schedule(add).fetch()) == 3
     assert outside.device == "/job:ps/replica:0/task:1/device:CPU:0"
     assert float(outside.value) == 3
@@ -179,8 +175,7 @@ def test_an_index_that_is_none_is_refused(eight, index, error, message):  # 25
 
 def test_lookups_fetch_rows_of_all_shards(started):  # 26
     table = made(started(Fixed(3)), EIGHT[:5])
-    found = rx.nn.embedding_lookup(table, [0, 3, 4])
-    assert found.tolist() == [[1, 2], [7, 8], [9, 10]]
+    assert rx.nn.embedding_lookup(table, [0, 3, 4]).tolist() == [[1, 2], [7, 8], [9, 10]]
     # {(0, 0): 0, (0, 1): 3, (1, 0): 4, (2, 2): 1}, also where the shape is filled up.
     indices = np.array([[0, 0], [0, 1], [1, 0], [2, 2]])
     expected = [[4, 5], [9, 10], [3, 4]]

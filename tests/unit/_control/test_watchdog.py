@@ -256,8 +256,7 @@ def test_the_last_line_names_all_that_are_lost():
     states = [WorkerState(i, f"node{i}", 7) for i in range(5)]
 
     def last_line(*culprits):
-        text = str(worker_lost(Verdict("died", culprits), states, WITH_TIMEOUT))
-        return text.splitlines()[-1]
+        return str(worker_lost(Verdict("died", culprits), states, WITH_TIMEOUT)).splitlines()[-1]
 
     assert (
         last_line(1, 3)

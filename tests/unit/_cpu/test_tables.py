@@ -227,8 +227,7 @@ def test_each_device_its_rows():
 
     def work(table, ids, rows):
         found = jnp.take(table, ids, axis=0, mode="clip")
-        sums = add_sums(table, ids[:, None], rows, subtracts=False)
-        return found, lax.psum(sums, "rows")
+        return found, lax.psum(add_sums(table, ids[:, None], rows, subtracts=False), "rows")
 
     # The sums of each device's rows are its own, which JAX has to know.
     alone = jax.shard_map(

@@ -90,8 +90,7 @@ def test_the_workers_of_parameter_servers_do_not_join(monkeypatch):
 
 
 def test_nccl_without_gpus_is_a_warning(caplog):
-    nccl = CommunicationOptions(implementation=CommunicationImplementation.NCCL)
-    assert not start(None, nccl)
+    assert not start(None, CommunicationOptions(implementation=CommunicationImplementation.NCCL))
     assert "devices here are of kind cpu" in caplog.text
 
 

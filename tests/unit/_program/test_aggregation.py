@@ -50,8 +50,7 @@ def test_a_replica_without_rows_has_no_share_of_the_mean():
 
 
 def test_the_first_replicas_value_is_not_spoiled_by_the_others():
-    new = jnp.array([3.0, np.nan])
-    assert aggregated(WriteRule.FIRST, new).tolist() == [3.0, 3.0]
+    assert aggregated(WriteRule.FIRST, jnp.array([3.0, np.nan])).tolist() == [3.0, 3.0]
 
 
 @pytest.mark.parametrize("how", list(WriteRule))

@@ -102,8 +102,7 @@ def test_an_error_that_ends_once_the_model_is_built_passes():
         model(leaves[0])
         return weights[0] * 1.0
 
-    captured = capture(fn, [jnp.ones((2, 3))])
-    assert run(captured, jnp.ones((2, 3))).shape == (3, 1)
+    assert run(capture(fn, [jnp.ones((2, 3))]), jnp.ones((2, 3))).shape == (3, 1)
 
 
 @pytest.mark.parametrize(

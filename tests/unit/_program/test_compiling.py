@@ -58,8 +58,7 @@ def test_what_is_switched_off_is_jax_as_it_comes(monkeypatch):
 
 def test_options_of_the_user_come_first(monkeypatch):
     own = {FUSIONS: "LIBRARY_FUSION_TYPE_REDUCE", "xla_cpu_enable_fast_math": True}
-    found = options_of(monkeypatch, [CPU], compiler_options=own)
-    assert found.items() >= own.items()
+    assert options_of(monkeypatch, [CPU], compiler_options=own).items() >= own.items()
 
 
 def test_options_that_this_xla_does_not_know_are_left_out(monkeypatch):

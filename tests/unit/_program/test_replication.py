@@ -21,8 +21,7 @@ X = jnp.ones(4)
 
 def labels(fn, *inputs, x=X):
     """The labels of the outputs of `fn`, for inputs with these labels."""
-    jaxpr = jax.make_jaxpr(fn, axis_env=[(AXIS, 2)])(*[x] * len(inputs))
-    return propagate_labels(jaxpr, inputs)
+    return propagate_labels(jax.make_jaxpr(fn, axis_env=[(AXIS, 2)])(*[x] * len(inputs)), inputs)
 
 
 def varies(fn, *inputs, x=X):

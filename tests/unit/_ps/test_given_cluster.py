@@ -270,11 +270,7 @@ def test_a_strategy_closes_in_seconds_though_a_member_has_vanished(spec, monkeyp
     coordinator = rx.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
         variable = keras.Variable(0.0)
-
-    @rx.function
-    def step():
-        return variable.assign_add(1.0)
-
+    step = rx.function(lambda: variable.assign_add(1.0))
     coordinator.schedule(step)
     coordinator.join()
     members[who].close()

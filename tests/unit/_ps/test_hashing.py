@@ -28,8 +28,7 @@ def test_servers_have_about_as_many_ids(ids, servers):
 def test_the_ids_of_one_server_spread_over_its_own_table():
     ids = np.arange(60_000)
     ids = ids[server_of(ids, 4) == 0]
-    places = np.bincount(home(ids, 14), minlength=1 << 14)
-    assert places.max() < 10
+    assert np.bincount(home(ids, 14), minlength=1 << 14).max() < 10
 
 
 def test_mixing_keeps_numbers_apart():

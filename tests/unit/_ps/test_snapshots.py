@@ -362,8 +362,7 @@ def test_when_all_are_damaged_it_says_so(start, caplog):
 
 def test_another_run_finds_nothing(start):
     trained(start())
-    second = start(run="another")
-    assert not second.server.cells
+    assert not start(run="another").server.cells
 
 
 def test_a_disk_that_is_full_does_not_stop_training(start, caplog, monkeypatch):

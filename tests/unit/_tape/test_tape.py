@@ -83,8 +83,7 @@ def test_values_are_ordinary_after_the_block(once):
         with rx.GradientTape() as tape:
             tape.watch(x)
             y = jnp.sin(x)
-        gradient = tape.gradient(y, x)
-        return y + gradient, y
+        return y + tape.gradient(y, x), y
 
     total, y = once(fn, TWO)
     close((total, y), (np.sin(2) + np.cos(2), np.sin(2)))
@@ -129,8 +128,7 @@ def test_output_gradients_and_nests_of_targets(once):
             tape.watch(x)
             y = {"a": x**2, "b": x * 3}
         weights = {"a": jnp.array([1.0, 10.0]), "b": None}
-        weighted = tape.gradient(y, x, output_gradients=weights)
-        return weighted, tape.gradient([y["a"], y["a"]], x)
+        return tape.gradient(y, x, output_gradients=weights), tape.gradient([y["a"], y["a"]], x)
 
     weighted, doubled = once(fn, jnp.array([1.0, 2.0]))
     close(weighted, [1 * 2 + 3, 10 * 4 + 3])

@@ -76,8 +76,7 @@ def test_a_side_that_failed_is_named_with_its_error():
 def test_new_rows_replace_old_ones_in_the_order_of_the_table():
     old = [row(measured("replicax"), workload="cnn"), row(measured("replicax"))]
     new = row(measured("replicax", losses=(9.0, 8.0)))
-    read = Row.read(json.loads(json.dumps(new.told())))
-    assert merged(old, [read]) == [new, old[0]]
+    assert merged(old, [Row.read(json.loads(json.dumps(new.told())))]) == [new, old[0]]
 
 
 def test_the_table_goes_between_the_markers_of_the_page():

@@ -166,8 +166,7 @@ def test_dicts_are_filled_up_by_their_keys():
     ],
 )
 def test_what_fills_up_is_of_the_type_of_the_elements(elements, expected):
-    ds = Dataset.from_generator(lambda: iter(elements))
-    assert listed(ds.padded_batch(2)) == [expected]
+    assert listed(Dataset.from_generator(lambda: iter(elements)).padded_batch(2)) == [expected]
 
 
 def test_text_is_filled_up_with_a_text():  # as tf.data

@@ -80,8 +80,7 @@ def test_types_are_seen_from_the_first_rows_of_all_files(write):
 
 
 def test_a_missing_value_is_zero_or_empty(write):
-    pattern = write("x,y,z\n1,0.5,a\n,,\n")
-    assert columns(make_csv_dataset(pattern, 2, **PLAIN)) == {
+    assert columns(make_csv_dataset(write("x,y,z\n1,0.5,a\n,,\n"), 2, **PLAIN)) == {
         "x": [1, 0],
         "y": [0.5, 0],
         "z": ["a", ""],

@@ -258,8 +258,7 @@ def test_a_pod_that_is_preempted_has_time_to_save_and_counts_as_no_failure(writt
     pod = job["template"]["spec"]
     command = pod["containers"][0]["command"]
     assert command[-3:] == ["train.py", "--lr", "no"]
-    grace = float(command[command.index("--grace") + 1])
-    assert grace < pod["terminationGracePeriodSeconds"]
+    assert float(command[command.index("--grace") + 1]) < pod["terminationGracePeriodSeconds"]
     codes, disrupted = job["podFailurePolicy"]["rules"]
     assert codes["onExitCodes"]["values"] == [42]
     assert disrupted["onPodConditions"][0]["type"] == "DisruptionTarget"

@@ -78,8 +78,7 @@ def test_the_child_gets_two_cpu_devices_if_nothing_is_said():
 )
 def test_the_thread_pool_has_room_for_replicas_and_cores(monkeypatch, replicas, cores, threads):
     monkeypatch.setattr(_environments, "cores", lambda: cores)
-    environment = _environments.of_compare({"NPROC": "1"}, replicas=replicas)
-    assert environment["NPROC"] == str(threads)
+    assert _environments.of_compare({"NPROC": "1"}, replicas=replicas)["NPROC"] == str(threads)
 
 
 @pytest.mark.parametrize("option", ["--epochs", "--batch-size", "--replicas", "--repeats"])
@@ -126,8 +125,7 @@ def test_other_bad_arguments_are_refused(arguments, complaint, capsys):
 
 
 def test_an_error_of_a_command_shows_its_usage(capsys):
-    said = refusal(["doctor", "--foo"], capsys)
-    assert said.startswith("usage: replicax doctor")
+    assert refusal(["doctor", "--foo"], capsys).startswith("usage: replicax doctor")
 
 
 def test_without_arguments_the_commands_are_listed(capsys):

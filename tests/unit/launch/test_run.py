@@ -427,5 +427,4 @@ def test_workers_compute_together(launch, script):
 
 
 def test_an_exit_code_is_that_of_the_failure_not_of_the_signal_after_it():
-    failure = rx.errors.ProcessFailed(0, -9, "")
-    assert _run.exit_code(Outcome(failure, signal.SIGINT)) == 137
+    assert _run.exit_code(Outcome(rx.errors.ProcessFailed(0, -9, ""), signal.SIGINT)) == 137

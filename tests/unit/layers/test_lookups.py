@@ -100,8 +100,7 @@ def test_unknown_texts_share_several_indices():
 
 @pytest.mark.parametrize("convert", [np.asarray, jax.numpy.asarray])
 def test_integers_become_indices(convert):
-    layer = layers.IntegerLookup(vocabulary=[5, 7])
-    assert layer(convert([5, 7, 9])).tolist() == [1, 2, 0]
+    assert layers.IntegerLookup(vocabulary=[5, 7])(convert([5, 7, 9])).tolist() == [1, 2, 0]
     several = layers.IntegerLookup(vocabulary=[5, 7], num_oov_indices=3)
     assert several(convert([5, 7, 9, 10, 11, -4])).tolist() == [3, 4, 0, 1, 2, 2]
     row = layers.IntegerLookup(vocabulary=[5, 7], output_mode="count")
@@ -117,8 +116,7 @@ def test_integers_are_looked_up_in_compiled_code():
 
 def test_integers_of_64_bits_stay_whole():
     large = 2**40 + 1
-    layer = layers.IntegerLookup(vocabulary=[large])
-    assert layer(np.array([large, 1])).tolist() == [1, 0]
+    assert layers.IntegerLookup(vocabulary=[large])(np.array([large, 1])).tolist() == [1, 0]
     assert layers.IntegerLookup(vocabulary=[large], invert=True)([1, 0]).tolist() == [large, -1]
 
 

@@ -85,8 +85,7 @@ def test_connect_needs_a_tpu(monkeypatch):
     # Otherwise it joins the hosts and looks at their devices: here, those of the CPU.
     monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "localhost")
     monkeypatch.setattr(jax, "devices", lambda kind: jax.local_devices(backend="cpu"))
-    resolver = TPUClusterResolver.connect()
-    assert resolver.get_tpu_system_metadata().topology.num_tpus_per_task == 8
+    assert TPUClusterResolver.connect().get_tpu_system_metadata().topology.num_tpus_per_task == 8
 
 
 def net(strategy=None, dims=None, policy="float32"):
@@ -208,8 +207,7 @@ def test_numbers_stay_in_run(squares):
     def step(rows):
         halves = squares.experimental_split_to_logical_devices(rows, [1, 4])
         whole = squares.experimental_replicate_to_logical_devices(rows)
-        on_last = squares.experimental_assign_to_logical_device(rows.sum(), 3)
-        return halves * 2 + whole, on_last
+        return halves * 2 + whole, squares.experimental_assign_to_logical_device(rows.sum(), 3)
 
     numbers = np.arange(24.0, dtype="float32").reshape(6, 4)
     for rows in (numbers, numbers[:5]):  # three rows on each replica; three and two

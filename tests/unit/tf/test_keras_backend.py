@@ -91,10 +91,7 @@ def test_variables_are_made_and_updated():
 
 
 def test_zeros_of_compiled_code_are_no_variable():
-    @tf.function
-    def compiled(x):
-        return x + K.zeros((2,))
-
+    compiled = tf.function(lambda x: x + K.zeros((2,)))
     assert compiled(tf.ones(2)).numpy().tolist() == [1.0, 1.0]
 
 

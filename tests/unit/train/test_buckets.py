@@ -24,8 +24,7 @@ def url(request, tmp_path):
 def saved(url, value, **options):
     total, step = keras.Variable(np.full(5, value, "float32")), rx.train.Value(int(value))
     checkpoint = rx.train.Checkpoint(total=total, step=step)
-    manager = rx.train.CheckpointManager(checkpoint, url, max_to_keep=2, **options)
-    return total, step, manager
+    return total, step, rx.train.CheckpointManager(checkpoint, url, max_to_keep=2, **options)
 
 
 def test_the_last_few_are_kept_and_restored(url):

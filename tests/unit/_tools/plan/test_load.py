@@ -82,8 +82,7 @@ def test_a_script_of_a_strategy_with_arguments_and_a_batch(script):
     found = load(path, ["--rows", "6"])
     assert shapes(found.batch) == [((6, 4), "float32"), ((6, 3), "float32")]
     assert (sys.argv, sys.path) == before
-    fit = keras.Model.fit
-    assert "stopped" not in fit.__qualname__
+    assert "stopped" not in keras.Model.fit.__qualname__
 
 
 def test_a_script_that_only_compiles(script):
@@ -106,8 +105,7 @@ def test_a_script_that_fails_fails_as_it_does(script):
 
 def test_a_saved_model(tmp_path):
     compiled().save(tmp_path / "model.keras")
-    found = load(str(tmp_path / "model.keras"))
-    assert found.parameters == 10
+    assert load(str(tmp_path / "model.keras")).parameters == 10
     with pytest.raises(rx.errors.UsageError, match=r"missing\.keras"):
         load("missing.keras")
 
@@ -182,8 +180,7 @@ def test_a_model_that_needs_data_to_be_built():
     model.compile("sgd", "mse")
     with pytest.raises(rx.errors.UsageError, match="no declared inputs"):
         subject(model)
-    found = subject(model, (np.zeros((6, 3)), np.zeros((6, 2))))
-    assert found.parameters == 8
+    assert subject(model, (np.zeros((6, 3)), np.zeros((6, 2)))).parameters == 8
 
 
 def test_inputs_of_any_length():

@@ -28,8 +28,7 @@ def run(capsys):
     before = signal.getsignal(signal.SIGTERM)
 
     def run(**options):
-        code = main(["plan", json.dumps(OPTIONS | options)])
-        return code, *capsys.readouterr()
+        return main(["plan", json.dumps(OPTIONS | options)]), *capsys.readouterr()
 
     yield run
     signal.signal(signal.SIGTERM, before)
