@@ -154,8 +154,7 @@ def test_optimizer_compiled_outside_the_scope_is_adopted(mirrored):
 
 
 def test_variables_live_where_the_strategy_says():
-    central = rx.CentralStorageStrategy(["CPU:0", "CPU:1"], "CPU:5")
-    model = made(central, dense_net)
+    model = made(rx.CentralStorageStrategy(["CPU:0", "CPU:1"], "CPU:5"), dense_net)
     model.fit(ROWS, TARGETS, batch_size=10, verbose=0)
     homes = {device.id for v in model.variables for device in v.value.devices()}
     assert homes == {5}

@@ -146,8 +146,7 @@ def finished_or_cancelled(value):
 
 
 def test_each_worker_has_its_own_data(started):  # 110
-    strategy = started(workers=5)
-    coordinator = rx.coordinator.ClusterCoordinator(strategy)
+    coordinator = rx.coordinator.ClusterCoordinator(started(workers=5))
 
     def dataset_fn():
         return rx.data.Dataset.range(10).shard(5, worker_index()).batch(2).repeat()
@@ -206,8 +205,7 @@ def test_each_worker_shuffles_by_itself(coordinator, seed):  # 112
 
 def test_a_data_set_function_makes_no_variables(coordinator):  # 112
     def dataset_fn():
-        scale = keras.layers.Normalization()
-        scale.build((None, 2))
+        keras.layers.Normalization().build((None, 2))
         return rx.data.Dataset.range(4).batch(2)
 
     data = iter(coordinator.create_per_worker_dataset(dataset_fn))

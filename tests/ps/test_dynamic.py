@@ -88,8 +88,7 @@ def test_rows_that_are_named_are_trained_lazily(strategy, optimizer, lazy):
 def made_model(optimizer="adagrad", **options):
     ids = keras.Input((3,), dtype="int32")
     table = rx.layers.DynamicTable(WIDTH, combiner="sqrtn", name="table", seed=3, **options)
-    output = keras.layers.Dense(1, kernel_initializer="ones")(table(ids))
-    model = keras.Model(ids, output)
+    model = keras.Model(ids, keras.layers.Dense(1, kernel_initializer="ones")(table(ids)))
     model.compile(optimizer, "mse")
     return model
 

@@ -37,8 +37,7 @@ def test_a_snapshot_folder_that_cannot_be_written_is_named(tmp_path):
 
 
 def test_text_stays_out_of_closures(started):
-    strategy = started(servers=1)
-    coordinator = rx.coordinator.ClusterCoordinator(strategy)
+    coordinator = rx.coordinator.ClusterCoordinator(started(servers=1))
     words = np.array(["a", "bc", "d", "e"])
 
     @rx.function

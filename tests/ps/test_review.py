@@ -202,8 +202,7 @@ def test_two_optimizers_do_not_share_what_they_keep(started):
 def test_a_strategy_that_is_dropped_is_not_kept_by_its_last_closure():
     strategy = rx.ParameterServerStrategy(engine="threads", num_workers=1, num_ps=1)
     engine = strategy.coordination.engine
-    nothing = rx.function(lambda: np.float32(1.0))
-    coordinator_of(strategy).schedule(nothing).fetch()
+    coordinator_of(strategy).schedule(rx.function(lambda: np.float32(1.0))).fetch()
     coordinator_of(strategy).join()
     there = weakref.ref(strategy)
     del strategy
@@ -294,8 +293,7 @@ def test_two_steps_in_one_closure_are_told_of(started, caplog):
 
 
 def test_a_closure_may_take_many_batches(started):
-    strategy = started(servers=1)
-    coordinator = coordinator_of(strategy)
+    coordinator = coordinator_of(started(servers=1))
     numbers = iter(coordinator.create_per_worker_dataset(lambda: rx.data.Dataset.range(100)))
     total = rx.function(lambda numbers: sum(next(numbers) for _ in range(34)))
     assert int(coordinator.schedule(total, args=(numbers,)).fetch()) == sum(range(34))

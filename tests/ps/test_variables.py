@@ -84,8 +84,7 @@ def test_a_variable_outside_the_scope_stays_until_a_closure_uses_it(started):  #
     ],
 )
 def test_rows_are_divided_as_evenly_as_can_be(started, partitioner, value, shapes):
-    strategy = started(partitioner, servers=3)
-    variable = made(strategy, value)
+    variable = made(started(partitioner, servers=3), value)
     assert [shard.shape for shard in variable.variables] == shapes
     assert {shard.dtype for shard in variable.variables} == {variable.dtype}
     assert variable.shape == np.shape(value)

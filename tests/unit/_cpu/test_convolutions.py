@@ -328,8 +328,7 @@ def test_what_is_no_number_stays_where_it_counts(kernel, width, bad, how):
     x = draw.normal(size=(2, 9, width, 16)).astype("float32")
     x[:, :, bad] = np.inf
     x, w = jnp.asarray(x, "bfloat16"), jnp.zeros((3, 3, 16, 24), "bfloat16")
-    shape = convolved(x, w, **how).shape
-    out = jnp.asarray(draw.normal(size=shape), "bfloat16")
+    out = jnp.asarray(draw.normal(size=convolved(x, w, **how).shape), "bfloat16")
     gradient = lambda out: jax.vjp(lambda w: convolved(x, w, **how), w)[1](out)[0]  # noqa: E731
     ours, expected = (jax.jit(one)(out) for one in (with_rules(gradient), gradient))
     np.testing.assert_allclose(

@@ -74,8 +74,7 @@ def test_gradients_do_not_travel(monkeypatch):
         return original(self, op, value, options)
 
     monkeypatch.setattr(SyncGroup, "all_reduce", all_reduce)
-    model = linear(keras.optimizers.SGD(RATE, momentum=0.9), sync_every=3)
-    fit(model)
+    fit(linear(keras.optimizers.SGD(RATE, momentum=0.9), sync_every=3))
     # The kernel, its momentum and the learning rate; the number of steps.
     assert set(found) == {("SUM", 3), ("SUM", 1)}
 

@@ -136,8 +136,7 @@ def test_what_runs_as_plain_python_is_not_compiled_ahead(mirrored):
 
 
 def test_an_error_of_the_function_is_raised_and_takes_nothing(mirrored):
-    data = mirrored.experimental_distribute_dataset(batches_of(6))
-    iterator = iter(data)
+    iterator = iter(mirrored.experimental_distribute_dataset(batches_of(6)))
 
     @rx.function
     def fails(iterator):

@@ -285,8 +285,7 @@ def test_data_sets_of_replicas_made_from_one_resume_in_step_with_its_epochs():
         )
 
     dataset = distributed()
-    iterator = iter(dataset)
-    state = iterator.get_state()
+    state = iter(dataset).get_state()
     again = distributed()
     iter(again).set_state(state)
     assert list(dataset) == list(again)  # the second epoch

@@ -205,8 +205,7 @@ def attended(strategy):
 
 
 def test_a_strategy_on_the_cpu_attends_in_16_bits_beside_a_gpu(request):
-    strategy = rx.OneDeviceStrategy("CPU:0")
-    expected = attended(strategy)
+    expected = attended(rx.OneDeviceStrategy("CPU:0"))
     request.getfixturevalue("on_a_gpu_machine")
     np.testing.assert_array_equal(attended(rx.OneDeviceStrategy("CPU:0")), expected)
 

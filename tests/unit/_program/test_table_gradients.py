@@ -167,8 +167,7 @@ def test_replicas_of_the_global_view_exchange_rows(step, expected, wholes):
     # Of each replica: the indices and the rows, in one buffer.
     traced = program.trace(TABLE, IDS, SCALES)
     assert sorted(exchanged(traced.jaxpr.jaxpr)) == [ROWS // 2 * (1 + WIDTH)]
-    found = program(TABLE, IDS, SCALES)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(program(TABLE, IDS, SCALES), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("rows", [7, 1])

@@ -138,8 +138,7 @@ def test_who_does_not_answer_a_goodbye_is_named(cluster, start, spec, caplog):
 
 def test_a_member_of_another_job_with_the_same_secret_is_refused(cluster, start, spec, caplog):
     """The worker's address is the same, as where a name leads to different machines."""
-    other = ClusterSpec({**spec.as_dict(), "ps": ["127.0.0.1:2"]})
-    start(WORKER, cluster=other)
+    start(WORKER, cluster=ClusterSpec({**spec.as_dict(), "ps": ["127.0.0.1:2"]}))
     with pytest.raises(Refused, match="another job") as caught:
         cluster.member(WORKER, 0, timeout=30)
     wait_until(lambda: caplog.records)

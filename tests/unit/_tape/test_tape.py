@@ -489,8 +489,7 @@ def test_a_gradient_penalty(once):
             with rx.GradientTape() as inner:
                 inner.watch(x)
                 score = critic(x) ** 2
-            slope = inner.gradient(score, x)
-            penalty = keras.ops.sum(slope**2)
+            penalty = keras.ops.sum(inner.gradient(score, x) ** 2)
         return penalty, outer.gradient(penalty, critic.trainable_variables)
 
     w, x = np.array(critic.trainable_variables[0].value), np.array([[1.0, -2.0]], "float32")

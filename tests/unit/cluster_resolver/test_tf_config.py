@@ -68,8 +68,7 @@ jobs = st.dictionaries(
 def test_what_is_written_is_read_again(jobs, rpc_layer, data):
     counts = {job: 1 if job in ("chief", "evaluator") else n for job, n in jobs.items()}
     spec = ClusterSpec({job: [f"{job}-{i}:7" for i in range(n)] for job, n in counts.items()})
-    task = data.draw(st.sampled_from([None, *spec.tasks]))
-    config = TFConfig(spec, task, rpc_layer)
+    config = TFConfig(spec, data.draw(st.sampled_from([None, *spec.tasks])), rpc_layer)
     assert TFConfig.from_json(config.to_json()) == config
 
 

@@ -179,8 +179,7 @@ class TestDecoding:
         assert decoded(str(tmp_path / "a.png"), 4)[0, 0].tolist() == [9, 8, 7, 128]
 
     def test_sixteen_bits_become_eight(self, tmp_path):
-        pixels = np.array([[0, 256, 65535]], np.uint16)
-        Image.fromarray(pixels).save(tmp_path / "a.png")
+        Image.fromarray(np.array([[0, 256, 65535]], np.uint16)).save(tmp_path / "a.png")
         assert decoded(str(tmp_path / "a.png"), 1)[0, :, 0].tolist() == [0, 1, 255]
 
     def test_an_animation_is_its_first_frame(self, tmp_path):
@@ -189,8 +188,7 @@ class TestDecoding:
         assert decoded(str(tmp_path / "a.gif"), 1).max() == 0
 
     def test_borders_can_be_cut_off(self, tmp_path):
-        pixels = np.arange(12, dtype=np.uint8).reshape(2, 6)
-        Image.fromarray(pixels).save(tmp_path / "a.png")
+        Image.fromarray(np.arange(12, dtype=np.uint8).reshape(2, 6)).save(tmp_path / "a.png")
         path = str(tmp_path / "a.png")
         found = LoadImage((2, 2), "grayscale", "nearest", True)(path)
         assert found[..., 0].tolist() == [[2, 3], [8, 9]]

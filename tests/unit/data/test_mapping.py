@@ -245,8 +245,7 @@ def test_one_slow_call_does_not_make_a_function_slow():
             time.sleep(0.05)
         return x
 
-    ds = Dataset.range(30).map(compiles_at_first, AUTOTUNE)
-    iterator = iter(ds)
+    iterator = iter(Dataset.range(30).map(compiles_at_first, AUTOTUNE))
     assert numbers(next(iterator) for _ in range(20)) == list(range(20))
     assert not map_threads()
 
@@ -386,8 +385,7 @@ def test_the_spec_is_seen_from_one_call():
         calls.append(threading.current_thread().name)
         return {"y": jnp.float32(x), "text": "a", "rows": [1, 2]}
 
-    source = Dataset.range(1000).map(lambda x: x + 1)
-    ds = source.shuffle(500).prefetch(2).map(once, 4)
+    ds = Dataset.range(1000).map(lambda x: x + 1).shuffle(500).prefetch(2).map(once, 4)
     spec = rx.data.ArraySpec
     assert ds.element_spec == {
         "y": spec((), np.float32), "text": spec((), str), "rows": spec((2,), np.int32)

@@ -122,8 +122,7 @@ TENS = [Dataset.range(0, 10), Dataset.range(10, 20), Dataset.range(20, 30)]
 
 
 def test_all_elements_of_all_data_sets_are_drawn_each_in_order():
-    ds = Dataset.sample_from_datasets(TENS, [0.5, 0.3, 0.2], seed=1)
-    drawn = numbers(ds)
+    drawn = numbers(Dataset.sample_from_datasets(TENS, [0.5, 0.3, 0.2], seed=1))
     assert sorted(drawn) == list(range(30)) != drawn
     assert [x for x in drawn if x < 10] == list(range(10))
 

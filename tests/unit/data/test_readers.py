@@ -57,8 +57,7 @@ def test_a_data_set_of_paths_is_read_in_its_order(paths):
 
 
 def test_listed_files_are_read(paths, tmp_path):
-    listed = Dataset.list_files(str(tmp_path / "*.txt"), shuffle=False)
-    dataset = TextLineDataset(listed)
+    dataset = TextLineDataset(Dataset.list_files(str(tmp_path / "*.txt"), shuffle=False))
     assert list(dataset) == ALL
     assert isinstance(dataset.node, FileRecords)
     assert sorted(TextLineDataset(Dataset.list_files(str(tmp_path / "*.txt"), seed=1))) == ALL

@@ -132,8 +132,7 @@ Point = collections.namedtuple("Point", "x y")
     ],
 )
 def test_what_was_packed_is_unpacked(value):
-    found = unpacked(packed(value))
-    leaves, tree = jax.tree.flatten(found)
+    leaves, tree = jax.tree.flatten(unpacked(packed(value)))
     assert tree == jax.tree.structure(value)
     for leaf, expected in zip(leaves, jax.tree.leaves(value), strict=True):
         np.testing.assert_array_equal(leaf, expected)

@@ -77,8 +77,7 @@ def test_without_its_description_there_is_no_checkpoint(url):
     _, _, manager = saved(url, 1.0)
     manager.save()
     newest = manager.save()
-    files = _files.files_at(newest)
-    files.remove({_files.MANIFEST})
+    _files.files_at(newest).remove({_files.MANIFEST})
     assert rx.train.latest_checkpoint(url) == f"{url}/ckpt-1"
     manager.save()  # goes on from the number that counts
     assert rx.train.latest_checkpoint(url) == newest
@@ -86,8 +85,7 @@ def test_without_its_description_there_is_no_checkpoint(url):
 
 def test_a_flipped_bit_is_found(url):
     total, _, manager = saved(url, 1.0)
-    newest = manager.save()
-    files = _files.files_at(newest)
+    files = _files.files_at(manager.save())
     (name,) = set(files.sizes()) - {_files.MANIFEST}
     changed = bytearray(files.read(name))
     changed[3] ^= 1

@@ -51,8 +51,7 @@ def test_how_long_a_round_is(steps, rows, expected):
 def trial():
     settings = Settings(model="mlp", examples=40, epochs=2, batch_size=16)
     data = load_data(settings)
-    initial = training.new_model(settings, data).get_weights()
-    task = training.Task(settings, data, initial)
+    task = training.Task(settings, data, training.new_model(settings, data).get_weights())
     way = training.way("one_device", jax.local_devices(), None)
     return task, training.train(way, task, Listener(), contextlib.ExitStack())
 

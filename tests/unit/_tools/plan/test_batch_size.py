@@ -154,8 +154,7 @@ def test_what_it_refuses():
 
 def test_servers_hold_what_a_worker_does_not(monkeypatch):
     strategy = rx.OneDeviceStrategy("CPU:0")
-    engine = strategy.extended.distribution.engine
-    monkeypatch.setitem(engine.__dict__, "closures", object())
+    monkeypatch.setitem(strategy.extended.distribution.engine.__dict__, "closures", object())
     with pytest.raises(rx.errors.UsageError, match="ParameterServerStrategy"):
         rx.find_batch_size(mlp(), strategy=strategy)
 

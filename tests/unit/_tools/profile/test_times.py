@@ -110,8 +110,7 @@ def trace(folder, planes):
             f"{' '.join(lines)} }} {' '.join(tables)} }}"
         )
     file = folder / "made.xplane.pb"
-    data = jax.profiler.ProfileData
-    file.write_bytes(data.text_proto_to_serialized_xspace("\n".join(text)))
+    file.write_bytes(jax.profiler.ProfileData.text_proto_to_serialized_xspace("\n".join(text)))
     return file
 
 
