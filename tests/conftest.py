@@ -151,5 +151,4 @@ def address():
 
 @pytest.fixture
 def mirrored():
-    """Two mirrored replicas."""
     return rx.MirroredStrategy(["CPU:0", "CPU:1"])

@@ -57,7 +57,6 @@ def keras_step(model, optimizer, loss=None):
 
 
 def train(strategy, replica_fn, batches):
-    """The global loss of each step."""
     losses = []
     for batch in strategy.experimental_distribute_dataset(batches):
         value = strategy.run(replica_fn, args=(batch,))

@@ -60,7 +60,6 @@ def by_value_and_grad(model, optimizer, metric=None):
 
 
 def train(strategy, replica_fn, batches, *, compiled=True):
-    """The global loss of each step."""
 
     def step(batch):
         return strategy.reduce("SUM", strategy.run(replica_fn, args=(batch,)), axis=None)

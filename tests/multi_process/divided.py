@@ -102,7 +102,6 @@ def on_two_devices():
 
 
 def save_alone(folder):
-    """One process saves."""
     made = variables(on_two_devices())
     fill(made)
     rx.train.Checkpoint(made=made).write(folder / "alone")

@@ -56,7 +56,6 @@ def made(strategy):
 
 
 def net(strategy):
-    """The model as it was made."""
     model, begin = made(strategy)
     for variable, value in begin:
         variable.assign(value)

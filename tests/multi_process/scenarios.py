@@ -426,7 +426,6 @@ SCENARIOS = (
 
 
 def in_worker(folder, names):
-    """What every worker of the cluster does."""
     strategy = rx.MultiWorkerMirroredStrategy()
     found = {name: globals()[name](strategy) for name in names}
     if len(names) > 1:

@@ -18,7 +18,6 @@ EIGHT = np.arange(1.0, 17.0, dtype="float32").reshape(8, 2)  # [[1, 2] … [15, 
 
 
 def made(strategy, value, **options):
-    """A variable in the strategy's scope."""
     with strategy.scope():
         return keras.Variable(value, **options)
 

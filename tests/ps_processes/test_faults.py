@@ -52,7 +52,6 @@ class Task:
         self.process.send_signal(number)
 
     def next(self, what):
-        """The next thing that it says."""
         line = json.loads(self.lines.get(timeout=SECONDS))
         assert line.pop("what") == what, line
         return line
@@ -62,7 +61,6 @@ class Task:
         self.process.stdin.flush()
 
     def stop(self):
-        """Let it end for good."""
         self._over = True
         self.process.kill()
         self.wait()

@@ -182,7 +182,6 @@ def outlive(folder):
 
 
 def start_task(spec, job, folder):
-    """Start a task of a described cluster."""
     config = {"cluster": spec, "task": {"type": job, "index": 0}}
     environ = {
         **os.environ,

@@ -97,7 +97,6 @@ QUICKLY = {name: -1.0 for name in EFFORTS if hasattr(OPTIONS, name)}
 
 @pytest.fixture(scope="module")
 def model_of():
-    """The compiled models, each made once."""
 
     @functools.cache
     def model_of(name):

@@ -10,7 +10,6 @@ from channels import as_workers
 
 
 def agreed(*facts):
-    """What comes of workers with these facts."""
     return as_workers(len(facts), lambda index: agree("set-up", facts[index]))
 
 

@@ -33,7 +33,6 @@ def drawn(shapes, draw=lambda rng, shape: rng.normal(size=shape)):
 
 
 def step(*arrays, settings=SETTINGS):
-    """A step of Adam by the operation."""
     *arrays, rate = arrays
     count = len(arrays) // 4 * 3
     return adam(arrays[:count], arrays[count:], rate, settings)

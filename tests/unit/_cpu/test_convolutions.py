@@ -254,7 +254,6 @@ def test_without_the_kernel_weights_are_rounded_by_xla(monkeypatch):
 
 
 def cases():
-    """Random convolutions that have pixels."""
     for seed in range(60):
         x, w, how = random_case(seed)
         shape = jax.eval_shape(lambda x, w, how=how: convolved(x, w, **how), x, w).shape

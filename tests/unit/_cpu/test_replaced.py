@@ -334,7 +334,6 @@ def close(found, expected, kind="float32"):
 
 
 def stock(fn, *arrays):
-    """What JAX computes without anything of ours."""
     with rx.config.cpu_tuning(False):
         return jax.jit(lambda *given: fn(*given))(*arrays)
 

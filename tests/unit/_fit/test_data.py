@@ -22,7 +22,6 @@ class Batches:
 
 
 def original(x, y=None, sample_weight=None, batch_size=None, shuffle=False, class_weight=None):
-    """Keras' choice of a data adapter."""
     return "Keras' own"
 
 

@@ -47,7 +47,6 @@ def batches_of(size):
 
 @pytest.fixture
 def compiled():
-    """What JAX has compiled of functions since."""
     found = []
 
     def heard(event, seconds, **about):

@@ -30,7 +30,6 @@ def made(optimizer, dtype="float32", shapes=SHAPES):
 
 
 def applied(optimizer, state, grads, values):
-    """Three steps."""
     for _ in range(3):
         values, state = optimizer.stateless_apply(state, grads, values)
     return values, state

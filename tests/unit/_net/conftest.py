@@ -13,7 +13,6 @@ WAYS = ("tcp", "unix", "shared")
 
 
 def echo(session, message):
-    """Answer with what was asked."""
     return {"op": message.op, **message.head}, message.buffers
 
 

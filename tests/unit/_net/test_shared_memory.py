@@ -37,7 +37,6 @@ def files():
 
 @pytest.fixture
 def ends(mappings, files):
-    """Two connections that share memory."""
     pair = [Connection(sock, shared=True) for sock in socket.socketpair()]
     yield pair
     for connection in pair:

@@ -60,7 +60,6 @@ def enter(addresses, secret):
 
 
 def sealed(session, data):
-    """A message with its seals."""
     prefix, rest = data[:32], data[32:]
     return prefix + session.outgoing.tag(prefix) + rest + session.outgoing.tag(rest)
 

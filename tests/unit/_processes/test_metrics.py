@@ -31,7 +31,6 @@ def file_of(plan):
 
 
 def get(place):
-    """What a server answers."""
     with urllib.request.urlopen(place, timeout=30) as answer:
         return answer.headers["Content-Type"], answer.read().decode()
 

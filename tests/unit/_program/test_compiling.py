@@ -31,7 +31,6 @@ class Gpu:
 
 
 def options_of(monkeypatch, devices, **given):
-    """With which options `jax.jit` is called."""
     seen = []
     with monkeypatch.context() as patch:
         patch.setattr(

@@ -45,7 +45,6 @@ def a_model(strategy, caller):
 
 
 def ways(strategy, model):
-    """Three ways to take a step."""
 
     def step(x, y):
         def loss():

@@ -93,7 +93,6 @@ def written_wholly(jaxpr):
 
 
 def exchanged(jaxpr):
-    """The elements of each collective."""
     names = ("psum", "all_gather")
     found = [e for e in operations(jaxpr) if e.primitive.name in names]
     return [sum(atom.aval.size for atom in equation.invars) for equation in found]

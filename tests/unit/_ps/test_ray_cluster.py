@@ -32,7 +32,6 @@ TINY = "tiny_member:start_member"
 
 @contextmanager
 def warned():
-    """The warnings of Replicax in a context."""
     texts = []
     handler = logging.Handler()
     handler.emit = lambda record: texts.append(record.getMessage())

@@ -23,7 +23,6 @@ def shard_offsets(counts):
 
 
 def read(whole, index):
-    """What `variable[index]` gives, read by rows."""
     rows, rest = rows_of_index(whole.shape, index)
     return whole[rows][rest]
 

@@ -13,7 +13,6 @@ from fitting import ROWS, TARGETS, dense_net, made
 
 
 def read(folder):
-    """What TensorBoard reads of a run."""
     reader = EventAccumulator(str(folder), size_guidance={"tensors": 0})
     reader.Reload()
     return reader

@@ -25,7 +25,6 @@ def write(tmp_path):
 
 
 def columns(dataset):
-    """The columns of all batches, as lists."""
     batches = list(dataset)
     return {name: np.concatenate([b[name] for b in batches]).tolist() for name in batches[0]}
 

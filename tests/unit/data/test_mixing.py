@@ -61,12 +61,10 @@ def test_zipped_arrays_stay_in_memory_through_a_shuffle():
 
 
 def up_to(x):
-    """x, x + 1 times."""
     return Dataset.from_tensors(x).repeat(x + 1)
 
 
 def tens(x):
-    """x numbers from 10 * x on."""
     return Dataset.range(x * 10, x * 10 + x)
 
 

@@ -216,7 +216,6 @@ def workers():
 
 @pytest.fixture
 def none_left(workers):
-    """Whether all worker processes have ended."""
     return lambda: gc.collect() >= 0 and not workers()
 
 

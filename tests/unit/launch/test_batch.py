@@ -29,7 +29,6 @@ def scripts(tmp_path, monkeypatch):
 
 @pytest.fixture
 def written(capsys):
-    """What a command prints."""
 
     def written(*arguments):
         assert main(arguments) == 0

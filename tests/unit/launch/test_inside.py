@@ -35,7 +35,6 @@ sys.modules["replicax._mesh.processes"] = types.SimpleNamespace(join_from_enviro
 
 @pytest.fixture
 def write(tmp_path):
-    """Write files, given by path and text."""
 
     def write(files):
         for name, text in files.items():
@@ -68,7 +67,6 @@ def python(tmp_path):
 
 @pytest.fixture
 def inside(python):
-    """Run it within a worker."""
     return lambda *arguments, **environ: python(_inside.__file__, *arguments, **environ)
 
 

@@ -17,7 +17,6 @@ TWO = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
 
 @pytest.fixture
 def config(monkeypatch):
-    """Set TF_CONFIG."""
 
     def config(config):
         monkeypatch.setenv("TF_CONFIG", json.dumps(config))

@@ -27,7 +27,6 @@ def fallback(*kinds):
 
 @pytest.fixture(scope="module")
 def strategy():
-    """Eight replicas of one device."""
     return rx.TPUStrategy(fallback())
 
 
@@ -124,7 +123,6 @@ def fitted(model):
 
 @pytest.fixture(scope="module")
 def alone():
-    """What one device gives."""
     return fitted(net())
 
 
@@ -156,7 +154,6 @@ def test_bfloat16_computes_in_bfloat16(strategy, alone):
 
 
 def looped(strategy, split=lambda x: x):
-    """Two steps of a custom loop."""
     with strategy.scope():
         model = tanh_net()
         optimizer = keras.optimizers.SGD(0.1)

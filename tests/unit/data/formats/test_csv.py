@@ -15,7 +15,6 @@ NUMBERS = [np.int32, np.int32]
 
 @pytest.fixture
 def read(tmp_path):
-    """Read a text as a CSV file."""
 
     def read(text, record_defaults, start=None, **options):
         path = tmp_path / "file.csv"
