@@ -223,16 +223,24 @@ def trained_by_hand(optimizer, batches, weights=None):
     return losses, weights
 
 
+_SAYS_TEXT = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+
+
+def start_program(command, **options):
+    """Start a program, whose text is to be read here."""
+    return subprocess.Popen(list(map(str, command)), **(_SAYS_TEXT | options))
+
+
+def completed(command, *, seconds=200, **options):
+    """Run a program to its end: its exit code, and what it said as text."""
+    how = _SAYS_TEXT | options
+    return subprocess.run(list(map(str, command)), timeout=seconds, check=False, **how)
+
+
 def run_python(code, **environment):
     """What a program of its own process prints; a failure of it fails the test."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = completed(command, env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 

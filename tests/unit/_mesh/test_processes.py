@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
 import sys
 import textwrap
 import threading
@@ -21,6 +20,8 @@ from replicax._mesh import processes
 from replicax._mesh.processes import join, join_from_environment, secret_of, start
 from replicax.cluster_resolver import ClusterSpec, JaxProcess, SimpleClusterResolver
 from replicax.launch._ports import free_ports
+
+from helpers import start_program
 
 SPEC = ClusterSpec(
     {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"], "evaluator": ["e:1"]}
@@ -163,13 +164,9 @@ def cluster(tmp_path, address):
             arguments = map(str, (index, size, len(indices), address, seconds))
             with open(tmp_path / f"said{index}", "wb") as said:
                 code = START + textwrap.dedent(program)
-                process = subprocess.Popen(
-                    [sys.executable, "-c", code, *arguments],
-                    cwd=tmp_path,
-                    env=environ,
-                    stdout=said,
-                    stderr=said,
-                )
+                command = [sys.executable, "-c", code, *arguments]
+                how = {"stdout": said, "stderr": said}
+                process = start_program(command, cwd=tmp_path, env=environ, **how)
             started.append(process)
         codes = [process.wait(100) for process in started]
         return [

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -23,7 +22,7 @@ from replicax._ps.hosts.given_cluster import (
 from replicax.cluster_resolver import ClusterSpec, SimpleClusterResolver
 from replicax.launch._ports import free_ports
 
-from helpers import wait_until
+from helpers import start_program, wait_until
 
 JOBS = {"worker": ["localhost:2222", "localhost:2223"], "ps": ["localhost:2224"]}
 SECRET = "thirty-two bytes, as all others."
@@ -144,12 +143,8 @@ def program(tmp_path, addresses):
             given_cluster.START_MEMBER = "tiny_member:start_member"
         """
         environ = {**os.environ, "TF_CONFIG": json.dumps(config)}
-        process = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(prelude) + textwrap.dedent(code)],
-            env=environ,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        program = textwrap.dedent(prelude) + textwrap.dedent(code)
+        process = start_program([sys.executable, "-c", program], env=environ, stderr=None)
         started.append(process)
         return process, cluster
 

@@ -24,7 +24,7 @@ from harness.report import (
 )
 from table import choices, parse, plans
 
-from helpers import wait_until
+from helpers import completed, wait_until
 from processes import running_with
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
@@ -165,9 +165,7 @@ def command(output, rounds):
 
 @pytest.mark.timeout(280)
 def test_it_writes_the_table_and_leaves_nothing_behind(tmp_path, environment):
-    done = subprocess.run(
-        command(tmp_path, "1"), capture_output=True, text=True, env=environment, timeout=260
-    )
+    done = completed(command(tmp_path, "1"), env=environment, seconds=260)
     assert done.returncode == 0, done.stderr[-2000:]
     assert left_over(environment) == []
     (found,) = json.loads((tmp_path / "table.json").read_text())["rows"]

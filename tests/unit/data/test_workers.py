@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -23,7 +22,7 @@ from replicax.data._crew import PacketIterator, packed, unpacked
 from replicax.data._nodes.share import Share, shared
 from replicax.data._nodes.workers import Job
 
-from helpers import since_now, wait_until
+from helpers import completed, since_now, wait_until
 
 Dataset = rx.data.Dataset
 PATH = (0,)
@@ -287,10 +286,7 @@ if __name__ == "__main__":
 def test_workers_end_when_their_reader_is_killed(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(ORPHANS)
-    done = subprocess.run(
-        [sys.executable, program], stdout=subprocess.PIPE, timeout=200, check=False, text=True
-    )
-    pids = [int(pid) for pid in done.stdout.split()]
+    pids = [int(pid) for pid in completed([sys.executable, program]).stdout.split()]
     assert len(pids) == 2
     wait_until(lambda: not any(map(is_running, pids)))
 

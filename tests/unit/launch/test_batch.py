@@ -12,7 +12,7 @@ from replicax.cluster_resolver import detect
 from replicax.launch._cli import main
 from replicax.launch._jobs import to_yaml
 
-from helpers import LEAN, wait_until
+from helpers import LEAN, completed, wait_until
 from processes import running_with
 
 yaml = pytest.importorskip("yaml")
@@ -153,9 +153,7 @@ def test_the_tasks_of_a_step_train_together_and_end_together(written, programs, 
     script = written("slurm", "train.py", fails)
     environ = {name: text for name, text in os.environ.items() if not name.startswith("RX_")}
     environ |= {**LEAN, "JAX_NUM_CPU_DEVICES": "1", "RX_COMPILATION_CACHE": "off"}
-    done = subprocess.run(
-        ["bash"], input=script, text=True, env=environ, capture_output=True, timeout=150
-    )
+    done = completed(["bash"], input=script, env=environ, seconds=150)
     wait_until(lambda: not running_with(f"DIR={folder}"))
     # rows (a, b), 1 · a + 1 · b - a = b: the mean of the squares of 1/32, 3/32, …, 31/32
     loss = sum((2 * row + 1) ** 2 for row in range(16)) / 16 / 32**2

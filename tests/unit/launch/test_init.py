@@ -12,6 +12,8 @@ import pytest
 
 from replicax.launch import _cli
 
+from helpers import completed
+
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
@@ -40,13 +42,7 @@ def test_a_script_trains_and_saves(strategy, folder, capsys):
     start = shlex.split(capsys.readouterr().out.partition("start it: ")[2])
     module = {"python": [], "replicax": ["-m", "replicax"]}[start[0]]
     environment = {**os.environ, "RX_TPU_FALLBACK": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
-    done = subprocess.run(
-        [sys.executable, *module, *start[1:]],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
+    done = completed([sys.executable, *module, *start[1:]], env=environment, seconds=180)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "val_loss" in done.stdout
     assert (folder / "model.keras").exists()

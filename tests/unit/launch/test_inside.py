@@ -16,6 +16,8 @@ import pytest
 import replicax as rx
 from replicax.launch import _inside
 
+from helpers import completed
+
 SHOWS = """
 import __main__, os, sys
 main = {name: getattr(__main__, name) for name in ("__file__", "__name__", "__package__")}
@@ -51,15 +53,9 @@ def python(tmp_path):
 
     def python(*arguments, **environ):
         inherited = {name: value for name, value in os.environ.items() if name[:3] != "RX_"}
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=tmp_path,
-            env={**inherited, "PYTHONPATH": "lib", "PYTHONDONTWRITEBYTECODE": "1", **environ},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=200,
-        )
+        environ = {"PYTHONPATH": "lib", "PYTHONDONTWRITEBYTECODE": "1", **environ}
+        how = {"cwd": tmp_path, "env": inherited | environ, "stderr": subprocess.STDOUT}
+        done = completed([sys.executable, *arguments], **how)
         return [*done.stdout.splitlines(), done.returncode]
 
     return python
