@@ -4,6 +4,7 @@ TensorFlow is not needed here. Where Replicax differs on purpose, the case is le
 condition with the reason beside it, and what Replicax does instead is tested at the end.
 """
 
+import functools
 import json
 from pathlib import Path
 
@@ -112,26 +113,20 @@ def test_gather(strategy, cases):
         )
 
 
+def check_in_replicas(strategy, cases, call):
+    for case in cases:
+        in_replica = functools.partial(call, case)
+        check(case, lambda c=case, fn=in_replica: in_replicas(strategy, fn, c["components"]))
+
+
 @recorded("all_reductions")
 def test_all_reduce(strategy, cases):
-    for case in cases:
-        check(
-            case,
-            lambda c=case: in_replicas(
-                strategy, lambda ctx, own: ctx.all_reduce(c["op"], own), c["components"]
-            ),
-        )
+    check_in_replicas(strategy, cases, lambda case, ctx, own: ctx.all_reduce(case["op"], own))
 
 
 @recorded("all_gathers")
 def test_all_gather(strategy, cases):
-    for case in cases:
-        check(
-            case,
-            lambda c=case: in_replicas(
-                strategy, lambda ctx, own: ctx.all_gather(own, c["axis"]), c["components"]
-            ),
-        )
+    check_in_replicas(strategy, cases, lambda case, ctx, own: ctx.all_gather(own, case["axis"]))
 
 
 @recorded("gradients")

@@ -173,28 +173,16 @@ def epochs_of(dataset, steps=None):
     return _compat.EpochIterator(HostAdapter(dataset), steps_per_epoch=steps)
 
 
-def test_an_end_that_was_not_announced_is_no_surprise():
-    class Shrinking(Unknown):
-        left = 4
+@pytest.mark.parametrize("lengths", [[3, 2, 1], [2, 3, 4]], ids=["shrinking", "growing"])
+def test_an_end_that_was_not_announced_is_no_surprise(lengths):
+    left = list(lengths)
 
+    class Changing(Unknown):
         def host_batches(self):
-            self.left -= 1
-            return iter(range(self.left))
+            return iter(range(left.pop(0)))
 
-    epochs = epochs_of(Shrinking())
-    assert [len(list(epochs)) for _ in range(3)] == [3, 2, 1]
-
-
-def test_an_epoch_may_be_longer_than_the_first():
-    class Growing(Unknown):
-        length = 1
-
-        def host_batches(self):
-            self.length += 1
-            return iter(range(self.length))
-
-    epochs = epochs_of(Growing())
-    assert [len(list(epochs)) for _ in range(3)] == [2, 3, 4]
+    epochs = epochs_of(Changing())
+    assert [len(list(epochs)) for _ in range(3)] == lengths
 
 
 @pytest.mark.parametrize(("dataset", "steps"), [(Unknown(), 3), (Batches(), 3)])
