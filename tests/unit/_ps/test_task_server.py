@@ -93,11 +93,6 @@ def test_an_address_that_is_taken_is_told():
             Server({"worker": [address]})
 
 
-def test_a_task_on_the_loopback_interface_listens_only_there():
-    assert interface_of("localhost") == "127.0.0.1"
-    assert interface_of("::1") == "::1"
-
-
 def test_a_name_that_does_not_lead_here_means_all_interfaces():
     assert interface_of("192.0.2.1") == ""
     assert interface_of("no such host.invalid") == ""
