@@ -31,9 +31,9 @@ def strategy(request):
     return MATRIX[request.param]()
 
 
-def net(strategy, **compile_args):
+def net(strategy=None, **compile_args):
     """A model with weights of 7."""
-    with strategy.scope():
+    with strategy.scope() if strategy else contextlib.nullcontext():
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile(**{"optimizer": "sgd", "loss": "mse", **compile_args})
     set_to_seven(model)
@@ -270,16 +270,14 @@ def test_compiling_again_takes_the_new_optimizer(strategy):
 
 
 def test_a_model_without_a_strategy_has_keras_own_functions():
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    model = net()
     rx.get_strategy()
     model.make_train_function()
     assert not isinstance(model.train_function, Steps)
 
 
 def test_a_plain_model_does_not_see_the_scope_it_is_called_in(strategy):
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    model = net()
     with strategy.scope():
         model.fit(X, Y, verbose=0)
         assert _compat.distribution() is strategy.extended.distribution
@@ -292,8 +290,7 @@ def test_keras_own_distribution_still_works(mirrored, caplog):
     devices = [f"cpu:{number}" for number in range(2)]
     layout = keras.distribution.DataParallel(devices=devices)
     with layout.scope():
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
+        model = net()
         model.fit(X, Y, verbose=0)
     assert not isinstance(model.train_function, Steps)
     assert {len(variable.value.devices()) for variable in model.variables} == {2}
@@ -356,8 +353,7 @@ def test_keras_looks_for_variables_in_no_step(strategy, monkeypatch):
 
 def test_a_model_of_no_scope_is_said_to_be_keras_own_once(caplog):
     trainer._warned_outside_scope.clear()
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    model = net()
     for _ in range(2):
         model.fit(X, Y, verbose=0)
     net(MATRIX["mirrored_2"]()).fit(X, Y, verbose=0)
@@ -367,9 +363,7 @@ def test_a_model_of_no_scope_is_said_to_be_keras_own_once(caplog):
 
 def test_a_model_of_the_default_strategy_is_not_said_to_be_keras_own(caplog):
     trainer._warned_outside_scope.clear()
-    with rx.get_strategy().scope():
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
+    model = net(rx.get_strategy())
     model.fit(X, Y, verbose=0)
     assert not caplog.records
 
