@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
+import replicax.tf as tf
 from replicax._core.errors import (
     CancelledError,
     ClosureInputError,
@@ -349,6 +350,23 @@ def test_run_outside_a_function_computes_here(started, caplog):  # 3.9
     scheduled = rx.function(lambda: strategy.run(add, args=(1.0,)))
     assert rx.coordinator.ClusterCoordinator(strategy).schedule(scheduled).fetch() == 7
     assert not caplog.messages
+
+
+def test_closures_that_follow_each_other_draw_other_numbers(strategy, coordinator):
+    draw = rx.function(lambda: strategy.run(lambda: tf.random.uniform([2])))
+    other = rx.function(lambda: tf.random.uniform([2]))
+    drawn = []
+    for closure in (draw, draw, other):
+        value = coordinator.schedule(closure)
+        coordinator.join()
+        drawn += np.asarray(value.fetch()).tolist()
+    assert len(set(drawn)) == 6
+
+
+def test_printing_stays_behind_and_says_so(coordinator):
+    with pytest.raises(UsageError, match="rx.print"):
+        coordinator.schedule(rx.function(lambda x: tf.print(x)), args=(np.ones(2),))
+        coordinator.join()
 
 
 def test_no_other_strategy_has_a_coordinator(mirrored):
