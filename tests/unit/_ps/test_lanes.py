@@ -1,5 +1,6 @@
 """What happens when workers and servers die: who repairs, who waits, who goes on."""
 
+import contextlib
 import itertools
 import pickle
 import threading
@@ -7,8 +8,9 @@ import threading
 import pytest
 
 from replicax._core.errors import CancelledError, CoordinatorError, UnavailableError
+from replicax._ps.queue import lanes
 from replicax._ps.queue.closures import Closure, ClosureQueue
-from replicax._ps.queue.lanes import ComesLater, Lanes, ServerGone, StalenessGate, WorkerGone
+from replicax._ps.queue.lanes import ComesLater, Lanes, ServerGone, StalenessGate, Work, WorkerGone
 
 from helpers import wait_until
 from lane_fakes import FakeLane, lane_threads, raised
@@ -427,3 +429,17 @@ def test_who_is_gone_is_said_and_travels(error, text):
     assert text in str(copy)
     assert "The closure runs again" in str(copy)
     assert vars(copy) == vars(error)
+
+
+def test_closures_that_end_count(monkeypatch):
+    moments = iter([1.0, 3.0, 5.0, 6.0, 7.0, 10.0, 13.0])
+    monkeypatch.setattr(lanes, "clock", lambda: next(moments))
+    done = Work()
+    for worker in (0, 0):
+        with done.of(worker):
+            pass
+    with contextlib.suppress(KeyError), done.of(1):
+        raise KeyError
+    with done.of(1):
+        pass
+    assert done.done() == {0: (2, 3.0), 1: (1, 3.0)}
