@@ -1,7 +1,5 @@
 """How the tests start JAX: read before it is imported."""
 
-from __future__ import annotations
-
 import os
 
 import jaxlib.version

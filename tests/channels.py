@@ -1,7 +1,5 @@
 """Several workers in one process: each is a thread with a channel of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import socket

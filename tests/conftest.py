@@ -1,7 +1,5 @@
 """Eight virtual CPU devices for every test, and a police for what tests leave behind."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal
@@ -153,5 +151,4 @@ def address():
 
 @pytest.fixture
 def mirrored():
-    """Two mirrored replicas."""
     return rx.MirroredStrategy(["CPU:0", "CPU:1"])

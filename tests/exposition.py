@@ -1,7 +1,5 @@
 """A strict reader of Prometheus' text format, version 0.0.4, as its page describes it."""
 
-from __future__ import annotations
-
 import re
 
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"

@@ -1,7 +1,5 @@
 """What the `fit` tests share: a small net, its data, and the distance of two runs."""
 
-from __future__ import annotations
-
 import contextlib
 
 import keras

@@ -1,7 +1,5 @@
 """What the tests of custom loops share: comparing nests, per-replica values, a net by hand."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
@@ -203,10 +201,7 @@ class NumpyAdam:
         self.step += 1
         moments = self.moments or [(0.0, 0.0)] * len(weights)
         self.moments = [
-            (
-                self.beta_1 * m + (1 - self.beta_1) * g,
-                self.beta_2 * v + (1 - self.beta_2) * g**2,
-            )
+            (self.beta_1 * m + (1 - self.beta_1) * g, self.beta_2 * v + (1 - self.beta_2) * g**2)
             for (m, v), g in zip(moments, grads, strict=True)
         ]
         rate = self.learning_rate * np.sqrt(1 - self.beta_2**self.step)
@@ -228,16 +223,24 @@ def trained_by_hand(optimizer, batches, weights=None):
     return losses, weights
 
 
+_SAYS_TEXT = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+
+
+def start_program(command, **options):
+    """Start a program, whose text is to be read here."""
+    return subprocess.Popen(list(map(str, command)), **(_SAYS_TEXT | options))
+
+
+def completed(command, *, seconds=200, **options):
+    """Run a program to its end: its exit code, and what it said as text."""
+    how = _SAYS_TEXT | options
+    return subprocess.run(list(map(str, command)), timeout=seconds, check=False, **how)
+
+
 def run_python(code, **environment):
     """What a program of its own process prints; a failure of it fails the test."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = completed(command, env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 

@@ -4,8 +4,6 @@
 values that they have after as many steps of a run that nobody interrupts.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What members of a started cluster do, whatever runs their processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -1,7 +1,5 @@
 """What the tests of processes share: whether one is still there, and which."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from helpers import wait_until

@@ -1,7 +1,5 @@
 """A real Ray for tests: a head on this machine, with more nodes on it if wanted."""
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What the tests of parameter servers send to one, without a connection."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 
@@ -43,7 +41,6 @@ class Asked:
         self.change("create", {**head, "decays": True}, [raw(value)])
 
     def host(self, optimizer, cells, number=0):
-        """Let an optimizer train cells."""
         recipe = self.learn(Recipe.of(optimizer))
         head = {"id": number, "iterations": 0, "learning_rate": float(optimizer.learning_rate)}
         self.change("attach", {**head, "recipe": recipe, "cells": [], "constraint": None})
@@ -51,7 +48,6 @@ class Asked:
         self.change("attach", head)
 
     def learn(self, code):
-        """Send code, and return its name."""
         pickled = cloudpickle.dumps(code)
         self.ask("code", {}, [pickled])
         return digest_of(pickled)

@@ -10,8 +10,6 @@ before the fence:
 A comment behind a `print` is its output, and is compared.
 """
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections import Counter
@@ -154,9 +152,7 @@ def run(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "page",
-    [pytest.param(README, marks=pytest.mark.core), *PAGES[1:]],
-    ids=lambda page: page.name,
+    "page", [pytest.param(README, marks=pytest.mark.core), *PAGES[1:]], ids=lambda page: page.name
 )
 def test_snippets_run(run, page):
     variables = None if page.name in DRAWS else LEAN

@@ -1,7 +1,5 @@
 """Every fault of `make faults` has the outcome that docs/measurements_faults.md promises."""
 
-from __future__ import annotations
-
 import pytest
 from faults import all_faults
 from faults.trial import LIMIT_SECONDS, try_apart

@@ -1,13 +1,13 @@
 """The tests that meet Keras, once more with the lowest Keras we support."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from helpers import completed
 
 ROOT = Path(__file__).resolve().parents[1]
 KERAS_FOLDER = Path(sys.prefix) / "keras-lowest"
@@ -36,16 +36,9 @@ def run_with_lowest_keras(*arguments):
     """Run Python on `arguments` with the lowest Keras ahead of the installed one."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     path = os.pathsep.join(filter(None, [str(KERAS_FOLDER), environ.get("PYTHONPATH")]))
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        env={**environ, "PYTHONPATH": path, "KERAS_BACKEND": "jax"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=SECONDS,
-    )
+    environ |= {"PYTHONPATH": path, "KERAS_BACKEND": "jax"}
+    how = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "seconds": SECONDS}
+    return completed([sys.executable, *arguments], cwd=ROOT, env=environ, **how)
 
 
 def test_the_folder_holds_the_lowest_supported_keras():

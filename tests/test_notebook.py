@@ -1,7 +1,5 @@
 """The starter notebook, run by a real Jupyter kernel."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nbclient

@@ -1,7 +1,5 @@
 """The names of `replicax`: each is there and explained, and importing them costs nothing."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import operator

@@ -1,7 +1,5 @@
 """docs/security.md names every place where bytes could become code, and all that listens."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path
@@ -36,11 +34,7 @@ LISTENERS = {
 
 
 # They connect to a Unix socket, ask what kind one is, or look for a free port.
-DO_NOT_LISTEN = {
-    "_tools/doctor/facts.py",
-    "_ps/hosts/given_cluster.py",
-    "_net/requests.py",
-}
+DO_NOT_LISTEN = {"_tools/doctor/facts.py", "_ps/hosts/given_cluster.py", "_net/requests.py"}
 TYPES = ("annotation", "returns")  # what they name is not called
 
 

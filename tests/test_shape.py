@@ -1,7 +1,5 @@
 """Sizes of what a reader meets, and private names. Imports: test_layers.py."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

@@ -34,7 +34,6 @@ def may_unshare():
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The folder of the built site."""
     folder = tmp_path_factory.mktemp("site")
     isolated = WITHOUT_NETWORK if may_unshare() else []
     built = run(

@@ -1,7 +1,5 @@
 """The wheel, installed in an environment of its own, does its main job."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil
@@ -14,6 +12,8 @@ from runpy import run_path
 
 import pytest
 from packaging.requirements import Requirement
+
+from helpers import completed
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPILER = run_path(str(ROOT / "scripts" / "kernels.py"))["compiler"]()
@@ -70,16 +70,8 @@ print(kernels.LOOK_UP in look_up.lower(*arrays).as_text())
 def run(*command, cwd, **own):
     hidden = ("PYTHONPATH", "XLA_FLAGS", "JAX_NUM_CPU_DEVICES", "NPROC")
     environ = {name: value for name, value in os.environ.items() if name not in hidden} | own
-    finished = subprocess.run(
-        list(map(str, command)),
-        cwd=cwd,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=SECONDS,
-    )
+    how = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "seconds": SECONDS}
+    finished = completed(command, cwd=cwd, env=environ, **how)
     assert finished.returncode == 0, finished.stdout
     return finished.stdout
 

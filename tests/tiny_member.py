@@ -1,7 +1,5 @@
 """A member that serves nothing: it listens, and says who it is to those who know the secret."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

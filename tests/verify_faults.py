@@ -142,8 +142,7 @@ def shuffled_by_rank():
 
 def seed_by_replicas():
     keras.utils.set_random_seed(replicas() + 7)
-    strategy = rx.MirroredStrategy()
-    keras.utils.set_random_seed(strategy.num_replicas_in_sync)
+    keras.utils.set_random_seed(rx.MirroredStrategy().num_replicas_in_sync)
     train()
 
 
@@ -199,8 +198,7 @@ def gradients_not_summed():
 
 
 def _only_here(optimizer, gradients, variables):
-    context = rx.get_replica_context()
-    first = ops.cast(context.replica_id_in_sync_group == 0, "float32")
+    first = ops.cast(rx.get_replica_context().replica_id_in_sync_group == 0, "float32")
     optimizer.apply([g * first for g in gradients], variables)
 
 
@@ -241,9 +239,7 @@ def clipped_before_the_sum():
 
 
 def mean_of_means():
-    train(
-        loss=lambda losses: ops.mean(losses) / replicas(),
-    )
+    train(loss=lambda losses: ops.mean(losses) / replicas())
 
 
 class FirstReplicasTotal(keras.metrics.Metric):

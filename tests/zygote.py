@@ -9,8 +9,6 @@ environment. It answers with two lines: the number of the process, then its exit
 seconds it computed. It runs one program at a time. Its own arguments name more modules to import.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

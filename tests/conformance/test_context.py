@@ -1,7 +1,5 @@
 """Which strategy and which context is current, in and out of `scope` and `run`."""
 
-from __future__ import annotations
-
 import threading
 
 import jax.numpy as jnp

@@ -3,8 +3,6 @@
 The references are NumPy (`helpers.trained_by_hand`) and plain Keras without a strategy.
 """
 
-from __future__ import annotations
-
 import threading
 
 import jax
@@ -51,10 +49,7 @@ def keras_step(model, optimizer, loss=None):
     def replica_fn(batch):
         x, y = batch
 
-        def compute():
-            return loss(y, model(x, training=True))
-
-        value, grads = rx.value_and_grad(compute, model)()
+        value, grads = rx.value_and_grad(lambda: loss(y, model(x, training=True)), model)()
         optimizer.apply(grads, model.trainable_variables)
         return value
 
@@ -62,7 +57,6 @@ def keras_step(model, optimizer, loss=None):
 
 
 def train(strategy, replica_fn, batches):
-    """The global loss of each step."""
     losses = []
     for batch in strategy.experimental_distribute_dataset(batches):
         value = strategy.run(replica_fn, args=(batch,))
@@ -256,8 +250,7 @@ def test_recurrent_layers_train_like_one_device(strategy, layer):
         with scope_of.scope():
             model = keras.Sequential([keras.Input((5, 3)), layer(2)])
             optimizer = keras.optimizers.SGD(0.5)
-        losses = train(scope_of, keras_step(model, optimizer), [(x, y)] * 3)
-        return losses, weights_of(model)
+        return train(scope_of, keras_step(model, optimizer), [(x, y)] * 3), weights_of(model)
 
     assert_trees_close(trained(strategy), trained(rx.get_strategy()))
 
@@ -292,8 +285,7 @@ def function_step(strategy, model, optimizer):
 
     @rx.function
     def step(batch):
-        value = strategy.run(replica_fn, args=(batch,))
-        return strategy.reduce("SUM", value, axis=None)
+        return strategy.reduce("SUM", strategy.run(replica_fn, args=(batch,)), axis=None)
 
     return step
 
@@ -430,10 +422,7 @@ def test_two_optimizers_train_two_parts(strategy):
 
 
 def test_a_function_follows_the_current_strategy():
-    @rx.function
-    def scaled(x):
-        return x * rx.get_strategy().num_replicas_in_sync
-
+    scaled = rx.function(lambda x: x * rx.get_strategy().num_replicas_in_sync)
     answers = []
     for name in ("mirrored_2", "mirrored_3"):
         with MATRIX[name]().scope():

@@ -1,7 +1,5 @@
 """`replicax.data` under every strategy: in custom loops and in `fit`, and resumed in the middle."""
 
-from __future__ import annotations
-
 import pickle
 
 import keras
@@ -147,9 +145,7 @@ def test_what_is_no_position_of_the_pipeline_is_refused(mirrored, wrong, named):
 
 
 def test_a_position_of_pipelines_per_replica_is_for_as_many_replicas():
-    mode = rx.InputOptions(
-        experimental_replication_mode=rx.InputReplicationMode.PER_REPLICA,
-    )
+    mode = rx.InputOptions(experimental_replication_mode=rx.InputReplicationMode.PER_REPLICA)
     states = {}
     for devices in (2, 3):
         strategy = rx.MirroredStrategy([f"CPU:{i}" for i in range(devices)])
@@ -177,8 +173,7 @@ def rows(count=27):
 
 def trained(strategy, data, **fit_args):
     model = made(strategy, dense_net)
-    history = model.fit(data, verbose=0, **fit_args)
-    return model, history.history["loss"]
+    return model, model.fit(data, verbose=0, **fit_args).history["loss"]
 
 
 @three_strategies
@@ -276,9 +271,6 @@ def test_a_loader_that_reuses_its_buffer_trains_on_every_batch(mirrored):
             yield buffer
 
     expected, _ = trained(mirrored, Dataset.from_tensor_slices((x, y)).batch(9))
-    for data in (
-        Dataset.from_generator(reused),
-        mirrored.experimental_distribute_dataset(reused),
-    ):
+    for data in (Dataset.from_generator(reused), mirrored.experimental_distribute_dataset(reused)):
         model, _ = trained(mirrored, data)
         assert weight_difference(model.get_weights(), expected.get_weights()) < 1e-6

@@ -1,7 +1,5 @@
 """Variables that are divided over devices: the results are one device's, the shares as planned."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

@@ -4,8 +4,6 @@ The reference is plain Keras on one device, without a strategy. Variants of `fit
 mixed precision, other inputs) are in test_fit_variants.py.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 
@@ -156,8 +154,7 @@ def test_optimizer_compiled_outside_the_scope_is_adopted(mirrored):
 
 
 def test_variables_live_where_the_strategy_says():
-    central = rx.CentralStorageStrategy(["CPU:0", "CPU:1"], "CPU:5")
-    model = made(central, dense_net)
+    model = made(rx.CentralStorageStrategy(["CPU:0", "CPU:1"], "CPU:5"), dense_net)
     model.fit(ROWS, TARGETS, batch_size=10, verbose=0)
     homes = {device.id for v in model.variables for device in v.value.devices()}
     assert homes == {5}

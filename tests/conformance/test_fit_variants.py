@@ -3,8 +3,6 @@
 The reference is plain Keras on one device, without a strategy.
 """
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """`strategy.gather` outside `run`, and `all_gather` inside it: concatenation in replica order."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -111,8 +109,7 @@ def test_gathered_rows_can_be_gathered_again(strategy):
     rows = np.arange(2.0 * replicas - 1, dtype="float32")
 
     def replica_fn(x):
-        everything = context().all_gather(x, 0)
-        return context().all_gather(everything, 0)
+        return context().all_gather(context().all_gather(x, 0), 0)
 
     result = local(strategy, strategy.run(replica_fn, args=(batch_of(strategy, rows),)))
     all_equal(result, np.tile(rows, replicas))

@@ -1,7 +1,5 @@
 """Data sets → per-replica batches; numbers in comments are pairs of the semantics' list B."""
 
-from __future__ import annotations
-
 import math
 import threading
 
@@ -20,7 +18,6 @@ from helpers import device_names, two_strategies, wait_until
 
 @pytest.fixture(params=strategy_params(replicas=(2,)), scope="module")
 def two(request):
-    """Every strategy of two replicas."""
     return MATRIX[request.param]()
 
 

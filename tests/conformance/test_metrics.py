@@ -1,7 +1,5 @@
 """Keras metrics updated inside `run` report over all replicas."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Optimizers inside `run` sum the gradients of all replicas, then do what Keras does."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import keras
 import numpy as np
@@ -9,13 +7,7 @@ import pytest
 
 import replicax as rx
 
-from helpers import (
-    assert_trees_close,
-    batch_of,
-    few_strategies,
-    local,
-    two_replicas,
-)
+from helpers import assert_trees_close, batch_of, few_strategies, local, two_replicas
 
 
 def replica_id():
@@ -120,9 +112,6 @@ def test_a_loss_scale_watches_the_summed_gradients(strategy, gradient):
     finite = np.isfinite(gradient)
     assert_trees_close(variable.value, np.array([-float(replicas) if finite else 0.0]))
     assert float(optimizer.dynamic_scale.value) == (8.0 if finite else 4.0)
-
-
-# The arithmetic of losses.
 
 
 def test_a_keras_loss_outside_run_is_the_mean(strategy):

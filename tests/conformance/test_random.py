@@ -1,7 +1,5 @@
 """Random numbers inside `run`: one stream per replica, reproducible, one stored state."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

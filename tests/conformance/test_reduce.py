@@ -1,7 +1,5 @@
 """`strategy.reduce` outside `run`, and `all_reduce` inside it."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import keras
@@ -10,13 +8,7 @@ import pytest
 
 import replicax as rx
 
-from helpers import (
-    assert_trees_close,
-    few_strategies,
-    local,
-    per_replica,
-    two_replicas,
-)
+from helpers import assert_trees_close, few_strategies, local, per_replica, two_replicas
 
 
 def context():

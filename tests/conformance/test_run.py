@@ -347,8 +347,7 @@ def test_merge_call_sees_all_replicas_at_once(strategy):
 
 def test_merge_call_hands_back_each_replicas_component(strategy):
     def replica_fn():
-        context = rx.get_replica_context()
-        return context.merge_call(
+        return rx.get_replica_context().merge_call(
             lambda _, value, unit: (value, unit), (replica_id(),), {"unit": 7}
         )
 

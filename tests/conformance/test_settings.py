@@ -1,7 +1,5 @@
 """Settings of JAX that help to debug programs: they find no fault of ours, and change nothing."""
 
-from __future__ import annotations
-
 import jax
 import keras
 import numpy as np

@@ -1,7 +1,5 @@
 """After the first steps nothing is traced or compiled any more, and no value is fetched."""
 
-from __future__ import annotations
-
 import contextlib
 
 import jax
@@ -136,6 +134,5 @@ class Watch(keras.callbacks.Callback):
 @pytest.mark.parametrize("strategy", ["mirrored_2", "central_storage_2"], indirect=True)
 def test_fit_settles(strategy, monkeypatch):
     watch = Watch(nothing_fetched(monkeypatch))
-    model = net(strategy)
-    model.fit(X, Y, batch_size=4, verbose=0, callbacks=[watch])
+    net(strategy).fit(X, Y, batch_size=4, verbose=0, callbacks=[watch])
     assert watch.batches == 12

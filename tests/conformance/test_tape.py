@@ -1,7 +1,5 @@
 """`GradientTape` under every strategy: what `rx.value_and_grad` and one device compute."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import keras
 import numpy as np
@@ -62,11 +60,9 @@ def by_value_and_grad(model, optimizer, metric=None):
 
 
 def train(strategy, replica_fn, batches, *, compiled=True):
-    """The global loss of each step."""
 
     def step(batch):
-        per_replica = strategy.run(replica_fn, args=(batch,))
-        return strategy.reduce("SUM", per_replica, axis=None)
+        return strategy.reduce("SUM", strategy.run(replica_fn, args=(batch,)), axis=None)
 
     step = rx.function(step) if compiled else step
     return [float(step(batch)) for batch in strategy.experimental_distribute_dataset(batches)]

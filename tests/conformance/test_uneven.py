@@ -1,7 +1,5 @@
 """Replicas with different numbers of rows, or none: true shapes, exact numbers, gradients too."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import keras
@@ -25,10 +23,7 @@ def test_gradient_of_all_gather_is_each_replicas_own_slice(name):
     strategy, batch = pieces_of(name, [0, 1, 2, 3, 4])
 
     def fn(x):
-        def total(x):
-            return (rx.get_replica_context().all_gather(x, 0) ** 2).sum()
-
-        return jax.grad(total)(x)
+        return jax.grad(lambda x: (rx.get_replica_context().all_gather(x, 0) ** 2).sum())(x)
 
     # Every replica computes Σ x², so the gradient is 3 · 2x, cut to each replica's rows.
     values = strategy.run(fn, args=(batch,)).values

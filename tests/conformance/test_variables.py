@@ -1,7 +1,5 @@
 """Variables of a strategy: where they live, and what a write from several replicas means."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import keras
@@ -89,8 +87,7 @@ def test_equal_values_need_no_aggregation(strategy):
     v = variable(strategy, 1.0)
 
     def replica_fn():
-        total = rx.get_replica_context().all_reduce("SUM", 1.0 + replica_id())
-        v.assign(total)
+        v.assign(rx.get_replica_context().all_reduce("SUM", 1.0 + replica_id()))
 
     strategy.run(replica_fn)
     assert float(v.value) == sum_of_numbers(strategy)
@@ -297,8 +294,7 @@ def test_a_conditional_update_happens_or_not(strategy):
     v = variable(strategy, 0.0)
 
     def step(limit):
-        context = rx.get_replica_context()
-        total = context.all_reduce("SUM", jnp.float32(1.0))
+        total = rx.get_replica_context().all_reduce("SUM", jnp.float32(1.0))
         v.assign(jax.lax.cond(v.value < limit, lambda: v.value + total, lambda: v.value))
 
     for _ in range(4):

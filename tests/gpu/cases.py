@@ -1,7 +1,5 @@
 """Models for the checks, and the strategies that one GPU can have."""
 
-from __future__ import annotations
-
 import functools
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Checks on a GPU. Where there is none the CPU stands for it, which shows that the checks run."""
 
-from __future__ import annotations
-
 import jax
 import pytest
 

@@ -1,7 +1,5 @@
 """The benchmark on a GPU, in small on the CPU: all sides come to the same losses."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

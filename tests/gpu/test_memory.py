@@ -1,7 +1,5 @@
 """Memory of a GPU does not grow, and steps take the memory of their arguments again."""
 
-from __future__ import annotations
-
 import functools
 import gc
 
@@ -18,7 +16,6 @@ MEGA = 2**20
 
 
 def line():
-    """A model that compiles fast."""
     model = keras.Sequential([keras.Input((20,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(0.01), "mse")
     return model

@@ -1,7 +1,5 @@
 """A program that needs more memory than the GPU has says what to try, and nothing is lost."""
 
-from __future__ import annotations
-
 import pytest
 
 from helpers import run_python

@@ -1,7 +1,5 @@
 """Several processes and GPUs: parameter servers share one, workers that train in step do not."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -14,7 +12,7 @@ import replicax as rx
 from replicax.launch._ports import free_ports
 
 from .cases import GPUS
-from helpers import run_python
+from helpers import run_python, start_program
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -110,15 +108,7 @@ def test_two_workers_that_somebody_put_on_one_gpu_end_with_the_reason(tmp_path):
     for index in range(2):
         task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
         env = os.environ | {"TF_CONFIG": json.dumps(task), "XLA_CLIENT_MEM_FRACTION": "0.2"}
-        workers.append(
-            subprocess.Popen(
-                [sys.executable, str(script)],
-                env=env,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
+        workers.append(start_program([sys.executable, script], env=env, stderr=subprocess.STDOUT))
     try:
         said = [worker.communicate(timeout=200)[0] for worker in workers]
     finally:

@@ -1,7 +1,5 @@
 """What a program for a GPU calls: cuDNN and cuBLAS, and nothing that is there for CPUs."""
 
-from __future__ import annotations
-
 import re
 
 import jax

@@ -1,7 +1,5 @@
 """A GPU gives the numbers of a CPU: `fit`, custom loops, tapes, rows of tables, uneven batches."""
 
-from __future__ import annotations
-
 import functools
 from itertools import product
 
@@ -13,18 +11,7 @@ import pytest
 import replicax as rx
 import replicax.tf as tf
 
-from .cases import (
-    BATCH,
-    DEVICE,
-    GPUS,
-    LABELS,
-    NUMBERS,
-    PAIRS,
-    STRATEGIES,
-    WORDS,
-    compiled,
-    trained,
-)
+from .cases import BATCH, DEVICE, GPUS, LABELS, NUMBERS, PAIRS, STRATEGIES, WORDS, compiled, trained
 from fitting import made, weight_difference
 from helpers import assert_trees_close
 

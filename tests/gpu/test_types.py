@@ -1,7 +1,5 @@
 """TF32, `bfloat16` and `float16` stay within their digits; losses of `float16` are scaled."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import jax

@@ -292,7 +292,6 @@ def operations_of_the_step(folder: str, names: list[str]) -> dict[str, int]:
 
 
 def context_variables() -> int:
-    """Return how many ContextVars the source makes."""
     return sum(
         isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "ContextVar"
         for path in SRC.rglob("*.py")
@@ -312,7 +311,6 @@ def sizes() -> dict[str, int]:
 
 
 def figures() -> dict[str, int]:
-    """Measure all figures: `{what: number}`."""
     keras, jax = replaced_attributes()
     return {
         "files in a step of run": len(files_of_a_step("run")),

@@ -4,8 +4,6 @@ After a change that is meant: `python tests/guards/measured.py --lower` for figu
 `python tests/guards/recorded.py` for the names, signatures and operations.
 """
 
-from __future__ import annotations
-
 import json
 
 import measured

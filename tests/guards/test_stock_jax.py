@@ -1,7 +1,5 @@
 """Other people's programs of JAX are left alone: they lower to the same text whatever we do."""
 
-from __future__ import annotations
-
 import json
 
 import measured

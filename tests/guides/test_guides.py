@@ -4,8 +4,6 @@ Each runs in a process of its own, forked from one that has imported JAX and Ker
 devices. TensorFlow cannot be imported there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from pathlib import Path

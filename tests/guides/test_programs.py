@@ -1,7 +1,5 @@
 """The list of public programs, and the page that says what came of them."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

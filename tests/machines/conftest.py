@@ -1,7 +1,5 @@
 """Networks of machines, and programs that `replicax run` starts on them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ The command has a session, an environment and a folder of its own there. What it
 goes through this process, so stopping it does what a network does that delivers nothing.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

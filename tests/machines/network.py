@@ -8,8 +8,6 @@ Nothing of it has a name outside. The end of this process, by whatever signal, c
 input of the first process of each machine, and with that one the kernel ends all of the machine.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """A Ray cluster whose nodes are machines with addresses of their own."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

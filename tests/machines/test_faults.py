@@ -1,7 +1,5 @@
 """Machines and networks that fail: the others end with a word in time, or go on without harm."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """`replicax run --ray` on three machines, each a node of a Ray cluster."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Machines that are well come to the weights of one device, however they were started."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

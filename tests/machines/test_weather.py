@@ -1,7 +1,5 @@
 """Networks that are slow, lossy or behind a firewall, and machines that share little."""
 
-from __future__ import annotations
-
 import shutil
 
 import numpy as np

@@ -6,8 +6,6 @@ It needs what the tests of this folder need: Linux and its root. The machines ar
 one, and `ssh` is `far.py`; the commands, the program and all that they print are real.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

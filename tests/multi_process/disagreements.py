@@ -1,7 +1,5 @@
 """Two workers that differ in one thing after another; each time both must be told."""
 
-from __future__ import annotations
-
 import jax
 import keras
 import numpy as np

@@ -3,8 +3,6 @@
 Each value is that of a formula, so that any program can tell whether it has come back.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -104,7 +102,6 @@ def on_two_devices():
 
 
 def save_alone(folder):
-    """One process saves."""
     made = variables(on_two_devices())
     fill(made)
     rx.train.Checkpoint(made=made).write(folder / "alone")

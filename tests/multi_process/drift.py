@@ -1,7 +1,5 @@
 """Workers whose state drifts apart in the middle of training, in one variable after another."""
 
-from __future__ import annotations
-
 import tempfile
 
 import jax

@@ -3,8 +3,6 @@
 `replicax run --workers 2 tests/multi_process/faults.py kill 1`
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

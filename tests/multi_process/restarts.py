@@ -3,8 +3,6 @@
 What a worker has found, it writes to FOLDER, a file for each name and worker.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools
@@ -58,7 +56,6 @@ def made(strategy):
 
 
 def net(strategy):
-    """The model as it was made."""
     model, begin = made(strategy)
     for variable, value in begin:
         variable.assign(value)

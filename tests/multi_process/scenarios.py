@@ -3,8 +3,6 @@
 Each takes a strategy. Workers run them all, one after another, in processes of their own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import json
@@ -433,7 +431,6 @@ SCENARIOS = (
 
 
 def in_worker(folder, names):
-    """What every worker of the cluster does."""
     strategy = rx.MultiWorkerMirroredStrategy()
     found = {name: globals()[name](strategy) for name in names}
     if len(names) > 1:

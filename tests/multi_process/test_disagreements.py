@@ -1,7 +1,5 @@
 """Workers that are about to compute different things are stopped, each with the same table."""
 
-from __future__ import annotations
-
 import pytest
 
 import replicax as rx
@@ -13,8 +11,7 @@ pytestmark = pytest.mark.timeout(500)
 
 @pytest.fixture(scope="module")
 def workers():
-    function = disagreements.in_worker
-    return rx.launch.run(function, 2, devices_per_worker=1, timeout=450)
+    return rx.launch.run(disagreements.in_worker, 2, devices_per_worker=1, timeout=450)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Checkpoints of arrays that no worker has whole, by real workers."""
 
-from __future__ import annotations
-
 import json
 
 import keras

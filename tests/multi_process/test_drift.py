@@ -1,7 +1,5 @@
 """Workers whose state drifts apart are told which variable differs, and on which worker."""
 
-from __future__ import annotations
-
 import pytest
 
 import replicax as rx

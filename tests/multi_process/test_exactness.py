@@ -1,7 +1,5 @@
 """Real processes on loopback give what one device, or as many replicas in one process, give."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest
@@ -53,14 +51,7 @@ def four_replicas():
     return rx.MirroredStrategy([f"CPU:{number}" for number in range(4)])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "fit_dataset",
-        "fit_distributed",
-        "variants",
-    ],
-)
+@pytest.mark.parametrize("name", ["fit_dataset", "fit_distributed", "variants"])
 def test_fit_gives_what_one_device_gives(workers, name):
     expected = getattr(scenarios, name)(None)
     for found in workers:
@@ -160,11 +151,7 @@ def test_what_is_printed_names_worker_and_replica(workers):
 
 def test_pipelines_of_unequal_length_end_together(workers):
     # Worker 0 makes 4 batches of one row, worker 1 makes 6 of two; two go to its replicas a step.
-    expected = [
-        [0, 2, 20, 20, 22, 22],
-        [4, 6, 24, 24, 26, 26],
-        [28, 28, 30, 30],
-    ]
+    expected = [[0, 2, 20, 20, 22, 22], [4, 6, 24, 24, 26, 26], [28, 28, 30, 30]]
     assert [found["own_pipelines"] for found in workers] == [expected, expected]
 
 

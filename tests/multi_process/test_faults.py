@@ -3,8 +3,6 @@
 This is the fault that the fast tests try; the others are rows of `make faults`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -15,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers import wait_until
+from helpers import start_program, wait_until
 from processes import running_with
 
 PROGRAM = Path(__file__).with_name("faults.py")
@@ -36,14 +34,9 @@ def end_of(process):
 def test_one_is_killed(tmp_path):
     launcher = [sys.executable, "-m", "replicax.launch", "run", "--workers", "2"]
     own = {"RX_WATCHDOG_SECONDS": "4", "JAX_NUM_CPU_DEVICES": "1", "FAULTS": str(tmp_path)}
-    process = subprocess.Popen(
-        [*launcher, str(PROGRAM), "kill in a loop", "1"],
-        env={**os.environ, **own},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    command = [*launcher, PROGRAM, "kill in a loop", "1"]
+    how = {"stderr": subprocess.STDOUT, "start_new_session": True}
+    process = start_program(command, env={**os.environ, **own}, **how)
     output = end_of(process)
     assert process.returncode not in (0, None), output[-4000:]
     assert "all done" not in output

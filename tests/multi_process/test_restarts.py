@@ -1,7 +1,5 @@
 """Training under `replicax run` that is killed or told to end goes on as if it had not been."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

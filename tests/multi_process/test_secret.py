@@ -1,7 +1,5 @@
 """Real workers of a described cluster: who gets in with which secret, and at which ports."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -12,6 +10,8 @@ from contextlib import ExitStack
 import pytest
 
 from replicax.launch._ports import free_ports
+
+from helpers import start_program
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -40,13 +40,10 @@ def start(tmp_path):
             config = {"cluster": {"worker": addresses}, "task": task}
             own = {"TF_CONFIG": json.dumps(config), "XDG_STATE_HOME": str(tmp_path), **environ}
             process = stack.enter_context(
-                subprocess.Popen(
+                start_program(
                     [sys.executable, "-c", program],
                     env={**os.environ, **own},
                     stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
                 )
             )
             stack.callback(process.kill)

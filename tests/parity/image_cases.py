@@ -1,7 +1,5 @@
 """Calls of `tf.image` on one image, of bytes and of floats; TensorFlow's or ours."""
 
-from __future__ import annotations
-
 import numpy as np
 
 BYTES = np.random.default_rng(0).integers(0, 255, (5, 7, 3), dtype=np.uint8)

@@ -3,8 +3,6 @@
 Each takes the module `tf` and returns numbers, or a nest of them. Two devices form the replicas.
 """
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np
@@ -78,8 +76,7 @@ def variables_made_in_build(tf):
         def call(self, x):
             return x * self.scale
 
-    model = tf.keras.Sequential([tf.keras.layers.InputLayer((2,)), Scale()])
-    return model(tf.ones((2, 2)))
+    return tf.keras.Sequential([tf.keras.layers.InputLayer((2,)), Scale()])(tf.ones((2, 2)))
 
 
 # Control flow on tensors.

@@ -3,8 +3,6 @@
 `record_tf_arrays.py` wrote them down, with the arguments, into `recorded_arrays.json`.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import json

@@ -23,8 +23,7 @@ keras = tf.keras
 
 
 def check(model, inputs, name, what="outputs"):
-    found = np.asarray(model(inputs))
-    np.testing.assert_allclose(found, RECORDED[name][what], atol=2e-5)
+    np.testing.assert_allclose(np.asarray(model(inputs)), RECORDED[name][what], atol=2e-5)
 
 
 def functional(optimizer=None):
@@ -169,8 +168,7 @@ def test_names_alone_are_not_restored():
 def test_modules_lists_and_dicts():
     module: Any = tf.Module()
     module.of = {"float32": tf.Variable(tf.zeros([2, 2])), "int64": tf.Variable([[0, 0], [0, 0]])}
-    checkpoint = tf.train.Checkpoint(module=module)
-    status = checkpoint.restore(str(FOLDER / "plain" / "ckpt-1"))
+    status = tf.train.Checkpoint(module=module).restore(str(FOLDER / "plain" / "ckpt-1"))
     assert module.of["float32"].numpy().tolist() == [[0, 1], [2, 3]]
     assert module.of["int64"].numpy().tolist() == [[0, 1], [2, 3]]
     assert "count/.ATTRIBUTES/VARIABLE_VALUE" in status.unused

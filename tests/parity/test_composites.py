@@ -1,7 +1,5 @@
 """Sparse and ragged tensors give what TensorFlow's give: by themselves, and in pipelines."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

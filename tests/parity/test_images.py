@@ -1,7 +1,5 @@
 """`tf.image` gives the numbers of TensorFlow: on the host, and on devices."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

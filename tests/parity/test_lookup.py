@@ -1,7 +1,5 @@
 """`tf.lookup`: tables, with the results of TensorFlow."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -43,8 +41,7 @@ def test_tables_of_files(tmp_path):
     columns = look.TextFileInitializer(str(path), tf.string, 0, tf.int64, 1, delimiter=" ")
     assert look.StaticHashTable(columns, -1).lookup(["lake", "elp"]).tolist() == [20, -1]
     lines = look.TextFileInitializer(str(path), tf.string, whole, tf.int64, number, vocab_size=2)
-    table = look.StaticHashTable(lines, -1)
-    assert table.lookup(["lake 20", "palmer 30"]).tolist() == [1, -1]
+    assert look.StaticHashTable(lines, -1).lookup(["lake 20", "palmer 30"]).tolist() == [1, -1]
 
 
 def test_words_that_are_not_there_have_the_last_numbers():

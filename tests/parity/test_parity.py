@@ -4,8 +4,7 @@ TensorFlow is not needed here. Where Replicax differs on purpose, the case is le
 condition with the reason beside it, and what Replicax does instead is tested at the end.
 """
 
-from __future__ import annotations
-
+import functools
 import json
 from pathlib import Path
 
@@ -110,31 +109,24 @@ def test_reduce(strategy, cases):
 def test_gather(strategy, cases):
     for case in cases:
         check(
-            case,
-            lambda c=case: strategy.gather(distributed(strategy, c["components"]), c["axis"]),
+            case, lambda c=case: strategy.gather(distributed(strategy, c["components"]), c["axis"])
         )
+
+
+def check_in_replicas(strategy, cases, call):
+    for case in cases:
+        in_replica = functools.partial(call, case)
+        check(case, lambda c=case, fn=in_replica: in_replicas(strategy, fn, c["components"]))
 
 
 @recorded("all_reductions")
 def test_all_reduce(strategy, cases):
-    for case in cases:
-        check(
-            case,
-            lambda c=case: in_replicas(
-                strategy, lambda ctx, own: ctx.all_reduce(c["op"], own), c["components"]
-            ),
-        )
+    check_in_replicas(strategy, cases, lambda case, ctx, own: ctx.all_reduce(case["op"], own))
 
 
 @recorded("all_gathers")
 def test_all_gather(strategy, cases):
-    for case in cases:
-        check(
-            case,
-            lambda c=case: in_replicas(
-                strategy, lambda ctx, own: ctx.all_gather(own, c["axis"]), c["components"]
-            ),
-        )
+    check_in_replicas(strategy, cases, lambda case, ctx, own: ctx.all_gather(own, case["axis"]))
 
 
 @recorded("gradients")
@@ -272,9 +264,7 @@ def test_writes_are_aggregated(strategy, cases):
 def written(strategy, case):
     with strategy.scope():
         variable = keras.Variable(
-            case["start"],
-            synchronization=case["synchronization"],
-            aggregation=case["aggregation"],
+            case["start"], synchronization=case["synchronization"], aggregation=case["aggregation"]
         )
 
     def write(value):

@@ -1,7 +1,5 @@
 """Small programs give what they gave in TensorFlow, whose results were recorded."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

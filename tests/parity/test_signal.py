@@ -1,7 +1,5 @@
 """`tf.signal` against SciPy, NumPy and values that are known of TensorFlow."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -65,8 +63,7 @@ def test_windows():
 def test_frames():
     x = np.arange(7, dtype="float32")
     same(s.frame(x, 3, 2), [[0, 1, 2], [2, 3, 4], [4, 5, 6]])
-    padded = s.frame(x, 3, 3, pad_end=True, pad_value=9)
-    same(padded, [[0, 1, 2], [3, 4, 5], [6, 9, 9]])
+    same(s.frame(x, 3, 3, pad_end=True, pad_value=9), [[0, 1, 2], [3, 4, 5], [6, 9, 9]])
     assert s.frame(x, 9, 2).shape == (0, 9)
     assert s.frame(np.zeros([2, 7, 3]), 3, 2, axis=1).shape == (2, 3, 3, 3)
     same(s.overlap_and_add(np.ones([2, 3, 4], "float32"), 2), [[1, 1, 2, 2, 2, 2, 1, 1]] * 2)

@@ -1,7 +1,5 @@
 """Arrays as bytes, with the bytes of TensorFlow."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -26,8 +24,7 @@ def test_the_bytes_are_those_of_tensorflow():
      np.array([[1 + 2j]]), jnp.ones([2], "bfloat16")],
 )  # fmt: skip
 def test_arrays_come_back(value):
-    kind = tf.as_dtype(value.dtype)
-    found = tf.io.parse_tensor(tf.io.serialize_tensor(value), kind)
+    found = tf.io.parse_tensor(tf.io.serialize_tensor(value), tf.as_dtype(value.dtype))
     assert found.dtype == value.dtype and found.shape == value.shape
     assert found.tolist() == value.tolist()
 

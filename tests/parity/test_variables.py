@@ -1,7 +1,5 @@
 """Parts of variables, their moving averages, and bits, with values that are known of TensorFlow."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Typical mistakes end at once, as documented, and their message holds what helps."""
 
-from __future__ import annotations
-
 import pytest
 from people.mistakes import MISTAKES, replay
 

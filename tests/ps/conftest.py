@@ -1,7 +1,5 @@
 """Strategies of parameter servers whose servers and workers are threads of this process."""
 
-from __future__ import annotations
-
 import pytest
 
 import replicax as rx

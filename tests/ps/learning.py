@@ -4,8 +4,6 @@
 twenty steps an epoch, each of them a closure.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -62,8 +60,7 @@ def main(closures_in_flight, seed):
         return strategy.reduce("SUM", losses, axis=None)
 
     def dataset_fn(_):
-        data = rx.data.Dataset.from_tensor_slices(examples(seed))
-        return data.shuffle(200).batch(32).repeat()
+        return rx.data.Dataset.from_tensor_slices(examples(seed)).shuffle(200).batch(32).repeat()
 
     coordinator = rx.coordinator.ClusterCoordinator(strategy)
     batches = iter(

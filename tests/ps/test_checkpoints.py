@@ -1,7 +1,5 @@
 """Checkpoints of variables on servers: whole, and for any other number of servers, or for none."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 
@@ -42,8 +40,7 @@ def made_in(scope):
 
 
 def fit(model, epochs=1, **more):
-    history = model.fit(X, Y, batch_size=8, epochs=epochs, shuffle=False, verbose=0, **more)
-    return history.history
+    return model.fit(X, Y, batch_size=8, epochs=epochs, shuffle=False, verbose=0, **more).history
 
 
 def state(model):

@@ -1,7 +1,5 @@
 """`tf.debugging` in closures: the worker checks, and nothing of what fails reaches a server."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest

@@ -3,8 +3,6 @@
 Its rules alone, without servers and workers, are in unit/coordinator: among them pairs 103 and 109.
 """
 
-from __future__ import annotations
-
 import logging
 
 import jax.numpy as jnp
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
+import replicax.tf as tf
 from replicax._core.errors import (
     CancelledError,
     ClosureInputError,
@@ -50,12 +49,7 @@ def table(strategy):
 @pytest.fixture(scope="module")
 def pick(table):
     """A function that fails where it is given no row of the table."""
-
-    @rx.function
-    def pick(row):
-        return rx.nn.embedding_lookup(table, row)
-
-    return pick
+    return rx.function(lambda row: rx.nn.embedding_lookup(table, row))
 
 
 @rx.function
@@ -101,10 +95,7 @@ def test_a_function_is_traced_in_the_scope(strategy, coordinator):
 
 
 def test_arguments_by_name_and_default(coordinator):
-    @rx.function
-    def weighted(x, *, by=2):
-        return x * by
-
+    weighted = rx.function(lambda x, *, by=2: x * by)
     values = [
         coordinator.schedule(weighted, (np.float32(3),)),
         coordinator.schedule(weighted, kwargs={"x": np.float32(3), "by": 5}),
@@ -156,8 +147,7 @@ def finished_or_cancelled(value):
 
 
 def test_each_worker_has_its_own_data(started):  # 110
-    strategy = started(workers=5)
-    coordinator = rx.coordinator.ClusterCoordinator(strategy)
+    coordinator = rx.coordinator.ClusterCoordinator(started(workers=5))
 
     def dataset_fn():
         return rx.data.Dataset.range(10).shard(5, worker_index()).batch(2).repeat()
@@ -216,8 +206,7 @@ def test_each_worker_shuffles_by_itself(coordinator, seed):  # 112
 
 def test_a_data_set_function_makes_no_variables(coordinator):  # 112
     def dataset_fn():
-        scale = keras.layers.Normalization()
-        scale.build((None, 2))
+        keras.layers.Normalization().build((None, 2))
         return rx.data.Dataset.range(4).batch(2)
 
     data = iter(coordinator.create_per_worker_dataset(dataset_fn))
@@ -293,10 +282,7 @@ def test_replicas_in_a_function(strategy, coordinator):  # 118
 
     @rx.function
     def step(x):
-        def replica(x):
-            return x + one
-
-        result = strategy.run(replica, args=(x,))
+        result = strategy.run(lambda x: x + one, args=(x,))
         return strategy.reduce("SUM", result, axis=None), result - 2 * one
 
     assert coordinator.schedule(step, args=(np.float32(3),)).fetch() == (4, 2)
@@ -327,10 +313,7 @@ def test_a_step_may_be_written_for_run(strategy, coordinator):
     @rx.function
     def step(x):
         def replica(x):
-            def total():
-                return keras.ops.sum(x @ weights)
-
-            loss, grads = rx.value_and_grad(total, [weights])()
+            loss, grads = rx.value_and_grad(lambda: keras.ops.sum(x @ weights), [weights])()
             optimizer.apply(grads, [weights])
             steps.assign_add(1.0)
             return loss
@@ -367,6 +350,23 @@ def test_run_outside_a_function_computes_here(started, caplog):  # 3.9
     scheduled = rx.function(lambda: strategy.run(add, args=(1.0,)))
     assert rx.coordinator.ClusterCoordinator(strategy).schedule(scheduled).fetch() == 7
     assert not caplog.messages
+
+
+def test_closures_that_follow_each_other_draw_other_numbers(strategy, coordinator):
+    draw = rx.function(lambda: strategy.run(lambda: tf.random.uniform([2])))
+    other = rx.function(lambda: tf.random.uniform([2]))
+    drawn = []
+    for closure in (draw, draw, other):
+        value = coordinator.schedule(closure)
+        coordinator.join()
+        drawn += np.asarray(value.fetch()).tolist()
+    assert len(set(drawn)) == 6
+
+
+def test_printing_stays_behind_and_says_so(coordinator):
+    with pytest.raises(UsageError, match="rx.print"):
+        coordinator.schedule(rx.function(lambda x: tf.print(x)), args=(np.ones(2),))
+        coordinator.join()
 
 
 def test_no_other_strategy_has_a_coordinator(mirrored):

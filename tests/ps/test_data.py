@@ -1,7 +1,5 @@
 """Data that workers read by themselves: shared out, each sample once; or a copy for each."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """`rx.layers.DynamicTable` on parameter servers: what it is trained to, bounds, ways out."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest
@@ -37,8 +35,7 @@ def lazy_ftrl(values, grads, slots, step):
     linear = slots.setdefault("linear", np.zeros(WIDTH))
     new = slots["squares"] = squares + grads**2
     linear += grads - (np.sqrt(new) - np.sqrt(squares)) / 0.5 * values
-    clipped = np.clip(linear, -0.01, 0.01)
-    return (clipped - linear) / (np.sqrt(new) / 0.5)
+    return (np.clip(linear, -0.01, 0.01) - linear) / (np.sqrt(new) / 0.5)
 
 
 def lazy_rmsprop(values, grads, slots, step):
@@ -91,8 +88,7 @@ def test_rows_that_are_named_are_trained_lazily(strategy, optimizer, lazy):
 def made_model(optimizer="adagrad", **options):
     ids = keras.Input((3,), dtype="int32")
     table = rx.layers.DynamicTable(WIDTH, combiner="sqrtn", name="table", seed=3, **options)
-    output = keras.layers.Dense(1, kernel_initializer="ones")(table(ids))
-    model = keras.Model(ids, output)
+    model = keras.Model(ids, keras.layers.Dense(1, kernel_initializer="ones")(table(ids)))
     model.compile(optimizer, "mse")
     return model
 
@@ -255,11 +251,7 @@ def test_what_a_dynamic_table_cannot_do(strategy, trained):
     with strategy.scope():
         table = rx.layers.DynamicTable(WIDTH)
         table.build(None)
-
-    @rx.function
-    def doubled(ids):
-        return table(ids * 2).sum()
-
+    doubled = rx.function(lambda ids: table(ids * 2).sum())
     coordinator = rx.coordinator.ClusterCoordinator(strategy)
     with pytest.raises(UsageError, match="32 bits"):
         coordinator.fetch(coordinator.schedule(doubled, args=(ids,)))

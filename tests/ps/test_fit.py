@@ -1,7 +1,5 @@
 """`fit`, `evaluate` and `predict` by closures: one device's numbers, whatever happens meanwhile."""
 
-from __future__ import annotations
-
 import contextlib
 
 import jax
@@ -244,8 +242,7 @@ def test_callbacks_see_what_they_see_on_one_device(pair, tmp_path, capsys):
         model.load_weights(folder / "best.weights.h5")
         log = float((folder / "log.csv").read_text().split(",")[-1])
         rates = float(saved.optimizer.learning_rate), float(model.optimizer.learning_rate)
-        weights = saved.get_weights(), model.get_weights()
-        found.append((history.history, weights, rates, log))
+        found.append((history.history, (saved.get_weights(), model.get_weights()), rates, log))
         assert list((folder / "board").rglob("events*"))
         model.optimizer.learning_rate = 0.1
     assert_trees_close(found[1], found[0], rtol=1e-6, atol=1e-6)

@@ -1,7 +1,5 @@
 """What `fit` says of workers and servers, which nobody is asked for."""
 
-from __future__ import annotations
-
 import json
 
 import keras

@@ -3,8 +3,6 @@
 The gradients are the same ones, drawn at random: what is compared is what becomes of them.
 """
 
-from __future__ import annotations
-
 import re
 
 import keras
@@ -110,7 +108,6 @@ def by_strategy(makers, partitioner, servers):
 
 @pytest.fixture(scope="module")
 def expected():
-    """What Keras gives by itself."""
     makers = {**BY_ROWS, **WHOLE, **CONSTRAINED}
     return trained(makers, lambda fn, grads: fn(grads), build=True)
 
@@ -123,7 +120,6 @@ def divided():
 
 @pytest.fixture(scope="module")
 def whole():
-    """What variables become on one server."""
     return by_strategy(ON_ONE_SERVER, None, 1)
 
 

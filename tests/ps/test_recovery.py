@@ -3,8 +3,6 @@
 To kill one is to close where it listens, and all of its connections, as the end of a process does.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import threading

@@ -1,7 +1,5 @@
 """What closures cannot be, and whom servers do not serve."""
 
-from __future__ import annotations
-
 import jax
 import keras
 import numpy as np
@@ -39,8 +37,7 @@ def test_a_snapshot_folder_that_cannot_be_written_is_named(tmp_path):
 
 
 def test_text_stays_out_of_closures(started):
-    strategy = started(servers=1)
-    coordinator = rx.coordinator.ClusterCoordinator(strategy)
+    coordinator = rx.coordinator.ClusterCoordinator(started(servers=1))
     words = np.array(["a", "bc", "d", "e"])
 
     @rx.function
@@ -66,8 +63,7 @@ def test_a_closure_that_changes_each_time_it_is_traced():
 
     def restless(leaves):
         recorder = current_recorder()
-        rows = recorder.lookup(variable, np.zeros(next(counts) + 1, "int32"))
-        return rows.sum()
+        return recorder.lookup(variable, np.zeros(next(counts) + 1, "int32")).sum()
 
     with pytest.raises(RuntimeError, match="other variables or data at each trace"):
         record(restless, [], example=lambda source: source)

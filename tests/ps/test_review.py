@@ -1,7 +1,5 @@
 """Numbers that were wrong once: each against what the same program gives without servers."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 
@@ -26,11 +24,7 @@ def test_what_is_scheduled_after_a_fetch_sees_what_was_fetched(started):
     strategy = started(servers=1)
     with strategy.scope():
         v = keras.Variable(0)
-
-    @rx.function
-    def count():
-        return v.assign_add(1)
-
+    count = rx.function(lambda: v.assign_add(1))
     coordinator = coordinator_of(strategy)
     for number in range(20):
         pair = [coordinator.schedule(count), coordinator.schedule(count)]
@@ -40,11 +34,7 @@ def test_what_is_scheduled_after_a_fetch_sees_what_was_fetched(started):
 
 def test_arguments_are_those_of_the_call(started):
     strategy = started(servers=1)
-
-    @rx.function
-    def total(x):
-        return x.sum()
-
+    total = rx.function(lambda x: x.sum())
     coordinator, buffer, values = coordinator_of(strategy), np.zeros(4, "float32"), []
     for number in range(10):
         buffer[:] = number
@@ -212,12 +202,7 @@ def test_two_optimizers_do_not_share_what_they_keep(started):
 def test_a_strategy_that_is_dropped_is_not_kept_by_its_last_closure():
     strategy = rx.ParameterServerStrategy(engine="threads", num_workers=1, num_ps=1)
     engine = strategy.coordination.engine
-
-    @rx.function
-    def nothing():
-        return np.float32(1.0)
-
-    coordinator_of(strategy).schedule(nothing).fetch()
+    coordinator_of(strategy).schedule(rx.function(lambda: np.float32(1.0))).fetch()
     coordinator_of(strategy).join()
     there = weakref.ref(strategy)
     del strategy
@@ -308,14 +293,9 @@ def test_two_steps_in_one_closure_are_told_of(started, caplog):
 
 
 def test_a_closure_may_take_many_batches(started):
-    strategy = started(servers=1)
-    coordinator = coordinator_of(strategy)
+    coordinator = coordinator_of(started(servers=1))
     numbers = iter(coordinator.create_per_worker_dataset(lambda: rx.data.Dataset.range(100)))
-
-    @rx.function
-    def total(numbers):
-        return sum(next(numbers) for _ in range(34))
-
+    total = rx.function(lambda numbers: sum(next(numbers) for _ in range(34)))
     assert int(coordinator.schedule(total, args=(numbers,)).fetch()) == sum(range(34))
 
 

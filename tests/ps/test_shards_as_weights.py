@@ -1,7 +1,5 @@
 """`layer.weights` under `replicax.tf.keras`: shards, as TensorFlow lists them."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 

@@ -1,7 +1,5 @@
 """How late gradients are: measured by the servers, scaled, and bounded."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -141,7 +139,6 @@ class Closures:
         return closure
 
     def most_at_once(self, spans):
-        """How many ran at the same time."""
         ends = [(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans]
         count, most = 0, 0
         for _, change in sorted(ends):

@@ -1,7 +1,5 @@
 """`GradientTape` in closures for parameter servers: variables, tables, and optimizers."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -3,8 +3,6 @@
 Numbers in comments are pairs of the semantics' list A; the expected values are TensorFlow's.
 """
 
-from __future__ import annotations
-
 import contextlib
 
 import keras
@@ -20,7 +18,6 @@ EIGHT = np.arange(1.0, 17.0, dtype="float32").reshape(8, 2)  # [[1, 2] … [15, 
 
 
 def made(strategy, value, **options):
-    """A variable in the strategy's scope."""
     with strategy.scope():
         return keras.Variable(value, **options)
 
@@ -68,11 +65,7 @@ def test_a_variable_outside_the_scope_stays_until_a_closure_uses_it(started):  #
     inside, outside = made(strategy, 1.0), keras.Variable(2.0)
     assert not hasattr(outside, "device")
     coordinator = rx.coordinator.ClusterCoordinator(strategy)
-
-    @rx.function
-    def add():
-        return outside.assign_add(inside.value)
-
+    add = rx.function(lambda: outside.assign_add(inside.value))
     assert float(coordinator.schedule(add).fetch()) == 3
     assert outside.device == "/job:ps/replica:0/task:1/device:CPU:0"
     assert float(outside.value) == 3
@@ -90,8 +83,7 @@ def test_a_variable_outside_the_scope_stays_until_a_closure_uses_it(started):  #
     ],
 )
 def test_rows_are_divided_as_evenly_as_can_be(started, partitioner, value, shapes):
-    strategy = started(partitioner, servers=3)
-    variable = made(strategy, value)
+    variable = made(started(partitioner, servers=3), value)
     assert [shard.shape for shard in variable.variables] == shapes
     assert {shard.dtype for shard in variable.variables} == {variable.dtype}
     assert variable.shape == np.shape(value)
@@ -181,8 +173,7 @@ def test_an_index_that_is_none_is_refused(eight, index, error, message):  # 25
 
 def test_lookups_fetch_rows_of_all_shards(started):  # 26
     table = made(started(Fixed(3)), EIGHT[:5])
-    found = rx.nn.embedding_lookup(table, [0, 3, 4])
-    assert found.tolist() == [[1, 2], [7, 8], [9, 10]]
+    assert rx.nn.embedding_lookup(table, [0, 3, 4]).tolist() == [[1, 2], [7, 8], [9, 10]]
     # {(0, 0): 0, (0, 1): 3, (1, 0): 4, (2, 2): 1}, also where the shape is filled up.
     indices = np.array([[0, 0], [0, 1], [1, 0], [2, 2]])
     expected = [[4, 5], [9, 10], [3, 4]]

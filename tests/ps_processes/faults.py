@@ -124,11 +124,7 @@ def main(folder, part):
 
 def errors(coordinator):
     """What a function raises, and the end of the data, is raised once; then all is well."""
-
-    @rx.function
-    def take(batches):
-        return next(batches)
-
+    take = rx.function(lambda batches: next(batches))
     found = {}
     bad = coordinator.create_per_worker_dataset(lambda: rx.data.Dataset.range(100).map(refused))
     for name, data, count in [

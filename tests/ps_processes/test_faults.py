@@ -4,8 +4,6 @@ One run of faults.py for all tests, with two servers, two workers and the chief 
 are started again when they die, as a supervisor of a cluster does it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import queue
@@ -54,7 +52,6 @@ class Task:
         self.process.send_signal(number)
 
     def next(self, what):
-        """The next thing that it says."""
         line = json.loads(self.lines.get(timeout=SECONDS))
         assert line.pop("what") == what, line
         return line
@@ -64,7 +61,6 @@ class Task:
         self.process.stdin.flush()
 
     def stop(self):
-        """Let it end for good."""
         self._over = True
         self.process.kill()
         self.wait()

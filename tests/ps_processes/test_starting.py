@@ -1,7 +1,5 @@
 """A strategy is there before its processes are: what is done meanwhile, and how that can end."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -13,7 +11,7 @@ import pytest
 
 from replicax.launch._ports import free_ports
 
-from helpers import wait_until
+from helpers import completed, wait_until
 from processes import running_with
 
 pytestmark = [
@@ -121,13 +119,7 @@ def run(code, tmp_path, *arguments, code_expected=0):
     mark = f"DIR={tmp_path}"
     environ = {**os.environ, "DIR": str(tmp_path), "TMPDIR": str(temp)}
     shared = set(os.listdir("/dev/shm"))
-    ran = subprocess.run(
-        [sys.executable, "-c", BEGIN + code, *arguments],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=250,
-    )
+    ran = completed([sys.executable, "-c", BEGIN + code, *arguments], env=environ, seconds=250)
     assert ran.returncode == code_expected, ran.stderr
     wait_until(lambda: not running_with(mark))
     assert not list(temp.iterdir())
@@ -184,7 +176,6 @@ def outlive(folder):
 
 
 def start_task(spec, job, folder):
-    """Start a task of a described cluster."""
     config = {"cluster": spec, "task": {"type": job, "index": 0}}
     environ = {
         **os.environ,

@@ -5,14 +5,13 @@ lets one step be in flight at a time. NPROC, which would hide the dead-lock by a
 pool, is removed here on purpose.
 """
 
-from __future__ import annotations
-
 import json
 import os
-import subprocess
 import sys
 
 import pytest
+
+from helpers import completed
 
 STEPS = 2000
 
@@ -79,13 +78,7 @@ print(json.dumps({"found": found, "peak_mib": peak / 1024}))
 def test_thousands_of_free_running_steps():
     environment = {name: value for name, value in os.environ.items() if name != "NPROC"}
     environment["JAX_NUM_CPU_DEVICES"] = "8"
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(STEPS)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=380,
-    )
+    done = completed([sys.executable, "-c", PROGRAM, STEPS], env=environment, seconds=380)
     assert done.returncode == 0, done.stderr[-2000:]
     result = json.loads(done.stdout.splitlines()[-1])
     for number, (way, found) in enumerate(result["found"].items(), 1):

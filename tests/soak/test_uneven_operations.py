@@ -5,8 +5,6 @@ most of which mix rows, their gradient, and a number of rows and replicas. With 
 the last seed also if XLA ends the process. `RX_SOAK_SECONDS` makes it try more seeds.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sys

@@ -3,8 +3,6 @@
 The slices are described, not there. `fit` makes the same step: see _tools/plan/step.py.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 
@@ -99,7 +97,6 @@ QUICKLY = {name: -1.0 for name in EFFORTS if hasattr(OPTIONS, name)}
 
 @pytest.fixture(scope="module")
 def model_of():
-    """The compiled models, each made once."""
 
     @functools.cache
     def model_of(name):

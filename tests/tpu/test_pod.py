@@ -1,7 +1,5 @@
 """Two processes as two hosts of a pod, by the variables of a TPU, on the CPUs they fall back to."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -33,8 +31,7 @@ print(json.dumps([*facts, split.num_replicas_in_sync, trained(strategy), trained
 
 def trained(strategy):
     """Weights after an epoch of uneven batches, and a sum over replicas."""
-    sample = np.random.default_rng(3)
-    x = sample.normal(size=(10, 3)).astype("float32")
+    x = np.random.default_rng(3).normal(size=(10, 3)).astype("float32")
     with strategy.scope():
         keras.utils.set_random_seed(1)
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])

@@ -19,7 +19,7 @@ import numpy as np
 from jax.extend.core import get_opaque_trace_state
 
 from replicax._core.machine.compilation_cache import jax_setting
-from replicax._core.tracing import outside_of_all
+from replicax._core.tracing import eager_state
 from replicax._keras import _compat
 from replicax._keras.workers import from_chief
 
@@ -67,7 +67,7 @@ class QuickInitializer:
         return (
             _compat.owner(self.variable) is not None
             and jax.default_backend() == "cpu"
-            and get_opaque_trace_state() == outside_of_all()
+            and get_opaque_trace_state() == eager_state()
         )
 
 

@@ -19,7 +19,7 @@ from jax.export import is_symbolic_dim
 
 from replicax._core.errors import IndexOutOfBounds, ReplicaxError, UsageError
 from replicax._core.host_calls import is_compiling
-from replicax._core.lookup import at_hand
+from replicax._core.lookup import host_value
 from replicax._core.tracing import NeedsValues, in_pipeline
 from replicax.data._host import HostTensor
 from replicax.tf._dtypes import as_dtype
@@ -406,7 +406,7 @@ def new_axis(axis: Any, rank: int) -> int:
 def check_divisor(x: Any, y: Any) -> None:
     """Refuse integers divided by a 0 that is at hand: XLA truncates to -1, NumPy to 0."""
     kinds = {np.dtype(getattr(one, "dtype", type(one))).kind for one in (x, y)}
-    numbers = at_hand(y) if kinds <= {*"biu"} and np.size(x) else None
+    numbers = host_value(y) if kinds <= {*"biu"} and np.size(x) else None
     if numbers is not None and not numbers.all():
         raise UsageError("Cannot divide integers by 0. Use `tf.math.divide_no_nan`.")
 

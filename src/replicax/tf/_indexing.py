@@ -16,7 +16,7 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
-from replicax._core.lookup import at_hand, check_places
+from replicax._core.lookup import check_places, host_value
 from replicax.tf._calls import (
     apart,
     array,
@@ -356,7 +356,7 @@ def _is_descending(direction: str) -> bool:
 def invert_permutation(x: Any, name: str | None = None) -> Any:
     """Where each number from 0 on stands in a permutation."""
     xp, x = array(x)
-    numbers = at_hand(x)
+    numbers = host_value(x)
     if numbers is not None and not np.array_equal(np.sort(numbers), np.arange(len(numbers))):
         must_be = f"a permutation of the numbers below {len(numbers)}"
         raise UsageError.of("x", must_be, numbers.tolist())

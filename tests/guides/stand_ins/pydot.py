@@ -1,7 +1,5 @@
 """What `plot_model` draws with; nothing is drawn."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 PydotException = OSError

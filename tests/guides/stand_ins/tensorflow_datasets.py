@@ -1,7 +1,5 @@
 """`tfds.load` of made-up pictures, as data sets of whichever `tf` runs."""
 
-from __future__ import annotations
-
 import collections
 import sys
 from types import SimpleNamespace

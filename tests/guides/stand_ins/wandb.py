@@ -1,7 +1,5 @@
 """A `wandb` that remembers its configuration and logs nothing."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 config = SimpleNamespace()

@@ -1,7 +1,5 @@
 """How a worker ends, without a cluster: what Python calls at its end is called here."""
 
-from __future__ import annotations
-
 import atexit
 import sys
 

@@ -1,7 +1,5 @@
 """What a worker tells of itself, its limits, and a clock that stops with its process."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import types
@@ -90,20 +88,15 @@ def look_twice(monkeypatch):
     return look
 
 
-def test_who_waits_stands_still(look_twice):
-    first, second = look_twice(cpu=0.01)
+@pytest.mark.parametrize(
+    ("cpu", "calls", "unmoved", "still"),
+    [(0.01, (0, 0), 2.0, 2.0), (0.5, (0, 0), 2.0, 0.0), (0.01, (3, 4), 0.0, 0.0)],
+    ids=["waits", "uses the CPU", "goes through exchanges"],
+)
+def test_who_waits_stands_still(look_twice, cpu, calls, unmoved, still):
+    first, second = look_twice(cpu, calls)
     assert (first["unmoved"], first["still"]) == (0.0, 0.0)
-    assert (second["unmoved"], second["still"]) == (2.0, 2.0)
-
-
-def test_who_uses_the_cpu_does_not_stand_still(look_twice):
-    second = look_twice(cpu=0.5)[1]
-    assert (second["unmoved"], second["still"]) == (2.0, 0.0)
-
-
-def test_who_goes_through_exchanges_moves(look_twice):
-    second = look_twice(cpu=0.01, calls=(3, 4))[1]
-    assert (second["unmoved"], second["still"]) == (0.0, 0.0)
+    assert (second["unmoved"], second["still"]) == (unmoved, still)
 
 
 @pytest.mark.parametrize("computing", [True, False])

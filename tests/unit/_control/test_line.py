@@ -1,7 +1,5 @@
 """Lines between threads of one process: exchanges, and what becomes of them when one is lost."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

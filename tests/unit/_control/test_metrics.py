@@ -1,7 +1,5 @@
 """What a process reports of its training if `RX_METRICS_FILE` is set."""
 
-from __future__ import annotations
-
 import replicax as rx
 from replicax._core import events
 from replicax._processes.prometheus import MARK, series

@@ -1,7 +1,5 @@
 """Real processes: one is killed, stopped or ends, and the others say so and end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

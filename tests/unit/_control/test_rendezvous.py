@@ -1,7 +1,5 @@
 """Where workers meet: all come, one does not, strangers come, and numbers that do not fit."""
 
-from __future__ import annotations
-
 import functools
 import os
 import socket

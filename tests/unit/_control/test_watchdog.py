@@ -1,7 +1,5 @@
 """Who is to blame, as a table, and what is said of a lost worker and of one that is awaited."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from typing import get_args
@@ -67,14 +65,8 @@ CASES = {
     "all at the same step": ([standing(0), standing(1)], None),
     # 0 waits for 1, and 1 for 2, which is busy: 1 is held up like 0.
     "held up by one that is busy": ([waiting(0, 1), waiting(1, 2, name="y"), worker(2)], None),
-    "held up by one that sleeps": (
-        [waiting(0, 1), waiting(1, 2, name="y"), standing(2)],
-        None,
-    ),
-    "two that wait for each other": (
-        [waiting(0, 1), waiting(1, 0, name="y")],
-        ("apart", (0, 1)),
-    ),
+    "held up by one that sleeps": ([waiting(0, 1), waiting(1, 2, name="y"), standing(2)], None),
+    "two that wait for each other": ([waiting(0, 1), waiting(1, 0, name="y")], ("apart", (0, 1))),
     # Threads of theirs compute meanwhile.
     "two that wait for each other and use the CPU": (
         [replace(waiting(0, 1), still=0.0), replace(waiting(1, 0, name="y"), still=0.0)],
@@ -120,10 +112,7 @@ CASES = {
         None,
     ),
     # 1 is in the collective of step 6, 0 did not begin it: it waits for 1 in an exchange.
-    "an exchange and a collective": (
-        [waiting(0, 1, step=5), standing(1, 6)],
-        ("apart", (0, 1)),
-    ),
+    "an exchange and a collective": ([waiting(0, 1, step=5), standing(1, 6)], ("apart", (0, 1))),
     # The devices of 1 are in the collective, so the process does not count as still.
     "an exchange and a collective on the devices": (
         [waiting(0, 1, 2, step=5), in_collective(1, 6), in_collective(2, 6)],
@@ -267,8 +256,7 @@ def test_the_last_line_names_all_that_are_lost():
     states = [WorkerState(i, f"node{i}", 7) for i in range(5)]
 
     def last_line(*culprits):
-        text = str(worker_lost(Verdict("died", culprits), states, WITH_TIMEOUT))
-        return text.splitlines()[-1]
+        return str(worker_lost(Verdict("died", culprits), states, WITH_TIMEOUT)).splitlines()[-1]
 
     assert (
         last_line(1, 3)

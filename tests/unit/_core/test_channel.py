@@ -1,7 +1,5 @@
 """Facts that all workers must share, and the table of who differs."""
 
-from __future__ import annotations
-
 import pickle
 import socket
 
@@ -12,7 +10,6 @@ from channels import as_workers
 
 
 def agreed(*facts):
-    """What comes of workers with these facts."""
     return as_workers(len(facts), lambda index: agree("set-up", facts[index]))
 
 

@@ -1,7 +1,5 @@
 """Compiled programs on disk: what the second start compiles, where they are, who may write."""
 
-from __future__ import annotations
-
 import logging
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Compressed sums: nothing is lost in the long run, and fewer bytes travel."""
 
-from __future__ import annotations
-
 import re
 
 import jax

@@ -1,7 +1,5 @@
 """The ways to carry out an all-reduce, packing, and combining outside `run`."""
 
-from __future__ import annotations
-
 import jax
 import jax.extend
 import jax.numpy as jnp
@@ -96,8 +94,7 @@ def sums(jaxpr):
     ],
 )
 def test_workers_exchange_packs_of_a_size(bytes_per_pack, packs_up_to, sizes):
-    combine = CollectiveAllReduce(bytes_per_pack).combine
-    group = SyncGroup(2, combine, packs_up_to=packs_up_to)
+    group = SyncGroup(2, CollectiveAllReduce(bytes_per_pack).combine, packs_up_to=packs_up_to)
     leaves = [np.ones(3, "float32")] * 3
     assert travelling(lambda *leaves: group.all_reduce(ReduceOp.SUM, leaves), *leaves) == sizes
 

@@ -1,7 +1,5 @@
 """The variables that Replicax sets."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The tree of errors: what a program can catch; and which extra is named where one is missing."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

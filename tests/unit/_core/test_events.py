@@ -1,7 +1,5 @@
 """Steps that begin together, and who hears of them."""
 
-from __future__ import annotations
-
 from replicax._core.events import (
     begin_common,
     begin_step,

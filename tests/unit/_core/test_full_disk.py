@@ -1,7 +1,5 @@
 """A disk that is full: the error names the path, and half a file is not read as a whole one."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 from types import SimpleNamespace

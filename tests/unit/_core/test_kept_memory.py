@@ -1,7 +1,5 @@
 """Memory that the C library keeps for the next step: where, from when on, and what goes back."""
 
-from __future__ import annotations
-
 import platform
 
 import jax

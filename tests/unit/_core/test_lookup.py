@@ -1,7 +1,5 @@
 """Rows by id: of one table, of shards, of several ids per example, and through `lookup_rows`."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import keras
@@ -209,14 +207,8 @@ def test_an_id_that_is_not_there_shows_in_its_example_only():
             lambda t: rx.nn.embedding_lookup_sparse(t, PADDED, combiner="max"),
             "`combiner` must be .*'max'",
         ),
-        (
-            lambda t: rx.nn.embedding_lookup_sparse(t, PADDED, jnp.ones(3)),
-            "Weights of shape",
-        ),
-        (
-            lambda t: rx.nn.embedding_lookup_sparse(t, jnp.array([0, 1])),
-            r"an array with 1 axes",
-        ),
+        (lambda t: rx.nn.embedding_lookup_sparse(t, PADDED, jnp.ones(3)), "Weights of shape"),
+        (lambda t: rx.nn.embedding_lookup_sparse(t, jnp.array([0, 1])), r"an array with 1 axes"),
         (
             lambda t: rx.nn.embedding_lookup_sparse(
                 t, (jnp.ones(3, int), jnp.ones(3, int), (3, 3))

@@ -1,7 +1,5 @@
 """How much memory a program may still take on a machine or in a container."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Averages over the global batch; inside `run` they are in conformance/test_optimizer.py."""
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 

@@ -1,7 +1,5 @@
 """NVIDIA's GPUs, with a script in the place of `nvidia-smi`, and how processes share them."""
 
-from __future__ import annotations
-
 import os
 import time
 

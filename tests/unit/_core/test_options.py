@@ -1,7 +1,5 @@
 """The option records: defaults, and the combinations that are refused."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

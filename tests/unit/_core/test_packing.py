@@ -1,7 +1,5 @@
 """Tensors in buffers: how large these are, and that nothing is lost or mixed up."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """Values onto devices, and between them. Across processes, see tests/multi_process."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import jax

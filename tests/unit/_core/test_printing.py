@@ -1,7 +1,5 @@
 """`rx.print`, alias `tf.print`: a line, and that compiled code prints every time."""
 
-from __future__ import annotations
-
 import io
 from collections import namedtuple
 

@@ -1,7 +1,5 @@
 """The seams in Keras are there as soon as they are needed, and Keras is not imported for them."""
 
-from __future__ import annotations
-
 import pytest
 
 from helpers import run_python

@@ -1,7 +1,5 @@
 """A process that is forked after JAX has started says so, instead of waiting for ever."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

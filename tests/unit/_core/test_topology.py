@@ -1,7 +1,5 @@
 """Device names and the mesh of replicas."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

@@ -1,7 +1,5 @@
 """`PerReplica` and `Mirrored`: components, pytrees, and what they refuse to be."""
 
-from __future__ import annotations
-
 import operator
 
 import jax

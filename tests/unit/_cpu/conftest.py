@@ -1,7 +1,5 @@
 """Convolutions by the kernel, in tests that run them."""
 
-from __future__ import annotations
-
 import jax
 import pytest
 

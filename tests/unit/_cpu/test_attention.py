@@ -1,7 +1,5 @@
 """Attention by the kernel: JAX's numbers, with all of its transformations; where it is used."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import keras
@@ -191,8 +189,7 @@ def test_programs_that_are_divided_or_exported_are_without_it():
     assert "rx_attention" in text(attended, *arrays)
     assert "rx_attention" not in text(attended, *divided)
     close(jax.jit(attended)(*divided), attended(*arrays))
-    exported = jax.export.export(jax.jit(attended))(*arrays)
-    assert "rx_attention" not in exported.mlir_module()
+    assert "rx_attention" not in jax.export.export(jax.jit(attended))(*arrays).mlir_module()
 
 
 def test_programs_that_are_exported_for_this_machine_are_with_it():

@@ -1,7 +1,5 @@
 """Convolutions by the kernel: which ones go there, the right numbers, each device its part."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import re
@@ -64,8 +62,7 @@ def random_case(seed):
     if seed % 4 == 3:  # a transposed convolution
         how |= {"lhs_dilation": how["window_strides"], "window_strides": [1] * rank}
     x = draw.normal(size=(draw.integers(1, 9), *size, groups * inputs)).astype("float32")
-    w = draw.normal(size=(*kernel, inputs, groups * outputs)).astype("float32")
-    return x, w, how
+    return x, draw.normal(size=(*kernel, inputs, groups * outputs)).astype("float32"), how
 
 
 def by_taps(x, w, towards, **how):
@@ -257,7 +254,6 @@ def test_without_the_kernel_weights_are_rounded_by_xla(monkeypatch):
 
 
 def cases():
-    """Random convolutions that have pixels."""
     for seed in range(60):
         x, w, how = random_case(seed)
         shape = jax.eval_shape(lambda x, w, how=how: convolved(x, w, **how), x, w).shape
@@ -331,8 +327,7 @@ def test_what_is_no_number_stays_where_it_counts(kernel, width, bad, how):
     x = draw.normal(size=(2, 9, width, 16)).astype("float32")
     x[:, :, bad] = np.inf
     x, w = jnp.asarray(x, "bfloat16"), jnp.zeros((3, 3, 16, 24), "bfloat16")
-    shape = convolved(x, w, **how).shape
-    out = jnp.asarray(draw.normal(size=shape), "bfloat16")
+    out = jnp.asarray(draw.normal(size=convolved(x, w, **how).shape), "bfloat16")
     gradient = lambda out: jax.vjp(lambda w: convolved(x, w, **how), w)[1](out)[0]  # noqa: E731
     ours, expected = (jax.jit(one)(out) for one in (with_rules(gradient), gradient))
     np.testing.assert_allclose(
@@ -394,8 +389,7 @@ def test_gradients_of_few_channels_with_strides_stay_with_xla(kernel, channels, 
     def gradient(out):
         return jax.vjp(lambda x: convolved(x, w, window_strides=strides), x)[1](out)
 
-    text = jax.jit(with_rules(gradient)).lower(out).as_text()
-    assert ("rx_convolution" not in text) == stays
+    assert ("rx_convolution" not in jax.jit(with_rules(gradient)).lower(out).as_text()) == stays
 
 
 @pytest.mark.parametrize("axes", [{"data": 2}, {"data": 2, "model": 2}], ids=["data", "model"])

@@ -1,7 +1,5 @@
 """Chains of elementwise operations of `bfloat16` on CPUs are computed in 32 bits, rounded once."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """The kernels in C: what the build makes of them, which library is loaded; nothing is started."""
 
-from __future__ import annotations
-
 import logging
 import os
 import runpy

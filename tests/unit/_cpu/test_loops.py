@@ -1,7 +1,5 @@
 """Loops over `bfloat16` on CPUs: the same to the last bit, and no array becomes `float32` whole."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

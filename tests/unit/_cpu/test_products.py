@@ -1,7 +1,5 @@
 """A product that is transposed at once: one operation, and the same numbers."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import keras

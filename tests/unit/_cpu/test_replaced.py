@@ -151,8 +151,7 @@ def sgd_of_a_table(table, ids):
 
 
 def adam_step(value, momentum, gradient):
-    settings = Settings(0.9, 0.999, 1e-7)
-    return adam([value, momentum, momentum**2], [gradient], 0.1, settings)
+    return adam([value, momentum, momentum**2], [gradient], 0.1, Settings(0.9, 0.999, 1e-7))
 
 
 ADAM = keras.optimizers.Adam(0.1)
@@ -335,7 +334,6 @@ def close(found, expected, kind="float32"):
 
 
 def stock(fn, *arrays):
-    """What JAX computes without anything of ours."""
     with rx.config.cpu_tuning(False):
         return jax.jit(lambda *given: fn(*given))(*arrays)
 
@@ -369,8 +367,7 @@ def replaced_functions():
 
 def test_what_others_compile_is_left_alone():
     row = ROWS["gradient of the largest"]
-    images = row.arrays(row.many)
-    assert row.hides in jax.jit(row.fresh()).lower(*images).as_text()
+    assert row.hides in jax.jit(row.fresh()).lower(*row.arrays(row.many)).as_text()
 
 
 def test_all_that_is_replaced_has_a_row():

@@ -1,7 +1,5 @@
 """Products that sum over many rows, by the kernel: the numbers, and which products it computes."""
 
-from __future__ import annotations
-
 import ctypes
 
 import jax
@@ -121,8 +119,7 @@ def are_computed_by_the_kernel(product, left, right):
     ],
 )
 def test_products_of_sixteen_bits(product, left, right, tiles):
-    by_kernel = are_computed_by_the_kernel(product, left, right)
-    assert by_kernel == kernels.multiplies_pairs()
+    assert are_computed_by_the_kernel(product, left, right) == kernels.multiplies_pairs()
 
 
 @pytest.mark.parametrize("tiles", [True, False], ids=["tiles", "pairs"], indirect=True)
@@ -135,8 +132,7 @@ def test_products_of_sixteen_bits(product, left, right, tiles):
     ],
 )
 def test_small_products_of_sixteen_bits_are_for_tiles(product, left, right, tiles):
-    by_kernel = are_computed_by_the_kernel(product, left, right)
-    assert by_kernel == kernels.multiplies_tiles()
+    assert are_computed_by_the_kernel(product, left, right) == kernels.multiplies_tiles()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Rows of tables by the kernel: JAX's own numbers to the last bit, and where the kernel is used."""
 
-from __future__ import annotations
-
 import functools
 
 import jax
@@ -229,8 +227,7 @@ def test_each_device_its_rows():
 
     def work(table, ids, rows):
         found = jnp.take(table, ids, axis=0, mode="clip")
-        sums = add_sums(table, ids[:, None], rows, subtracts=False)
-        return found, lax.psum(sums, "rows")
+        return found, lax.psum(add_sums(table, ids[:, None], rows, subtracts=False), "rows")
 
     # The sums of each device's rows are its own, which JAX has to know.
     alone = jax.shard_map(

@@ -1,7 +1,5 @@
 """Batches on the devices, compared with those of other workers before they are needed."""
 
-from __future__ import annotations
-
 from unittest.mock import Mock
 
 import jax

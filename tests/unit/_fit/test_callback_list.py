@@ -1,7 +1,5 @@
 """Callbacks: the chief writes and prints, and logs become numbers when they are read."""
 
-from __future__ import annotations
-
 import inspect
 import io
 import json
@@ -248,8 +246,7 @@ def test_what_comes_first_is_called_first():
         comes_first = True
 
     given = [Plain(), First(), Plain()]
-    found = _compat.CallbackList(given, model=net()).callbacks
-    assert found == [given[1], given[0], given[2]]
+    assert _compat.CallbackList(given, model=net()).callbacks == [given[1], given[0], given[2]]
     assert len(given) == 3
 
 
@@ -260,9 +257,7 @@ def test_models_of_a_local_strategy_have_callbacks_of_their_own(tmp_path, mirror
         assert channel_of(model).size == channel_of(net()).size == 1
         if index:
             backup = rx.callbacks.BackupAndRestore(
-                tmp_path / "backup",
-                delete_checkpoint=False,
-                termination_watcher_fn=lambda: False,
+                tmp_path / "backup", delete_checkpoint=False, termination_watcher_fn=lambda: False
             )
             saved = keras.callbacks.ModelCheckpoint(str(tmp_path / "model.keras"))
             model.fit(ROWS[:8], TARGETS[:8], verbose=0, callbacks=[saved, backup])
@@ -342,8 +337,7 @@ def fitted(strategy, **kwargs):
         model.compile("sgd", "mse")
         model.optimizer.learning_rate = 0.0  # so that the loss of a row is the square of its target
     targets = np.arange(8, dtype="float32")[:, None]
-    x = np.zeros((8, 1), "float32")
-    return model.fit(x, targets, batch_size=1, shuffle=False, **kwargs)
+    return model.fit(np.zeros((8, 1), "float32"), targets, batch_size=1, shuffle=False, **kwargs)
 
 
 def test_a_callback_gets_the_loss_of_its_batch(mirrored):

@@ -1,7 +1,5 @@
 """Paths of callbacks that cannot be written are refused before the first step."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path
@@ -166,8 +164,7 @@ def test_a_folder_that_may_only_be_read_is_refused(readable, somebody):
 
 
 def test_names_on_other_machines_are_not_looked_for(place):
-    callback = KINDS.ModelCheckpoint("gs://bucket/model.keras")
-    steps, said = fit(callback, epochs=0)
+    steps, said = fit(KINDS.ModelCheckpoint("gs://bucket/model.keras"), epochs=0)
     assert (steps, said) == (0, "")
 
 

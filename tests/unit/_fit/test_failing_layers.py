@@ -1,7 +1,5 @@
 """What `fit`, `evaluate` and `predict` show of an error that a layer raises."""
 
-from __future__ import annotations
-
 import re
 import traceback
 
@@ -72,8 +70,7 @@ def test_a_failing_layer_shows_in_fit_what_it_shows_outside(strategy, failure):
     is_layer = not isinstance(failure, keras.layers.Layer)
     shown = []
     for method in ("__call__", "fit", "evaluate", "train_on_batch"):
-        model = _failing(strategy, failure, is_layer=is_layer)
-        act = getattr(model, method)
+        act = getattr(_failing(strategy, failure, is_layer=is_layer), method)
         with pytest.raises(Exception) as raised:
             act(*(X, Y)[: 1 if method == "__call__" else 2])
         shown.append(_shown(raised))

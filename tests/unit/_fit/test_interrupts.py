@@ -1,7 +1,5 @@
 """What is interrupted, or fails in its midst, leaves the values of the last complete step."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Replicas that train alone for some steps and then take the mean: against plain NumPy."""
 
-from __future__ import annotations
-
 import jax
 import keras
 import numpy as np
@@ -76,8 +74,7 @@ def test_gradients_do_not_travel(monkeypatch):
         return original(self, op, value, options)
 
     monkeypatch.setattr(SyncGroup, "all_reduce", all_reduce)
-    model = linear(keras.optimizers.SGD(RATE, momentum=0.9), sync_every=3)
-    fit(model)
+    fit(linear(keras.optimizers.SGD(RATE, momentum=0.9), sync_every=3))
     # The kernel, its momentum and the learning rate; the number of steps.
     assert set(found) == {("SUM", 3), ("SUM", 1)}
 
@@ -86,8 +83,7 @@ def test_statistics_random_numbers_and_other_batches():
     """Nine rows: two batches of one shape, and one row, which one of the replicas has."""
     more = keras.layers.BatchNormalization(momentum=0.5), keras.layers.Dropout(0.5)
     model = linear(keras.optimizers.Adam(), *more, sync_every=4)
-    history = fit(model, rows=9, epochs=2)
-    assert np.isfinite(history["loss"]).all()
+    assert np.isfinite(fit(model, rows=9, epochs=2)["loss"]).all()
     assert all(np.isfinite(weight).all() for weight in model.get_weights())
     assert int(model.optimizer.iterations) == 6
     for variable in (*model.variables, *model.optimizer.variables):

@@ -3,8 +3,6 @@
 That they train as one device does is in conformance/test_fit_variants.py and test_divided.py.
 """
 
-from __future__ import annotations
-
 import jax
 import keras
 import numpy as np

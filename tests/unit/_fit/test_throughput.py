@@ -1,7 +1,5 @@
 """How `fit` gets on: the arithmetic with clocks of our own, and what Keras' bar shows of it."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest
@@ -237,8 +235,7 @@ def test_only_models_of_strategies_are_watched(mirrored, capsys):
 
 def test_steps_in_the_replica_view_count():
     options = rx.experimental.CommunicationOptions(compression="int8")
-    strategy = rx.MultiWorkerMirroredStrategy(communication_options=options)
-    model = made(strategy, dense_net)
+    model = made(rx.MultiWorkerMirroredStrategy(communication_options=options), dense_net)
     model.fit(ROWS, TARGETS, batch_size=9, verbose=0)
     found = throughput_of(model)
     assert (found.steps, found.snapshot().rows) == (3, 18)

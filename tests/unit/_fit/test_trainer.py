@@ -3,8 +3,6 @@
 That they train as one device does is in conformance/test_fit.py.
 """
 
-from __future__ import annotations
-
 import contextlib
 
 import jax
@@ -33,9 +31,9 @@ def strategy(request):
     return MATRIX[request.param]()
 
 
-def net(strategy, **compile_args):
+def net(strategy=None, **compile_args):
     """A model with weights of 7."""
-    with strategy.scope():
+    with strategy.scope() if strategy else contextlib.nullcontext():
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile(**{"optimizer": "sgd", "loss": "mse", **compile_args})
     set_to_seven(model)
@@ -75,9 +73,6 @@ def still_trains(model):
     before = weights(model)
     model.fit(X, Y, batch_size=4, verbose=0)
     assert weights(model) != before
-
-
-# A data set that fails.
 
 
 def interrupting(method):
@@ -143,9 +138,6 @@ def test_a_validation_that_fails_keeps_the_epoch(strategy):
     still_trains(model)
 
 
-# A step that fails.
-
-
 @pytest.mark.parametrize("steps", [1, 2])
 def test_a_batch_of_the_wrong_shape_keeps_the_steps_before(strategy, steps):
     model = net(strategy, steps_per_execution=steps)
@@ -202,9 +194,6 @@ def test_a_step_that_cannot_be_traced_changes_nothing(strategy):
     still_trains(model)
 
 
-# Callbacks and weights.
-
-
 def test_a_callback_may_read_and_change_the_weights(strategy):
     model, seen = net(strategy), []
 
@@ -217,9 +206,6 @@ def test_a_callback_may_read_and_change_the_weights(strategy):
     model.fit(X, Y, batch_size=4, verbose=0, callbacks=[Reset()])
     assert seen == pytest.approx([7.0 - STEP] * 2)
     assert weights(model) == SEVEN
-
-
-# Which strategy a model belongs to.
 
 
 def test_a_model_belongs_to_the_scope_it_was_made_in(strategy):
@@ -284,16 +270,14 @@ def test_compiling_again_takes_the_new_optimizer(strategy):
 
 
 def test_a_model_without_a_strategy_has_keras_own_functions():
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    model = net()
     rx.get_strategy()
     model.make_train_function()
     assert not isinstance(model.train_function, Steps)
 
 
 def test_a_plain_model_does_not_see_the_scope_it_is_called_in(strategy):
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    model = net()
     with strategy.scope():
         model.fit(X, Y, verbose=0)
         assert _compat.distribution() is strategy.extended.distribution
@@ -306,8 +290,7 @@ def test_keras_own_distribution_still_works(mirrored, caplog):
     devices = [f"cpu:{number}" for number in range(2)]
     layout = keras.distribution.DataParallel(devices=devices)
     with layout.scope():
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
+        model = net()
         model.fit(X, Y, verbose=0)
     assert not isinstance(model.train_function, Steps)
     assert {len(variable.value.devices()) for variable in model.variables} == {2}
@@ -370,8 +353,7 @@ def test_keras_looks_for_variables_in_no_step(strategy, monkeypatch):
 
 def test_a_model_of_no_scope_is_said_to_be_keras_own_once(caplog):
     trainer._warned_outside_scope.clear()
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    model = net()
     for _ in range(2):
         model.fit(X, Y, verbose=0)
     net(MATRIX["mirrored_2"]()).fit(X, Y, verbose=0)
@@ -381,9 +363,7 @@ def test_a_model_of_no_scope_is_said_to_be_keras_own_once(caplog):
 
 def test_a_model_of_the_default_strategy_is_not_said_to_be_keras_own(caplog):
     trainer._warned_outside_scope.clear()
-    with rx.get_strategy().scope():
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
+    model = net(rx.get_strategy())
     model.fit(X, Y, verbose=0)
     assert not caplog.records
 

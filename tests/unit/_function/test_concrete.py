@@ -1,7 +1,5 @@
 """Concrete functions: what they are called with, what they look like, and the graph of them."""
 
-from __future__ import annotations
-
 import inspect
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Saved models: what a model or a module computes, on other devices and with any batch size."""
 
-from __future__ import annotations
-
 import json
 
 import jax
@@ -103,8 +101,7 @@ class Scaler(tf.Module):
 
 
 def test_a_module_keeps_its_functions_and_variables(path):
-    module = Scaler()
-    saved_model.save(module, path)
+    saved_model.save(Scaler(), path)
     loaded = saved_model.load(path)
     result = loaded.scale(np.ones(3, "float32"))
     assert result["scaled"].tolist() == [2.0] * 3

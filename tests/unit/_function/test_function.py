@@ -1,7 +1,5 @@
 """`rx.function`: one program per signature, and state in Keras variables."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 

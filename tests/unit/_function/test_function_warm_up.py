@@ -1,7 +1,5 @@
 """A function is compiled before its first batch is there: nothing is computed, nothing is taken."""
 
-from __future__ import annotations
-
 import threading
 
 import jax
@@ -49,7 +47,6 @@ def batches_of(size):
 
 @pytest.fixture
 def compiled():
-    """What JAX has compiled of functions since."""
     found = []
 
     def heard(event, seconds, **about):
@@ -138,8 +135,7 @@ def test_what_runs_as_plain_python_is_not_compiled_ahead(mirrored):
 
 
 def test_an_error_of_the_function_is_raised_and_takes_nothing(mirrored):
-    data = mirrored.experimental_distribute_dataset(batches_of(6))
-    iterator = iter(data)
+    iterator = iter(mirrored.experimental_distribute_dataset(batches_of(6)))
 
     @rx.function
     def fails(iterator):

@@ -1,7 +1,5 @@
 """What a data set function and a value function are told."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Distributed data sets without devices: where the pieces go is handed in."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -83,9 +81,6 @@ def test_how_many_batches_a_function_gives_is_not_known():
         lambda context: [np.arange(2)] * 3, Target(2), rx.InputOptions()
     )
     assert dataset.num_batches is None
-
-
-# Several workers.
 
 
 class Worker(Target):
@@ -290,8 +285,7 @@ def test_data_sets_of_replicas_made_from_one_resume_in_step_with_its_epochs():
         )
 
     dataset = distributed()
-    iterator = iter(dataset)
-    state = iterator.get_state()
+    state = iter(dataset).get_state()
     again = distributed()
     iter(again).set_state(state)
     assert list(dataset) == list(again)  # the second epoch

@@ -1,7 +1,5 @@
 """Workers say before each step what they bring; here they are threads."""
 
-from __future__ import annotations
-
 import gc
 from dataclasses import replace
 from unittest.mock import Mock
@@ -23,7 +21,6 @@ def share(rows, features=2, dtype="float32", digest=""):
 
 
 def steps(*columns, is_same=False):
-    """What comes of workers with these shares."""
 
     def work(index):
         step = InStep(current().offer, "data", None, is_same=is_same)

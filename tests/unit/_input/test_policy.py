@@ -3,8 +3,6 @@
 Numbers in comments are pairs of the semantics' list B.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -85,8 +83,7 @@ def test_a_plan_for_several_replicas():
 
 
 def test_a_plan_without_a_known_batch_size():
-    mapped = NUMBERS.map(lambda x: x)
-    assert str(plan(mapped, AutoShardPolicy.OFF)) == (
+    assert str(plan(NUMBERS.map(lambda x: x), AutoShardPolicy.OFF)) == (
         "policy OFF: as the options say\n"
         "global batch of unknown size\n"
         "worker 0 reads all of the data\n"
@@ -108,8 +105,7 @@ def test_files_that_a_function_reads_are_files(method):
     names = Dataset.from_tensor_slices(["ab", "cd", "ef"])
     records = getattr(names, method)(lambda name: Dataset(FileRecords((name,), Letters())))
     assert plan(records.batch(2), AUTO).reads == ("ab, ef", "cd")
-    first = Dataset(with_file_shard(records.node, 2, 0))
-    assert sorted(first) == ["a", "b", "e", "f"]
+    assert sorted(Dataset(with_file_shard(records.node, 2, 0))) == ["a", "b", "e", "f"]
 
 
 def test_names_that_a_function_does_not_read_are_no_files():

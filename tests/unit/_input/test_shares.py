@@ -3,8 +3,6 @@
 Numbers in comments are pairs of the semantics' list B; TensorFlow's files have 12 rows each.
 """
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest
@@ -56,9 +54,6 @@ def numbers(count):
     return Dataset.range(count)
 
 
-# One worker.
-
-
 @pytest.mark.parametrize(
     ("dataset", "policy", "replicas", "expected"),
     [
@@ -93,9 +88,6 @@ def test_a_share_is_joined_again():
     assert share.batch().tolist() == [0, 1, 2, 3, 4]
     assert WorkerBatch(share.pieces).batch().tolist() == [0, 1, 2, 3, 4]
     assert [piece.shape for piece in share.without_rows().pieces] == [(0,), (0,)]
-
-
-# Several workers.
 
 
 THIRDS = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
@@ -240,16 +232,10 @@ def test_a_worker_without_rows_in_a_step_loses_none():
     assert found == [[[0], []], [[], []], [[1], []], [[], []], [[2], []]]
 
 
-# One data set per replica.
-
-
 def test_batches_are_dealt_to_the_replicas_in_turn():
     dealing = PerReplicaSource((numbers(9).batch(2).node,), 2)
     found = [rows(share) for share in Feed(dealing, (0,)).elements(9)]
     assert found == [[[0, 1], [2, 3]], [[4, 5], [6, 7]], [[8], []]]  # 37
-
-
-# Positions.
 
 
 def read(node, count=1000, position=None):

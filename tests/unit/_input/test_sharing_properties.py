@@ -1,7 +1,5 @@
 """No row is lost or repeated, whatever the sizes; and every position can be gone on from."""
 
-from __future__ import annotations
-
 import pickle
 import warnings
 

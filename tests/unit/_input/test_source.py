@@ -1,7 +1,5 @@
 """What counts as a data set, and what is checked about its batches."""
 
-from __future__ import annotations
-
 import collections
 
 import jax

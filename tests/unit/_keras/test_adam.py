@@ -1,7 +1,5 @@
 """Keras' Adam on CPUs: where it is one operation, and that it is the same optimizer everywhere."""
 
-from __future__ import annotations
-
 import jax
 import keras
 import numpy as np
@@ -32,7 +30,6 @@ def made(optimizer, dtype="float32", shapes=SHAPES):
 
 
 def applied(optimizer, state, grads, values):
-    """Three steps."""
     for _ in range(3):
         values, state = optimizer.stateless_apply(state, grads, values)
     return values, state

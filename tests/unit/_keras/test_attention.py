@@ -81,10 +81,7 @@ def test_large_products_do_not_overflow():
     np.testing.assert_allclose(ours[0][1], arrays[2])  # the mean of equal values
 
 
-@pytest.mark.parametrize(
-    ("heads", "dtype"),
-    [(2, "float32"), (4, "float16")],
-)
+@pytest.mark.parametrize(("heads", "dtype"), [(2, "float32"), (4, "float16")])
 def test_what_stays_with_jax(heads, dtype):
     query, key = (jnp.ones((2, 3, count, 4), dtype) for count in (4, heads))
     with rx.config.cpu_tuning(True):
@@ -208,8 +205,7 @@ def attended(strategy):
 
 
 def test_a_strategy_on_the_cpu_attends_in_16_bits_beside_a_gpu(request):
-    strategy = rx.OneDeviceStrategy("CPU:0")
-    expected = attended(strategy)
+    expected = attended(rx.OneDeviceStrategy("CPU:0"))
     request.getfixturevalue("on_a_gpu_machine")
     np.testing.assert_array_equal(attended(rx.OneDeviceStrategy("CPU:0")), expected)
 

@@ -1,7 +1,5 @@
 """The Keras internals we rely on are there, are what we take them for, and are wrapped once."""
 
-from __future__ import annotations
-
 import inspect
 
 import jax.numpy as jnp
@@ -51,19 +49,8 @@ SEAMS = {
     (_compat.JaxVariable, "_initialize"): ["self", "value"],
     (_compat.JaxVariable, "_initialize_with_initializer"): ["self", "initializer"],
 }
-METHODS = [
-    "fit",
-    "evaluate",
-    "predict",
-    "train_on_batch",
-    "test_on_batch",
-    "predict_on_batch",
-]
-ALL = [
-    *SEAMS,
-    (_compat.Trainer, "compile"),
-    *((_compat.JAXTrainer, method) for method in METHODS),
-]
+METHODS = ["fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch"]
+ALL = [*SEAMS, (_compat.Trainer, "compile"), *((_compat.JAXTrainer, method) for method in METHODS)]
 
 
 def label(value):
@@ -274,7 +261,6 @@ def test_fit_begins_at_an_epoch_and_is_heard_of_at_its_end():
     ended = []
     _compat.begin_at(model, 2)
     _compat.at_end_of_fit(model, lambda: ended.append(True))
-    history = model.fit(np.zeros((2, 1)), np.zeros((2, 1)), epochs=3, verbose=0)
-    assert history.epoch == [2]
+    assert model.fit(np.zeros((2, 1)), np.zeros((2, 1)), epochs=3, verbose=0).epoch == [2]
     assert ended == [True]
     assert _compat.epochs_of(keras.Sequential()) is None

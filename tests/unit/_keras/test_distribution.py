@@ -1,7 +1,5 @@
 """Where variables, slots and batches live, as Keras asks."""
 
-from __future__ import annotations
-
 import contextvars
 import functools
 from concurrent.futures import ThreadPoolExecutor
@@ -128,13 +126,9 @@ def spec(**chosen):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
-def test_numbers_have_a_mean(dtype):
-    check_variable(spec(dtype=dtype, aggregation="mean"))
-
-
 @pytest.mark.parametrize("synchronization", ["auto", "on_write", "on_read"])
-def test_variables_may_be_synchronized_in_any_of_these_ways(synchronization):
-    check_variable(spec(synchronization=synchronization))
+def test_numbers_have_a_mean_however_they_are_synchronized(dtype, synchronization):
+    check_variable(spec(dtype=dtype, aggregation="mean", synchronization=synchronization))
 
 
 @pytest.mark.parametrize("name", strategy_params(replicas=(1, 2)))

@@ -1,7 +1,5 @@
 """`rx.assert_finite`: only floating-point numbers can be bad, and the first bad one is named."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import keras
 import numpy as np
@@ -84,13 +82,6 @@ def test_the_loss_that_run_returned(strategy):
     )
     with pytest.raises(rx.errors.NonFinite, match="NaN or infinite value"):
         rx.assert_finite(bad)
-
-
-def test_the_variables_of_a_strategy(mirrored):
-    with mirrored.scope():
-        v = keras.Variable(float("nan"), name="kernel")
-    with pytest.raises(rx.errors.NonFinite, match="'kernel'"):
-        rx.assert_finite(v.value, [v])
 
 
 def test_inside_compiled_code_it_is_explained():

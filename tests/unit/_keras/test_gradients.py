@@ -1,7 +1,5 @@
 """`rx.value_and_grad`: expected gradients by hand."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import keras
 import numpy as np

@@ -1,7 +1,5 @@
 """`rx.Module`: the variables of what a program holds in its own way."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import keras
 import pytest

@@ -1,7 +1,5 @@
 """What Keras does differently inside `run`, seam by seam; expected values by hand."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import keras
 import numpy as np
@@ -18,9 +16,6 @@ def variable(strategy, value=0.0):
 
 def replica_number():
     return rx.get_replica_context().replica_id_in_sync_group + 1.0
-
-
-# The optimizer.
 
 
 class WithAValue(keras.optimizers.SGD):
@@ -47,10 +42,7 @@ class WithAValue(keras.optimizers.SGD):
         (lambda: WithAValue(0.1), 2.0 * 0.9 * 0.9),
         # Changes by 0.1 · 0.5 · 4, and by 0.5 · 0.2 + 0.1 · 0.5 · 3.6.
         (lambda: WithAValue(0.1, momentum=0.5), 2.0 - 0.2 - 0.28),
-        (
-            lambda: keras.optimizers.LossScaleOptimizer(WithAValue(0.1), 4.0),
-            2.0 * 0.9 * 0.9,
-        ),
+        (lambda: keras.optimizers.LossScaleOptimizer(WithAValue(0.1), 4.0), 2.0 * 0.9 * 0.9),
     ],
     ids=["Nadam", "Adafactor", "loss scale", "own", "own with momentum", "own with loss scale"],
 )
@@ -169,9 +161,6 @@ def test_outside_run_gradients_are_taken_as_they_are(mirrored):
     assert float(v.value) == -2.0
 
 
-# Losses.
-
-
 def test_scaling_and_unscaling_undo_each_other(mirrored):
     scale = _compat.losses.scale_loss_for_distribution
     unscale = _compat.losses.unscale_loss_for_distribution
@@ -187,9 +176,6 @@ def test_a_compiled_models_loss_tracker_is_not_scaled(mirrored):
         metric = keras.metrics.MeanSquaredError()
     mirrored.run(lambda: metric.update_state(jnp.ones((2, 1)), jnp.zeros((2, 1))))
     assert float(metric.result()) == 1.0
-
-
-# Random streams.
 
 
 def seeds(strategy, generator):
@@ -213,9 +199,6 @@ def test_outside_run_the_stream_is_keras_own(mirrored):
         generator = keras.random.SeedGenerator(7)
         assert generator.next().tolist() == [7, 0]
     assert generator.next(ordered=False).tolist() == [7, 1]
-
-
-# Batch statistics.
 
 
 def test_moving_statistics_are_averaged(mirrored):

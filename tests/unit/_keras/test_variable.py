@@ -1,7 +1,5 @@
 """`rx.Variable`: made, sliced and assigned as TensorFlow's variables are."""
 
-from __future__ import annotations
-
 import types
 
 import jax
@@ -125,8 +123,7 @@ def test_slices_are_arrays_and_can_be_assigned(way):
 
 def test_rows_are_scattered():
     v = rx.Variable(np.zeros((3, 2), "float32"))
-    delta = types.SimpleNamespace(indices=[0, 2, 0], values=[[1.0, 1], [2, 2], [3, 3]])
-    v.scatter_add(delta)
+    v.scatter_add(types.SimpleNamespace(indices=[0, 2, 0], values=[[1.0, 1], [2, 2], [3, 3]]))
     assert v.numpy().tolist() == [[4, 4], [0, 0], [2, 2]]
     v.scatter_sub(types.SimpleNamespace(indices=[2], values=[[1.0, 0.0]]))
     v.scatter_update(types.SimpleNamespace(indices=[1], values=[[7.0, 8.0]]))

@@ -1,7 +1,5 @@
 """The chief's random state on all workers, and seams that one process does not notice."""
 
-from __future__ import annotations
-
 import functools
 import json
 import random

@@ -1,7 +1,5 @@
 """The engine: programs by signature, arguments onto the mesh, combining outside `run`."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import types

@@ -1,11 +1,8 @@
 """Joining a cluster: who takes part, and what is said when it cannot be."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
-import subprocess
 import sys
 import textwrap
 import threading
@@ -20,14 +17,11 @@ from replicax._core.channel import current
 from replicax._core.errors import ClusterError, ClusterSpecError
 from replicax._core.options import CommunicationImplementation, CommunicationOptions
 from replicax._mesh import processes
-from replicax._mesh.processes import (
-    join,
-    join_from_environment,
-    secret_of,
-    start,
-)
+from replicax._mesh.processes import join, join_from_environment, secret_of, start
 from replicax.cluster_resolver import ClusterSpec, JaxProcess, SimpleClusterResolver
 from replicax.launch._ports import free_ports
+
+from helpers import start_program
 
 SPEC = ClusterSpec(
     {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"], "evaluator": ["e:1"]}
@@ -97,8 +91,7 @@ def test_the_workers_of_parameter_servers_do_not_join(monkeypatch):
 
 
 def test_nccl_without_gpus_is_a_warning(caplog):
-    nccl = CommunicationOptions(implementation=CommunicationImplementation.NCCL)
-    assert not start(None, nccl)
+    assert not start(None, CommunicationOptions(implementation=CommunicationImplementation.NCCL))
     assert "devices here are of kind cpu" in caplog.text
 
 
@@ -171,13 +164,9 @@ def cluster(tmp_path, address):
             arguments = map(str, (index, size, len(indices), address, seconds))
             with open(tmp_path / f"said{index}", "wb") as said:
                 code = START + textwrap.dedent(program)
-                process = subprocess.Popen(
-                    [sys.executable, "-c", code, *arguments],
-                    cwd=tmp_path,
-                    env=environ,
-                    stdout=said,
-                    stderr=said,
-                )
+                command = [sys.executable, "-c", code, *arguments]
+                how = {"stdout": said, "stderr": said}
+                process = start_program(command, cwd=tmp_path, env=environ, **how)
             started.append(process)
         codes = [process.wait(100) for process in started]
         return [

@@ -1,7 +1,5 @@
 """A replica function becomes a program: varying outputs, aggregated writes, donated arrays."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import keras

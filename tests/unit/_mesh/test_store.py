@@ -1,7 +1,5 @@
 """Where variables live: the placements, and what is lent and kept."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import keras
@@ -150,18 +148,15 @@ def test_a_whole_path_goes_before_patterns():
     assert by_layout(GRID, layout_map)(spec_of((4, 4))).spec == P(None, "model")
 
 
-def test_two_patterns_for_one_variable_are_refused():
-    placement = by_layout(GRID, {"dense/.*": ("model",), ".*/kernel": (None, "model")})
-    with pytest.raises(UsageError, match="several patterns"):
-        placement(spec_of((4, 4)))
-
-
-@pytest.mark.parametrize("axes", [("rows",), (None, None, "model")])
-def test_a_layout_names_axes_that_there_are(axes):
-    with pytest.raises(UsageError, match="does not fit variable 'dense/kernel'"):
-        by_layout(GRID, {".*": axes})(spec_of((4, 4)))
-
-
-def test_a_variable_is_divided_equally():
-    with pytest.raises(UsageError, match="axis of length 5 of variable 'dense/kernel'"):
-        by_layout(GRID, {".*": (None, "model")})(spec_of((4, 5)))
+@pytest.mark.parametrize(
+    ("layout_map", "shape", "said"),
+    [
+        ({"dense/.*": ("model",), ".*/kernel": (None, "model")}, (4, 4), "several patterns"),
+        ({".*": ("rows",)}, (4, 4), "does not fit variable 'dense/kernel'"),
+        ({".*": (None, None, "model")}, (4, 4), "does not fit variable 'dense/kernel'"),
+        ({".*": (None, "model")}, (4, 5), "axis of length 5 of variable 'dense/kernel'"),
+    ],
+)
+def test_layouts_that_fit_no_variable_are_refused(layout_map, shape, said):
+    with pytest.raises(UsageError, match=said):
+        by_layout(GRID, layout_map)(spec_of(shape))

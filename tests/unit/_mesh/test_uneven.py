@@ -1,7 +1,5 @@
 """The program of a batch that the replicas do not divide."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import keras
@@ -87,45 +85,34 @@ def replica_id():
     return lax.axis_index(AXIS)
 
 
-@pytest.mark.parametrize(
-    ("combine", "expected"), [(lax.psum, 6.0), (lax.pmean, 3.0), (lax.pmax, 3.0), (lax.pmin, 3.0)]
-)
-def test_collectives_meet(combine, expected):
-    assert together(lambda x: combine(jnp.sum(x), AXIS)) == [expected, expected]
+OFFSET = jnp.arange(2.0)
+SUMS = jax.jit(lambda x: lax.psum(jnp.sum(x), AXIS) + replica_id())
+MEETINGS = {
+    "psum": (lambda x: lax.psum(jnp.sum(x), AXIS), [6.0, 6.0]),
+    "pmean": (lambda x: lax.pmean(jnp.sum(x), AXIS), [3.0, 3.0]),
+    "pmax": (lambda x: lax.pmax(jnp.sum(x), AXIS), [3.0, 3.0]),
+    "pmin": (lambda x: lax.pmin(jnp.sum(x), AXIS), [3.0, 3.0]),
+    "operands": (
+        lambda x: jnp.divide(*lax.psum((jnp.sum(x), jnp.sum(x * 0 + 1)), AXIS)),
+        [2.0, 2.0],
+    ),
+    "call": (lambda x: SUMS(x) * 2, [12.0, 14.0]),
+    "loop": (lambda x: lax.fori_loop(0, 3, lambda _, y: y + jnp.sum(x), 0.0), [9.0, 9.0]),
+    "number in a loop": (
+        lambda x: lax.fori_loop(0, 3, lambda _, y: y + replica_id() + x[0], 0.0),
+        [3.0, 12.0],
+    ),
+    "number in a branch": (
+        lambda x: lax.cond(x[0] > 0, lambda: 10 * replica_id(), lambda: -1),
+        [0, 10],
+    ),
+    "constant": (lambda x: lax.psum(jnp.sum(OFFSET) + jnp.sum(x), AXIS), [8.0, 8.0]),
+}
 
 
-def test_a_collective_may_have_several_operands():
-    def fn(x):
-        total, rows = lax.psum((jnp.sum(x), jnp.sum(x * 0 + 1)), AXIS)
-        return total / rows
-
-    assert together(fn) == [2.0, 2.0]
-
-
-def test_collectives_meet_inside_calls():
-    inner = jax.jit(lambda x: lax.psum(jnp.sum(x), AXIS) + replica_id())
-    assert together(lambda x: inner(x) * 2) == [12.0, 14.0]
-
-
-def test_loops_without_collectives_run_alone():
-    def fn(x):
-        return lax.fori_loop(0, 3, lambda _, total: total + jnp.sum(x), 0.0)
-
-    assert together(fn) == [9.0, 9.0]
-
-
-def test_a_loop_may_ask_for_the_number():
-    def fn(x):
-        return lax.fori_loop(0, 3, lambda _, total: total + replica_id() + x[0], 0.0)
-
-    assert together(fn) == [3.0, 12.0]
-
-
-def test_a_branch_may_ask_for_the_number():
-    def fn(x):
-        return lax.cond(x[0] > 0, lambda: 10 * replica_id(), lambda: -1)
-
-    assert [int(out) for out in together(fn)] == [0, 10]
+@pytest.mark.parametrize(("fn", "expected"), MEETINGS.values(), ids=MEETINGS)
+def test_replicas_meet(fn, expected):
+    assert together(fn) == expected
 
 
 def test_loops_with_collectives_cannot_meet():
@@ -159,11 +146,6 @@ def test_replicas_must_meet_in_the_same_collective():
         together(fn)
 
 
-def test_constants_of_a_program_are_used():
-    offset = jnp.arange(2.0)
-    assert together(lambda x: lax.psum(jnp.sum(offset) + jnp.sum(x), AXIS)) == [8.0, 8.0]
-
-
 LONG, SHORT = jnp.ones(5), jnp.ones(4)
 
 
@@ -172,33 +154,23 @@ def same(fn, *rows):
     return same_outputs([jax.make_jaxpr(fn, axis_env=env)(x) for x in rows or (LONG, SHORT)])
 
 
-@pytest.mark.parametrize(
-    "fn",
-    [
-        lambda x: jnp.zeros(3) + 1,
-        lambda x: lax.psum(jnp.sum(x), AXIS),
-        lambda x: lax.psum(jnp.sum(x), AXIS) * 2,
-        lambda x: lax.fori_loop(0, 3, lambda _, n: n + 1, 0),
-        lambda x: jnp.asarray(np.array([1.0, 2.0])) * 2,
-        lambda x: jnp.array([1.0, 2.0]) * 2,
-        lambda x: jnp.asarray(np.arange(512.0, dtype="float32")) * 2,
-        lambda x: jax.jit(jnp.sin)(jnp.zeros(3)),
-        lambda x: lax.psum(sum(x[i] for i in range(len(x))), AXIS),
-        lambda x: jax.jit(lambda y: lax.psum(y, AXIS))(sum(x[i] for i in range(len(x)))),
-    ],
-    ids=[
-        "constant",
-        "collective",
-        "after",
-        "loop",
-        "numpy",
-        "jax",
-        "large",
-        "call",
-        "operations before a collective",
-        "collective in a call",
-    ],
-)
+MADE_ALIKE = {
+    "constant": lambda x: jnp.zeros(3) + 1,
+    "collective": lambda x: lax.psum(jnp.sum(x), AXIS),
+    "after": lambda x: lax.psum(jnp.sum(x), AXIS) * 2,
+    "loop": lambda x: lax.fori_loop(0, 3, lambda _, n: n + 1, 0),
+    "numpy": lambda x: jnp.asarray(np.array([1.0, 2.0])) * 2,
+    "jax": lambda x: jnp.array([1.0, 2.0]) * 2,
+    "large": lambda x: jnp.asarray(np.arange(512.0, dtype="float32")) * 2,
+    "call": lambda x: jax.jit(jnp.sin)(jnp.zeros(3)),
+    "operations before a collective": lambda x: lax.psum(sum(x[i] for i in range(len(x))), AXIS),
+    "collective in a call": lambda x: jax.jit(lambda y: lax.psum(y, AXIS))(
+        sum(x[i] for i in range(len(x)))
+    ),
+}
+
+
+@pytest.mark.parametrize("fn", MADE_ALIKE.values(), ids=MADE_ALIKE)
 def test_what_is_made_in_the_same_way_is_the_same(fn):
     assert same(fn) == [True]
 

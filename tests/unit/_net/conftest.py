@@ -1,7 +1,5 @@
 """Listeners that end with their test, and links to them by each of the ways there are."""
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 from pathlib import Path
@@ -15,7 +13,6 @@ WAYS = ("tcp", "unix", "shared")
 
 
 def echo(session, message):
-    """Answer with what was asked."""
     return {"op": message.op, **message.head}, message.buffers
 
 

@@ -1,7 +1,5 @@
 """Addresses of listeners, and the interfaces that they take."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

@@ -1,7 +1,5 @@
 """What a call carries, what it raises, and what ends it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pickle
@@ -215,12 +213,7 @@ def test_an_answer_that_cannot_be_sent_is_the_handlers_error(serve, connect, ans
         ({}, [np.zeros((4, 4))[:, 1]], UsageError, "ascontiguousarray"),
         ({}, [memoryview(b"abcd")[::2]], UsageError, "not C-contiguous"),
         ({}, [b""] * 65537, UsageError, "65536 .*65537"),
-        (
-            {},
-            [bytes(1000)] * 2,
-            UsageError,
-            "1000 bytes",
-        ),
+        ({}, [bytes(1000)] * 2, UsageError, "1000 bytes"),
         ({"x": "y" * (1 << 20)}, (), UsageError, "head .*1048"),
     ],
 )
@@ -391,11 +384,7 @@ def test_the_fastest_address_is_taken_and_tcp_if_it_does_not_work(serve, connect
     unix, tcp = serve()
     gone = unix + "-gone"
     elsewhere = unix.replace("unix://", "unix://another-")
-    for addresses, expected in (
-        ([tcp, unix], unix),
-        ([gone, tcp], tcp),
-        ([elsewhere, tcp], tcp),
-    ):
+    for addresses, expected in (([tcp, unix], unix), ([gone, tcp], tcp), ([elsewhere, tcp], tcp)):
         link = RequestClient.connect(addresses, secret)
         assert link.address == expected
         assert link.call("x").head == {"op": "x"}

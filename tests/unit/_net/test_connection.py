@@ -1,7 +1,5 @@
 """One connection: messages arrive whole, also when a signal comes in the midst of one."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Memory shared with another process of the host: what is reused, what is kept, what is freed."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import socket
@@ -39,7 +37,6 @@ def files():
 
 @pytest.fixture
 def ends(mappings, files):
-    """Two connections that share memory."""
     pair = [Connection(sock, shared=True) for sock in socket.socketpair()]
     yield pair
     for connection in pair:

@@ -1,7 +1,5 @@
 """Who is not let in, what is said of them, and that nobody else notices."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket
@@ -62,7 +60,6 @@ def enter(addresses, secret):
 
 
 def sealed(session, data):
-    """A message with its seals."""
     prefix, rest = data[:32], data[32:]
     return prefix + session.outgoing.tag(prefix) + rest + session.outgoing.tag(rest)
 

@@ -1,7 +1,5 @@
 """TLS around all of it: what is sent is encrypted, and who is there is still asked."""
 
-from __future__ import annotations
-
 import logging
 import ssl
 import threading
@@ -22,8 +20,7 @@ CERTIFICATE = HERE / "localhost.pem"  # for localhost and 127.0.0.1, self-signed
 def contexts():
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(CERTIFICATE)
-    client = ssl.create_default_context(cafile=str(CERTIFICATE))
-    return server, client
+    return server, ssl.create_default_context(cafile=str(CERTIFICATE))
 
 
 def test_calls_travel_encrypted(serve, connect, contexts):
@@ -44,8 +41,7 @@ def test_the_secret_is_asked_for_inside_of_tls(serve, contexts):
 
 def test_processes_of_one_host_use_the_unix_socket_all_the_same(serve, connect, contexts):
     server, client = contexts
-    link = connect(serve(tls=server), "unix", tls=client)
-    assert link.call("x").head == {"op": "x"}
+    assert connect(serve(tls=server), "unix", tls=client).call("x").head == {"op": "x"}
 
 
 def test_a_certificate_that_is_not_trusted_is_refused(serve, secret, contexts):

@@ -1,7 +1,5 @@
 """Metrics of a run: Prometheus' text, who reports what, and where it is read."""
 
-from __future__ import annotations
-
 import re
 import socket
 import urllib.error
@@ -33,7 +31,6 @@ def file_of(plan):
 
 
 def get(place):
-    """What a server answers."""
     with urllib.request.urlopen(place, timeout=30) as answer:
         return answer.headers["Content-Type"], answer.read().decode()
 

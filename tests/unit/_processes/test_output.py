@@ -1,7 +1,5 @@
 """Lines are cut exactly, get their prefix, and wait for their reader without making us wait."""
 
-from __future__ import annotations
-
 import io
 import os
 import pty
@@ -143,8 +141,7 @@ def test_of_a_bar_the_last_state_is_shown():
 
 def test_a_worker_is_named_once():
     own = [b"[worker 1] a", b"[worker 1, replica 0] b", b"[worker 10] c"]
-    shown = with_prefix(own, b"[h:worker 1] ", "worker 1")
-    assert shown.splitlines() == [
+    assert with_prefix(own, b"[h:worker 1] ", "worker 1").splitlines() == [
         b"[h:worker 1] a",
         b"[h:worker 1] [replica 0] b",
         b"[h:worker 1] [worker 10] c",

@@ -111,12 +111,7 @@ def start(tmp_path):
             for index, program in enumerate(programs)
         ]
         with signals.noted():
-            outcome = supervise(
-                plans,
-                sink=sink,
-                signals=signals,
-                rules=Rules(grace, **rules),
-            )
+            outcome = supervise(plans, sink=sink, signals=signals, rules=Rules(grace, **rules))
         return outcome, sink
 
     yield start
@@ -158,8 +153,7 @@ def test_a_reader_that_is_behind_makes_the_workers_wait_but_loses_nothing(start)
 
 
 def test_a_reader_that_is_behind_does_not_keep_us_from_ending_all(start):
-    began = time.monotonic()
-    sink = Sink(full_until=began + 0.6)
+    sink = Sink(full_until=time.monotonic() + 0.6)
     noise = (HERE, "while True: print('x' * 1000)")
     outcome, _ = start(noise, "raise SystemExit(3)", sink=sink)
     assert outcome.failure.rank == 1

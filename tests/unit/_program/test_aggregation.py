@@ -1,16 +1,16 @@
 """What a write from several replicas means: the table of `aggregation.py`, line by line."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
 
 from replicax._core.errors import VariableNotReduced
 from replicax._core.reduce import SyncGroup, sum_leaves
 from replicax._core.topology import AXIS
-from replicax._program.aggregation import WriteRule, aggregate, choose_rule
+from replicax._program.aggregation import WriteRule, aggregate, analyze_writes, choose_rule
+from replicax._program.capture import capture
 
 OLD = jnp.array([10.0, 10.0])
 NEW = jnp.array([11.0, 14.0])
@@ -52,8 +52,7 @@ def test_a_replica_without_rows_has_no_share_of_the_mean():
 
 
 def test_the_first_replicas_value_is_not_spoiled_by_the_others():
-    new = jnp.array([3.0, np.nan])
-    assert aggregated(WriteRule.FIRST, new).tolist() == [3.0, 3.0]
+    assert aggregated(WriteRule.FIRST, jnp.array([3.0, np.nan])).tolist() == [3.0, 3.0]
 
 
 @pytest.mark.parametrize("how", list(WriteRule))
@@ -67,3 +66,17 @@ def test_flags_can_be_aggregated(how):
     result = aggregated(how, jnp.array([True, True]), jnp.array([False, False]))
     assert result.dtype == bool
     assert result.tolist() == [True, True]
+
+
+def test_what_replicas_made_differently_varies():
+    variable = keras.Variable(1.0, name="count")
+
+    def fn(x):
+        variable.assign(2.0)
+        return jnp.ones(2)
+
+    program = capture(lambda leaves: fn(*leaves), [jnp.float32(0.0)], axis_env=[(AXIS, 2)])
+    assert analyze_writes(program, [True], [True, True]) == ((False,), [WriteRule.STORE])
+    assert analyze_writes(program, [True], [False, True])[0] == (True,)
+    with pytest.raises(VariableNotReduced, match="variable 'count'"):
+        analyze_writes(program, [True], [True, False])

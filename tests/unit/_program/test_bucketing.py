@@ -1,7 +1,5 @@
 """Sums over rows travel in few all-reduces, and so do the numbers that replicas return."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -116,8 +114,7 @@ def test_results_are_those_of_one_device(step, expected):
         in_shardings=(topology.replicated, topology.split),
         out_shardings=topology.replicated,
     )
-    traced = compiled.trace(WEIGHTS, batch)
-    found = all_reduces(traced.jaxpr.jaxpr)
+    found = all_reduces(compiled.trace(WEIGHTS, batch).jaxpr.jaxpr)
     if expected is None:  # some need others
         assert 1 < len(found) < sum(found)
     else:

@@ -1,7 +1,5 @@
 """Making a stateful function pure; variables that begin with what it computes."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import keras
@@ -11,12 +9,7 @@ import pytest
 import replicax as rx
 import replicax.tf as tf
 from replicax._core.errors import UsageError
-from replicax._program.capture import (
-    CaptureScope,
-    InitialValueFromArguments,
-    capture,
-    evaluate,
-)
+from replicax._program.capture import CaptureScope, InitialValueFromArguments, capture, evaluate
 from replicax._program.explain import explain
 from replicax._program.program import rebuilt
 
@@ -109,8 +102,7 @@ def test_an_error_that_ends_once_the_model_is_built_passes():
         model(leaves[0])
         return weights[0] * 1.0
 
-    captured = capture(fn, [jnp.ones((2, 3))])
-    assert run(captured, jnp.ones((2, 3))).shape == (3, 1)
+    assert run(capture(fn, [jnp.ones((2, 3))]), jnp.ones((2, 3))).shape == (3, 1)
 
 
 @pytest.mark.parametrize(
@@ -198,10 +190,7 @@ def test_of_an_argument_of_the_first_replica(strategy, compiled):
 def test_of_what_all_replicas_are_given(strategy):
     count = strategy.num_replicas_in_sync
 
-    def summed(x):
-        return tf.distribute.get_replica_context().all_reduce("sum", x) * jnp.ones(2)
-
-    scale = Scale(summed)
+    scale = Scale(lambda x: tf.distribute.get_replica_context().all_reduce("sum", x) * jnp.ones(2))
     numbers = strategy.experimental_distribute_values_from_function(
         lambda context: jnp.float32(1.0 + context.replica_id_in_sync_group)
     )

@@ -1,7 +1,5 @@
 """How programs are compiled: which options, for which devices, and where there are none."""
 
-from __future__ import annotations
-
 import re
 
 import jax
@@ -33,7 +31,6 @@ class Gpu:
 
 
 def options_of(monkeypatch, devices, **given):
-    """With which options `jax.jit` is called."""
     seen = []
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -60,8 +57,7 @@ def test_what_is_switched_off_is_jax_as_it_comes(monkeypatch):
 
 def test_options_of_the_user_come_first(monkeypatch):
     own = {FUSIONS: "LIBRARY_FUSION_TYPE_REDUCE", "xla_cpu_enable_fast_math": True}
-    found = options_of(monkeypatch, [CPU], compiler_options=own)
-    assert found.items() >= own.items()
+    assert options_of(monkeypatch, [CPU], compiler_options=own).items() >= own.items()
 
 
 def test_options_that_this_xla_does_not_know_are_left_out(monkeypatch):

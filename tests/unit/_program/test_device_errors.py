@@ -1,7 +1,5 @@
 """Which errors may be another worker's fault, and who is asked about them."""
 
-from __future__ import annotations
-
 import re
 
 import jax

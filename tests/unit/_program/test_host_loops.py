@@ -1,7 +1,5 @@
 """Data inside `rx.function`: one element is an input, a loop runs as plain Python."""
 
-from __future__ import annotations
-
 import logging
 
 import jax
@@ -46,10 +44,7 @@ def test_one_next_takes_a_new_batch_in_each_call(strategy):
 
 
 def test_a_smaller_last_batch_is_another_program(mirrored):
-    @rx.function
-    def step(iterator):
-        return total_of(mirrored, next(iterator))
-
+    step = rx.function(lambda iterator: total_of(mirrored, next(iterator)))
     iterator = iter(mirrored.experimental_distribute_dataset(numbers(7, 4)))
     assert [float(step(iterator)), float(step(iterator))] == [6.0, 15.0]
     assert step.num_traces == 2
@@ -58,11 +53,7 @@ def test_a_smaller_last_batch_is_another_program(mirrored):
 def test_two_iterators_give_one_element_each():
     first, second = iter(numbers(4)), iter(numbers(4))
     held = iter(numbers(6))
-
-    @rx.function
-    def step(a, *, b):
-        return next(a) + 10 * next(b) + 100 * held.get_next()
-
+    step = rx.function(lambda a, *, b: next(a) + 10 * next(b) + 100 * held.get_next())
     assert step(first, b=second).tolist() == [0.0, 111.0]
     assert step(first, b=second).tolist() == [222.0, 333.0]
     with pytest.raises(rx.errors.OutOfRangeError):
@@ -272,12 +263,8 @@ def test_nothing_is_written_by_the_trace_that_ends():
 
 
 def test_a_function_around_a_host_loop_is_one():
-    @rx.function
-    def inner(dataset):
-        return sum(float(x.sum()) for x in dataset)
-
-    outer = rx.function(lambda dataset: 2 * inner(dataset))
-    assert outer(numbers(4)) == 12.0
+    inner = rx.function(lambda dataset: sum(float(x.sum()) for x in dataset))
+    assert rx.function(lambda dataset: 2 * inner(dataset))(numbers(4)) == 12.0
 
 
 def test_data_is_refused_inside_a_replica(mirrored):
@@ -289,10 +276,7 @@ def test_data_is_refused_inside_a_replica(mirrored):
 
 
 def test_a_function_that_makes_a_data_set_makes_one_in_each_call(mirrored, caplog):
-    @rx.function
-    def make():
-        return mirrored.experimental_distribute_dataset(numbers(4))
-
+    make = rx.function(lambda: mirrored.experimental_distribute_dataset(numbers(4)))
     with caplog.at_level(logging.INFO, "replicax"):
         assert make() is not make()
     assert "returns a data set" in caplog.text

@@ -1,7 +1,5 @@
 """A program reuses the memory of what it writes, and steps wait where they could dead-lock."""
 
-from __future__ import annotations
-
 import gc
 
 import jax

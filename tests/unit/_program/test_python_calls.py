@@ -1,7 +1,5 @@
 """Steps that call Python: a function that raises changes no variable, on any number of devices."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -47,7 +45,6 @@ def a_model(strategy, caller):
 
 
 def ways(strategy, model):
-    """Three ways to take a step."""
 
     def step(x, y):
         def loss():
@@ -95,10 +92,7 @@ def test_a_result_of_another_shape_is_told(mirrored):
 
 @pytest.mark.parametrize("says", [1.5, np.float64(2), 3])
 def test_a_result_of_a_wider_type_is_as_jax_takes_it(says):
-    @rx.function
-    def asked(x):
-        return CALLERS["pure"](lambda _: says, x)
-
+    asked = rx.function(lambda x: CALLERS["pure"](lambda _: says, x))
     kind = "int32" if isinstance(says, int) else "float32"
     assert asked(np.zeros((), kind)) == says
 

@@ -1,7 +1,5 @@
 """Which outputs of a program differ between replicas, and which inputs they are made of."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -23,8 +21,7 @@ X = jnp.ones(4)
 
 def labels(fn, *inputs, x=X):
     """The labels of the outputs of `fn`, for inputs with these labels."""
-    jaxpr = jax.make_jaxpr(fn, axis_env=[(AXIS, 2)])(*[x] * len(inputs))
-    return propagate_labels(jaxpr, inputs)
+    return propagate_labels(jax.make_jaxpr(fn, axis_env=[(AXIS, 2)])(*[x] * len(inputs)), inputs)
 
 
 def varies(fn, *inputs, x=X):
@@ -169,10 +166,7 @@ def test_what_is_dealt_out_varies(deal, given):
 
 
 def test_combining_over_another_axis_combines_no_replicas():
-    def fn(x):
-        return lax.psum(x, "model")
-
-    jaxpr = jax.make_jaxpr(fn, axis_env=[(AXIS, 2), ("model", 2)])(X)
+    jaxpr = jax.make_jaxpr(lambda x: lax.psum(x, "model"), axis_env=[(AXIS, 2), ("model", 2)])(X)
     assert propagate_labels(jaxpr, [DIFFERS]) == [DIFFERS]
 
 

@@ -1,7 +1,5 @@
 """Which calls share a program, and how many programs are kept."""
 
-from __future__ import annotations
-
 import logging
 
 import jax.numpy as jnp

@@ -1,7 +1,5 @@
 """Input signatures, concrete functions and compiled methods of `rx.function`."""
 
-from __future__ import annotations
-
 import gc
 import inspect
 import pickle
@@ -34,8 +32,7 @@ def test_arguments_become_arrays_of_the_signature():
     assert scaled.num_traces == before
     assert scaled(np.ones(3), {"scale": 1}, extra=5).tolist() == [5.0] * 3
     assert scaled.input_signature == (VECTOR, {"scale": ArraySpec((), "float32")})
-    v = keras.Variable([1.0, 2.0])
-    assert scaled(v, {"scale": 1}).tolist() == [1.0, 2.0]
+    assert scaled(keras.Variable([1.0, 2.0]), {"scale": 1}).tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Gradients of tables as rows: the numbers of whole gradients, without whole gradients."""
 
-from __future__ import annotations
-
 import jax
 import jax.extend
 import jax.numpy as jnp
@@ -95,7 +93,6 @@ def written_wholly(jaxpr):
 
 
 def exchanged(jaxpr):
-    """The elements of each collective."""
     names = ("psum", "all_gather")
     found = [e for e in operations(jaxpr) if e.primitive.name in names]
     return [sum(atom.aval.size for atom in equation.invars) for equation in found]
@@ -169,8 +166,7 @@ def test_replicas_of_the_global_view_exchange_rows(step, expected, wholes):
     # Of each replica: the indices and the rows, in one buffer.
     traced = program.trace(TABLE, IDS, SCALES)
     assert sorted(exchanged(traced.jaxpr.jaxpr)) == [ROWS // 2 * (1 + WIDTH)]
-    found = program(TABLE, IDS, SCALES)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(program(TABLE, IDS, SCALES), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("rows", [7, 1])

@@ -1,7 +1,5 @@
 """Rows of a cell: updated a few at a time, and captured as they were at one moment."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The study of click-through: that what it counts by is right."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path
@@ -14,7 +12,6 @@ BENCHMARK = Path(__file__).resolve().parents[3] / "benchmarks" / "click_through.
 
 @pytest.fixture(scope="module")
 def study():
-    """The benchmark as a module."""
     spec = importlib.util.spec_from_file_location("click_through", BENCHMARK)
     module = importlib.util.module_from_spec(spec)
     sys.modules["click_through"] = module  # where its dataclasses look their annotations up

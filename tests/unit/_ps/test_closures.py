@@ -1,16 +1,19 @@
 """The rules of schedule, join and done: order, at least once, the first error, and what is left."""
 
-from __future__ import annotations
-
+import gc
 import itertools
 import traceback
+import weakref
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from replicax._core.errors import CancelledError, CoordinatorError, UnavailableError
 from replicax._ps.queue.closures import Closure, ClosureQueue
-from replicax._ps.queue.remote_value import RemoteValueStatus
+from replicax._ps.queue.remote_value import RemoteValue, RemoteValueStatus, fetched, holds_remote
 
+from helpers import wait_until
 from lane_fakes import in_thread, raised
 
 CANCELLED = r"The corresponding function is cancelled\. Please reschedule the function\."
@@ -265,3 +268,49 @@ def test_without_a_worker_everything_fails(queue, put):
             put()
     queue.admit(2)
     assert put() is queue.get(2)
+
+
+def settled(result):
+    value = RemoteValue()
+    value.fulfil(result)
+    return value
+
+
+def test_only_the_first_settlement_counts():
+    value = settled(1)
+    value.fail(ValueError("late"))
+    value.fulfil(2)
+    assert value.fetch() == 1
+    failed = RemoteValue()
+    failed.fail(ValueError("bad"))
+    failed.fulfil(1)
+    with pytest.raises(ValueError, match="bad"):
+        failed.get()
+
+
+def test_remote_values_in_a_nest_are_replaced_and_the_rest_is_left():
+    array, other = jnp.ones(2), object()
+    nest = {"a": settled((1, 2)), "b": [array, settled(3)], "c": other, "d": None}
+    found = fetched(nest)
+    assert found == {"a": (1, 2), "b": [array, 3], "c": other, "d": None}
+    assert found["b"][0] is array
+    assert holds_remote(nest)
+    assert not holds_remote(found)
+
+
+def test_a_value_is_freed_with_its_last_user():
+    value = settled(np.ones(3))
+    gone = weakref.ref(value)
+    del value
+    wait_until(lambda: gc.collect() >= 0 and gone() is None)  # the thread lets go of it, too
+
+
+def test_how_many_wait_or_run_when_another_one_comes():
+    queue = ClosureQueue()
+    for number in range(3):
+        queue.put(Closure(number, None))
+    queue.get(0)
+    queue.put(Closure(3, None))
+    # Before them were 0, 1, 2 and 3: one runs.
+    assert queue.depths == (4, 6)
+    queue.close()

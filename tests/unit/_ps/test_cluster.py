@@ -1,7 +1,5 @@
 """Members and their names, the size of a local cluster, and how members are waited for."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time
@@ -62,8 +60,7 @@ def test_a_member_that_does_not_come_is_named():
     roster = Roster()
     roster.publish(member(0))
     with pytest.raises(
-        rx.errors.UnavailableError,
-        match="No worker 0 within 0.01 seconds; it was there before",
+        rx.errors.UnavailableError, match="No worker 0 within 0.01 seconds; it was there before"
     ) as caught:
         roster.wait(WORKER, 0, after=0, timeout=0.01)
     assert caught.value.task == "/job:worker/task:0"
@@ -75,8 +72,7 @@ def test_who_waits_for_one_that_will_not_come_is_told_at_once_and_why():
     timer.start()
     began = time.monotonic()
     with pytest.raises(
-        rx.errors.UnavailableError,
-        match="ps 0 will not come back: its disk is full.",
+        rx.errors.UnavailableError, match="ps 0 will not come back: its disk is full."
     ):
         roster.wait(SERVER, 0, after=-1, timeout=60)
     assert time.monotonic() - began < 30

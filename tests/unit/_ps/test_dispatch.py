@@ -1,7 +1,5 @@
 """The dispatcher starts late, ends with its strategy, and keeps nothing alive."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref
@@ -71,8 +69,7 @@ def test_a_server_that_will_not_come_back_is_raised_by_all_three(coordination):
     coordination.engine.recoveries.restore = restore
     dispatcher = coordination
     for ask in (dispatcher.wait, dispatcher.done, lambda: dispatcher.submit(task)):
-        value = dispatcher.submit(task)
-        assert isinstance(raised(value.fetch), CancelledError)
+        assert isinstance(raised(dispatcher.submit(task).fetch), CancelledError)
         assert isinstance(raised(ask), UnavailableError)
         assert dispatcher.done()
 

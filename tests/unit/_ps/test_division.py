@@ -1,7 +1,5 @@
 """How workers divide a data set: the way that it allows, and the same batches for all."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -34,8 +32,7 @@ def test_data_whose_elements_can_be_gone_to_is_divided_into_runs():
     division = division_of(dataset)
     assert (division.by, division.parts, division.count) == ("runs", 1, 10)
     whole = [batch.tolist() for batch in dataset]  # epoch 0
-    node = division.agreed(dataset, 0)
-    start, stop, batches = division.batches(node, 0, Place(0, 4, 7))
+    start, stop, batches = division.batches(division.agreed(dataset, 0), 0, Place(0, 4, 7))
     assert (start, stop) == (4, 7)
     assert [batch.tolist() for batch in batches] == whole[4:7]
 

@@ -1,7 +1,5 @@
 """Tables whose ids come and go: rows on first use, bounds, snapshots, other numbers of servers."""
 
-from __future__ import annotations
-
 import json
 
 import keras

@@ -1,7 +1,5 @@
 """What is kept while servers start: values of variables, and what servers are told, in order."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

@@ -1,7 +1,5 @@
 """TLS by the environment: all of it, or none."""
 
-from __future__ import annotations
-
 import pytest
 
 from replicax._core.errors import ClusterSpecError

@@ -1,7 +1,5 @@
 """Round trips to several servers: at the same time, and all of them, also if one fails."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

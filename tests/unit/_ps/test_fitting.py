@@ -1,7 +1,5 @@
 """Who waits for what `fit` and loops have scheduled, before variables are read."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

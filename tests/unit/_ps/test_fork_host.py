@@ -3,8 +3,6 @@
 One cluster is of spawned processes, as everywhere but on Linux.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -38,7 +36,6 @@ def started(servers, workers, starter=TINY, **how):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """One server and two workers."""
     kept = rx.config.compilation_cache(tmp_path_factory.mktemp("cache"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1"]}}')

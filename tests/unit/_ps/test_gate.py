@@ -1,7 +1,5 @@
 """No update is older than the bound, and nobody waits without need."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -138,8 +138,7 @@ def test_who_does_not_answer_a_goodbye_is_named(cluster, start, spec, caplog):
 
 def test_a_member_of_another_job_with_the_same_secret_is_refused(cluster, start, spec, caplog):
     """The worker's address is the same, as where a name leads to different machines."""
-    other = ClusterSpec({**spec.as_dict(), "ps": ["127.0.0.1:2"]})
-    start(WORKER, cluster=other)
+    start(WORKER, cluster=ClusterSpec({**spec.as_dict(), "ps": ["127.0.0.1:2"]}))
     with pytest.raises(Refused, match="another job") as caught:
         cluster.member(WORKER, 0, timeout=30)
     wait_until(lambda: caplog.records)
@@ -172,10 +171,7 @@ def test_a_worker_cannot_be_added(cluster):
         ({"ps": ["a:1"]}, "at least one worker"),
         ({"ps": ["a:1"], "worker": []}, "at least one worker"),
         ({"ps": ["a:1"], "master": ["b:1"]}, "Disallowed task type found in the cluster"),
-        (
-            {"ps": ["a:1"], "worker": ["b:1"], "chief": ["c:1", "d:1"]},
-            "at most one 'chief'",
-        ),
+        ({"ps": ["a:1"], "worker": ["b:1"], "chief": ["c:1", "d:1"]}, "at most one 'chief'"),
         ({"ps": ["a:1"], "worker": {1: "b:1"}}, "address of 'worker'"),
     ],
 )
@@ -273,11 +269,7 @@ def test_a_strategy_closes_in_seconds_though_a_member_has_vanished(spec, monkeyp
     coordinator = rx.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
         variable = keras.Variable(0.0)
-
-    @rx.function
-    def step():
-        return variable.assign_add(1.0)
-
+    step = rx.function(lambda: variable.assign_add(1.0))
     coordinator.schedule(step)
     coordinator.join()
     members[who].close()

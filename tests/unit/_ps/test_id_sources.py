@@ -1,7 +1,5 @@
 """Where ids come from: found in a trace, and taken from the data without losing bits."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,8 +14,7 @@ DATA = np.arange(12).reshape(4, 3) + 10**12
 def source(fn, *, kept=None):
     other = jax.ShapeDtypeStruct((2,), "float32")
     ids = jax.ShapeDtypeStruct(DATA.shape, "int32")
-    jaxpr = jax.make_jaxpr(fn)(other, ids, other)
-    return source_of(jaxpr, 0, kept=kept or range(1, 3))
+    return source_of(jax.make_jaxpr(fn)(other, ids, other), 0, kept=kept or range(1, 3))
 
 
 @pytest.mark.parametrize(

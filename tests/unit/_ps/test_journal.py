@@ -1,7 +1,5 @@
 """Messages that are written down."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What a strategy's arguments say about keeping the state of servers."""
 
-from __future__ import annotations
-
 import os
 import stat
 import tempfile
@@ -12,12 +10,7 @@ from replicax._core.errors import UsageError
 from replicax._ps.hosts.member import ServerNode
 from replicax._ps.start import keeping, name_folder
 
-USUAL = {
-    "snapshot_dir": None,
-    "snapshot_seconds": 30.0,
-    "replicas": 0,
-    "num_servers": 2,
-}
+USUAL = {"snapshot_dir": None, "snapshot_seconds": 30.0, "replicas": 0, "num_servers": 2}
 
 
 @pytest.mark.parametrize(

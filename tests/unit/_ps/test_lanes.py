@@ -1,7 +1,6 @@
 """What happens when workers and servers die: who repairs, who waits, who goes on."""
 
-from __future__ import annotations
-
+import contextlib
 import itertools
 import pickle
 import threading
@@ -9,8 +8,9 @@ import threading
 import pytest
 
 from replicax._core.errors import CancelledError, CoordinatorError, UnavailableError
+from replicax._ps.queue import lanes
 from replicax._ps.queue.closures import Closure, ClosureQueue
-from replicax._ps.queue.lanes import ComesLater, Lanes, ServerGone, StalenessGate, WorkerGone
+from replicax._ps.queue.lanes import ComesLater, Lanes, ServerGone, StalenessGate, Work, WorkerGone
 
 from helpers import wait_until
 from lane_fakes import FakeLane, lane_threads, raised
@@ -83,22 +83,18 @@ def test_threads_are_named_after_their_worker(cluster):
     assert all(thread.daemon for thread in lane_threads())
 
 
-def test_a_lane_hears_whether_more_waits(cluster):
-    lane = FakeLane(0)
+@pytest.mark.parametrize(
+    ("gate", "more"),
+    [(None, [True, True, False]), (StalenessGate(1), [False, False, False])],
+    ids=["unbounded", "bounded"],
+)
+def test_a_lane_reads_ahead_if_more_waits_and_staleness_has_no_bound(cluster, gate, more):
+    cluster.gate, lane = gate, FakeLane(0)
     for _ in range(3):
         cluster.schedule(worker_of)
     cluster.begin(lane)
     cluster.queue.wait()
-    assert lane.more == [True, True, False]
-
-
-def test_a_lane_with_a_bound_of_staleness_reads_nothing_ahead(cluster):
-    cluster.gate, lane = StalenessGate(1), FakeLane(0)
-    for _ in range(3):
-        cluster.schedule(worker_of)
-    cluster.begin(lane)
-    cluster.queue.wait()
-    assert lane.more == [False, False, False]
+    assert lane.more == more
 
 
 def test_a_closure_that_comes_later_lets_others_run_first(cluster):
@@ -199,30 +195,22 @@ def test_an_idle_sibling_of_a_dead_worker_takes_nothing_for_it(cluster):
     assert seen == [True]
 
 
-def test_a_worker_that_dies_while_it_is_made_ready_is_got_back_again(cluster):
+@pytest.mark.parametrize(
+    ("errors", "restored"),
+    [([WorkerGone(0), WorkerGone(0)], []), ([ServerGone(2)], [2])],
+    ids=["a worker", "a server"],
+)
+def test_who_is_gone_while_a_worker_is_made_ready_is_got_back(cluster, errors, restored):
     tries = []
 
     def recover():
         tries.append(1)
-        if len(tries) < 3:
-            raise WorkerGone(0)
+        if len(tries) <= len(errors):
+            raise errors[len(tries) - 1]
 
     cluster.begin(FakeLane(0, recover))
     assert cluster.schedule(dies(1)).fetch() == 0
-    assert len(tries) == 3
-
-
-def test_a_server_that_is_gone_while_a_worker_is_made_ready_is_restored(cluster):
-    tries = []
-
-    def recover():
-        tries.append(1)
-        if len(tries) == 1:
-            raise ServerGone(2)
-
-    cluster.begin(FakeLane(0, recover))
-    assert cluster.schedule(dies(1)).fetch() == 0
-    assert cluster.restored == [2]
+    assert (len(tries), cluster.restored) == (len(errors) + 1, restored)
 
 
 def never_back():
@@ -441,3 +429,17 @@ def test_who_is_gone_is_said_and_travels(error, text):
     assert text in str(copy)
     assert "The closure runs again" in str(copy)
     assert vars(copy) == vars(error)
+
+
+def test_closures_that_end_count(monkeypatch):
+    moments = iter([1.0, 3.0, 5.0, 6.0, 7.0, 10.0, 13.0])
+    monkeypatch.setattr(lanes, "clock", lambda: next(moments))
+    done = Work()
+    for worker in (0, 0):
+        with done.of(worker):
+            pass
+    with contextlib.suppress(KeyError), done.of(1):
+        raise KeyError
+    with done.of(1):
+        pass
+    assert done.done() == {0: (2, 3.0), 1: (1, 3.0)}

@@ -1,7 +1,5 @@
 """Which rows of a table some ids ask for, and where they are among them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A place for the state of a run: made for its coordinator, and given up some time after that."""
 
-from __future__ import annotations
-
 import logging
 import pickle
 import threading
@@ -116,8 +114,7 @@ def test_a_coordinator_that_comes_back_in_time_finds_its_state():
 
 @pytest.mark.parametrize("how", ["goodbye", "missed", "asked to end"])
 def test_what_it_has_written_goes_when_nobody_will_come_for_it(how, caplog):
-    presence = Presence("server", 0)
-    post = Post(presence, State, kept=60, parting=0.01)
+    post = Post(Presence("server", 0), State, kept=60, parting=0.01)
     chief = configured(post)
     state = post.state
     if how == "goodbye":

@@ -1,7 +1,5 @@
 """Who does not answer is taken for dead; who is busy, or not there, is not."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from types import SimpleNamespace

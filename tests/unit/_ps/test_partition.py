@@ -3,8 +3,6 @@
 Numbers in comments are pairs of the semantics' list A.
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

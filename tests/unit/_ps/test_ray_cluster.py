@@ -1,7 +1,5 @@
 """Members as actors of a real Ray with two nodes, one of which has GPUs by name only."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import socket
@@ -34,7 +32,6 @@ TINY = "tiny_member:start_member"
 
 @contextmanager
 def warned():
-    """The warnings of Replicax in a context."""
     texts = []
     handler = logging.Handler()
     handler.emit = lambda record: texts.append(record.getMessage())

@@ -1,7 +1,5 @@
 """One thread repairs, the others wait, and none repairs what was repaired already."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

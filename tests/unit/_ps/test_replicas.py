@@ -1,7 +1,5 @@
 """A server and its replica on a partner: both apply the same, before an answer is given."""
 
-from __future__ import annotations
-
 import secrets
 
 import cloudpickle

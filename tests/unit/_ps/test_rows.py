@@ -3,8 +3,6 @@
 Numbers in comments are pairs of the semantics' list A.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import jax
@@ -25,7 +23,6 @@ def shard_offsets(counts):
 
 
 def read(whole, index):
-    """What `variable[index]` gives, read by rows."""
     rows, rest = rows_of_index(whole.shape, index)
     return whole[rows][rest]
 

@@ -1,7 +1,5 @@
 """Optimizers of rows against Keras' own, over several steps."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Where the secret of a cluster comes from, and who can read it."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat
@@ -32,8 +30,7 @@ def test_the_environment_comes_first(folder, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "error"),
-    [(b"abc", rx.errors.UsageError), (b"\xff" * 32, rx.errors.ClusterSpecError)],
+    ("given", "error"), [(b"abc", rx.errors.UsageError), (b"\xff" * 32, rx.errors.ClusterSpecError)]
 )
 def test_a_secret_is_a_text_that_nobody_guesses(folder, monkeypatch, given, error):
     monkeypatch.setenv("RX_CLUSTER_SECRET", os.fsdecode(given))
@@ -119,8 +116,7 @@ def test_a_place_that_cannot_be_written_is_told(folder):
 
 def test_several_machines_need_it_in_the_environment(folder):
     with pytest.raises(
-        rx.errors.ClusterSpecError,
-        match=r"worker 0 is on another machine\. .*token_hex",
+        rx.errors.ClusterSpecError, match=r"worker 0 is on another machine\. .*token_hex"
     ):
         cluster_secret(ELSEWHERE)
     assert not folder.exists()

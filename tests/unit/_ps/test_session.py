@@ -1,7 +1,5 @@
 """All processes of a session are ended, and no other."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -25,7 +23,6 @@ time.sleep(600)
 
 @pytest.fixture
 def family():
-    """A session of two processes; its first."""
     with subprocess.Popen([sys.executable, "-S", "-c", FAMILY], start_new_session=True) as first:
         wait_until(lambda: len(processes_of(first.pid)) == 2)
         yield first

@@ -1,7 +1,5 @@
 """What a server writes while it goes on, and what another process restores from it."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
@@ -364,8 +362,7 @@ def test_when_all_are_damaged_it_says_so(start, caplog):
 
 def test_another_run_finds_nothing(start):
     trained(start())
-    second = start(run="another")
-    assert not second.server.cells
+    assert not start(run="another").server.cells
 
 
 def test_a_disk_that_is_full_does_not_stop_training(start, caplog, monkeypatch):
@@ -457,11 +454,7 @@ def test_code_that_was_not_sent_is_missed_when_it_is_needed(start):
 
 
 @pytest.mark.parametrize(
-    ("plant", "error"),
-    [
-        (plant_in_manifest, OtherFormat),
-        (plant_in_journal, OtherFormat),
-    ],
+    ("plant", "error"), [(plant_in_manifest, OtherFormat), (plant_in_journal, OtherFormat)]
 )
 def test_planted_pickles_are_refused_and_nothing_runs(tmp_path, plant, error):
     first = Process(tmp_path / "server-0")

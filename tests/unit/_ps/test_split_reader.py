@@ -1,7 +1,5 @@
 """A worker's batches come as they are asked for, and none is read twice without need."""
 
-from __future__ import annotations
-
 import pytest
 
 from replicax._ps.data.splits import Place

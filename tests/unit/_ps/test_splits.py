@@ -1,7 +1,5 @@
 """Which closure gets which batch: each batch one, wherever closures run and workers die."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

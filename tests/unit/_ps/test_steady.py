@@ -1,7 +1,5 @@
 """The coordinator's way to servers that die meanwhile."""
 
-from __future__ import annotations
-
 import gc
 from types import SimpleNamespace
 

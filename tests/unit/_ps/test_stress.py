@@ -1,7 +1,5 @@
 """Workers and servers die at random: each closure ends exactly once or is cancelled."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -1,7 +1,5 @@
 """Which row each id has, against a dictionary."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

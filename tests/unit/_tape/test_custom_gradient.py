@@ -1,7 +1,5 @@
 """Derivatives that functions bring along, and functions that are computed twice."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import keras
@@ -101,10 +99,7 @@ def test_second_derivatives(once):
     def cubed(x):
         return x**3, lambda upstream: upstream * x**4  # 4 x³ is its own derivative
 
-    def fn(x):
-        return with_tape(lambda x: with_tape(cubed, x)[1][0], x)
-
-    slope, (second,) = once(fn, TWO)
+    slope, (second,) = once(lambda x: with_tape(lambda x: with_tape(cubed, x)[1][0], x), TWO)
     assert (float(slope), float(second)) == (16.0, 32.0)
 
 
@@ -114,10 +109,7 @@ def test_what_the_functions_must_return():
         r"must return `\(result, grad_fn\)`": lambda x: x,
         "2 gradients for 1": lambda x: (x, lambda g: (g, g)),
         "`variables=None`": lambda x: (x * w, lambda g: g),
-        "0 gradients for 1": lambda x: (
-            x * w,
-            lambda g, variables: (g, []),
-        ),
+        "0 gradients for 1": lambda x: (x * w, lambda g, variables: (g, [])),
     }
     for message, fn in wrong.items():
         with pytest.raises(UsageError, match=message):

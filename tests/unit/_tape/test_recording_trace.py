@@ -1,7 +1,5 @@
 """Recorded operations: derivatives of single functions and of random programs equal JAX' own."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 

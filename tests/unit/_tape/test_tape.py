@@ -1,7 +1,5 @@
 """`GradientTape`: by hand, compiled and at once, and as `value_and_grad` says."""
 
-from __future__ import annotations
-
 import logging
 import threading
 
@@ -85,8 +83,7 @@ def test_values_are_ordinary_after_the_block(once):
         with rx.GradientTape() as tape:
             tape.watch(x)
             y = jnp.sin(x)
-        gradient = tape.gradient(y, x)
-        return y + gradient, y
+        return y + tape.gradient(y, x), y
 
     total, y = once(fn, TWO)
     close((total, y), (np.sin(2) + np.cos(2), np.sin(2)))
@@ -131,8 +128,7 @@ def test_output_gradients_and_nests_of_targets(once):
             tape.watch(x)
             y = {"a": x**2, "b": x * 3}
         weights = {"a": jnp.array([1.0, 10.0]), "b": None}
-        weighted = tape.gradient(y, x, output_gradients=weights)
-        return weighted, tape.gradient([y["a"], y["a"]], x)
+        return tape.gradient(y, x, output_gradients=weights), tape.gradient([y["a"], y["a"]], x)
 
     weighted, doubled = once(fn, jnp.array([1.0, 2.0]))
     close(weighted, [1 * 2 + 3, 10 * 4 + 3])
@@ -493,8 +489,7 @@ def test_a_gradient_penalty(once):
             with rx.GradientTape() as inner:
                 inner.watch(x)
                 score = critic(x) ** 2
-            slope = inner.gradient(score, x)
-            penalty = keras.ops.sum(slope**2)
+            penalty = keras.ops.sum(inner.gradient(score, x) ** 2)
         return penalty, outer.gradient(penalty, critic.trainable_variables)
 
     w, x = np.array(critic.trainable_variables[0].value), np.array([[1.0, -2.0]], "float32")

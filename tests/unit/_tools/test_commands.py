@@ -1,7 +1,5 @@
 """What the child processes of commands do with their arguments and errors."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The machine: its devices and their names, and how many cores other programs take."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import jax

@@ -1,7 +1,5 @@
 """What is shown while a tool runs."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """`replicax top`: what it makes of metrics, and what it says if there are none."""
 
-from __future__ import annotations
-
 import json
 import time
 
@@ -31,8 +29,7 @@ replicax_queued_closures{worker="chief 0"} 7
 
 
 def top(capsys, source):
-    code = main(["top", json.dumps({"source": str(source), "once": True})])
-    return code, *capsys.readouterr()
+    return main(["top", json.dumps({"source": str(source), "once": True})]), *capsys.readouterr()
 
 
 def test_a_line_for_each_worker_in_order(tmp_path, capsys):

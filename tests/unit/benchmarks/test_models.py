@@ -1,7 +1,5 @@
 """The table of real models: what it compares, and what it refuses to."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from harness.measure import Measured

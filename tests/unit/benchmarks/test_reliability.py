@@ -1,7 +1,5 @@
 """The program that provokes faults: what it says of trials that go wrong themselves."""
 
-from __future__ import annotations
-
 import os
 
 import pytest
@@ -56,8 +54,7 @@ def test_a_trial_gives_what_was_observed(odd):
 
 @pytest.mark.parametrize("what", ["two", "three", "four"])
 def test_a_trial_that_leaves_something_hangs_or_dies_is_not_as_promised(odd, what):
-    found = trial.try_apart(odd[what], seconds=5, package="odd_faults")
-    assert not found.is_as_expected
+    assert not trial.try_apart(odd[what], seconds=5, package="odd_faults").is_as_expected
 
 
 def test_rounds_must_agree_but_for_their_seconds():

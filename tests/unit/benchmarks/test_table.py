@@ -1,7 +1,5 @@
 """The table of training: its ratios, what it refuses to compare, and that it runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -26,7 +24,7 @@ from harness.report import (
 )
 from table import choices, parse, plans
 
-from helpers import wait_until
+from helpers import completed, wait_until
 from processes import running_with
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
@@ -78,8 +76,7 @@ def test_a_side_that_failed_is_named_with_its_error():
 def test_new_rows_replace_old_ones_in_the_order_of_the_table():
     old = [row(measured("replicax"), workload="cnn"), row(measured("replicax"))]
     new = row(measured("replicax", losses=(9.0, 8.0)))
-    read = Row.read(json.loads(json.dumps(new.told())))
-    assert merged(old, [read]) == [new, old[0]]
+    assert merged(old, [Row.read(json.loads(json.dumps(new.told())))]) == [new, old[0]]
 
 
 def test_the_table_goes_between_the_markers_of_the_page():
@@ -168,9 +165,7 @@ def command(output, rounds):
 
 @pytest.mark.timeout(280)
 def test_it_writes_the_table_and_leaves_nothing_behind(tmp_path, environment):
-    done = subprocess.run(
-        command(tmp_path, "1"), capture_output=True, text=True, env=environment, timeout=260
-    )
+    done = completed(command(tmp_path, "1"), env=environment, seconds=260)
     assert done.returncode == 0, done.stderr[-2000:]
     assert left_over(environment) == []
     (found,) = json.loads((tmp_path / "table.json").read_text())["rows"]

@@ -1,7 +1,5 @@
 """The callback that stops `fit` at the first NaN."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest
@@ -40,8 +38,7 @@ class Count(keras.callbacks.Callback):
 
 
 def test_a_good_fit_is_left_alone():
-    model = net()
-    history = model.fit(X, Y, batch_size=4, verbose=0, callbacks=[rx.callbacks.AssertFinite()])
+    history = net().fit(X, Y, batch_size=4, verbose=0, callbacks=[rx.callbacks.AssertFinite()])
     assert len(history.history["loss"]) == 1
 
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import functools
 import itertools
 import os
@@ -94,8 +92,7 @@ def endless():
 
 
 def pipeline():
-    arrays = rx.data.Dataset.from_tensor_slices((ROWS, TARGETS))
-    return arrays.shuffle(27, seed=7).batch(4)
+    return rx.data.Dataset.from_tensor_slices((ROWS, TARGETS)).shuffle(27, seed=7).batch(4)
 
 
 def records():

@@ -1,7 +1,5 @@
 """`ReplicaMonitor`: what it writes, and when."""
 
-from __future__ import annotations
-
 import json
 import threading
 from types import SimpleNamespace
@@ -123,8 +121,7 @@ def test_memory_and_use_of_gpus_are_in_the_lines_of_epochs(mirrored, tmp_path, m
     monkeypatch.setattr(_monitor, "jax", SimpleNamespace(local_devices=lambda: gpus))
     monkeypatch.setattr(_monitor, "GpuLoad", lambda: GpuLoad(0.01))
     monkeypatch.setattr(_monitor.nvidia, "utilization", lambda: [0.5, None])
-    model = linear(mirrored)
-    model.fit(X, X[:, :1], callbacks=[ReplicaMonitor(tmp_path)], **QUIET)
+    linear(mirrored).fit(X, X[:, :1], callbacks=[ReplicaMonitor(tmp_path)], **QUIET)
     (epoch,) = lines_of(tmp_path, "epoch")
     assert epoch["memory_bytes"] == [5, 5]
     assert epoch["peak_memory_bytes"] == [7, 7]

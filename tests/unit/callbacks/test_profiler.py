@@ -1,7 +1,5 @@
 """The callback that profiles `fit`, which goes on behind the steps that are measured."""
 
-from __future__ import annotations
-
 import builtins
 import json
 from types import SimpleNamespace

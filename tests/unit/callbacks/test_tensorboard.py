@@ -1,7 +1,5 @@
 """What `fit` writes for TensorBoard, read back with TensorBoard's own readers."""
 
-from __future__ import annotations
-
 import jax
 import keras
 import numpy as np
@@ -15,7 +13,6 @@ from fitting import ROWS, TARGETS, dense_net, made
 
 
 def read(folder):
-    """What TensorBoard reads of a run."""
     reader = EventAccumulator(str(folder), size_guidance={"tensors": 0})
     reader.Reload()
     return reader

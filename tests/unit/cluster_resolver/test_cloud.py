@@ -1,7 +1,5 @@
 """Kubernetes and Google Compute Engine, whose APIs are functions here, and questions over HTTP."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import socket
@@ -204,11 +202,7 @@ POD = {
     "HOSTNAME": "train-1",
 }
 API = "https://10.96.0.1:443"
-JOB = {
-    "completions": 3,
-    "parallelism": 3,
-    "template": {"spec": {"subdomain": "workers"}},
-}
+JOB = {"completions": 3, "parallelism": 3, "template": {"spec": {"subdomain": "workers"}}}
 
 
 @pytest.fixture

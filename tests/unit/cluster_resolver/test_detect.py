@@ -1,7 +1,5 @@
 """Which resolver fits an environment."""
 
-from __future__ import annotations
-
 import pytest
 
 from replicax.cluster_resolver import (

@@ -1,7 +1,5 @@
 """Importing the package costs milliseconds and starts nothing."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Slurm steps, whose first pairs are those of TensorFlow's own tests, and MPI's variables."""
 
-from __future__ import annotations
-
 import os
 
 import pytest
@@ -81,17 +79,18 @@ def test_nodes_that_take_turns():
 PLACES = [Place("a", 0), Place("a", 1), Place("b", 0)]
 
 
-@pytest.mark.parametrize(("host", "local_rank"), [("a", None), (None, 1), ("a", 1)])
-def test_a_rank_elsewhere(host, local_rank):
-    with pytest.raises(errors.ClusterSpecError, match="Rank 2.*Mend it") as e:
-        check_place(PLACES, 2, host=host, local_rank=local_rank, fix="Mend it.")
-    assert "number 0 on b." in str(e.value)
-    assert str(e.value).endswith("Mend it.")
-
-
-def test_a_rank_that_is_too_high():
-    with pytest.raises(errors.ClusterSpecError, match=r"Rank 3 .*Mend it"):
-        check_place(PLACES, 3, host=None, local_rank=None, fix="Mend it.")
+@pytest.mark.parametrize(
+    ("rank", "host", "local_rank", "said"),
+    [
+        (2, "a", None, r"Rank 2.*number 0 on b\..*Mend it\.$"),
+        (2, None, 1, r"Rank 2.*number 0 on b\..*Mend it\.$"),
+        (2, "a", 1, r"Rank 2.*number 0 on b\..*Mend it\.$"),
+        (3, None, None, "Rank 3 .*Mend it"),
+    ],
+)
+def test_a_rank_elsewhere(rank, host, local_rank, said):
+    with pytest.raises(errors.ClusterSpecError, match=said):
+        check_place(PLACES, rank, host=host, local_rank=local_rank, fix="Mend it.")
 
 
 STEP = {
@@ -185,9 +184,8 @@ def test_a_placement_that_slurm_contradicts(here):
 
 def test_more_tasks_than_were_assigned():
     resolver = SlurmClusterResolver({"worker": 3}, environ=step(("a", 2)))
-    with pytest.raises(errors.ClusterSpecError, match="srun --ntasks=3") as e:
+    with pytest.raises(errors.ClusterSpecError, match="3 tasks.* assigned 2.*srun --ntasks=3"):
         resolver.cluster_spec()
-    assert "3 tasks, {'worker': 3}, but Slurm assigned 2" in str(e.value)
 
 
 def test_hosts_and_counts_that_do_not_fit():
@@ -207,9 +205,6 @@ def test_outside_of_a_step(name):
 def test_a_number_that_is_none(value):
     with pytest.raises(errors.ClusterSpecError, match="`SLURM_PROCID`"):
         SlurmClusterResolver(environ=STEP | {"SLURM_PROCID": value}).cluster_spec()
-
-
-# GPUs
 
 
 def gpus(rank=1, nodes=(("a", 2), ("b", 2)), environ=(), **options):
@@ -326,49 +321,46 @@ def test_all_ranks_on_one_host(launcher):
     assert resolver.master() == "127.0.0.1:8889"
 
 
-def test_each_host_once():
-    resolver = MPIClusterResolver(["a", "b"], port_base=7000, environ=open_mpi(2, 4, 0, 2))
-    assert resolver.cluster_spec().as_dict() == {"worker": ["a:7000", "a:7001", "b:7000", "b:7001"]}
-
-
-def test_a_host_for_each_rank():
-    resolver = MPIClusterResolver(["a", "b", "a"], environ=hydra(2, 3, 1, 2))
-    assert resolver.cluster_spec().as_dict() == {"worker": ["a:8888", "b:8888", "a:8889"]}
-
-
-@pytest.mark.parametrize("hosts", [[], ["a", "b"], ["a", "a"], ["a", "b", "c", "d"]])
-def test_hosts_that_do_not_fit_the_ranks(hosts):
-    size = 4 if hosts == ["a", "a"] else 3
-    with pytest.raises(errors.ClusterSpecError, match="Cannot divide"):
-        MPIClusterResolver(hosts, environ=open_mpi(0, size, 0, 1)).cluster_spec()
-
-
-def test_ranks_that_take_turns_need_a_host_for_each():
-    # mpirun --map-by node: rank 1 is the first on the second host.
-    environ = open_mpi(1, 4, 0, 2)
-    with pytest.raises(errors.ClusterSpecError, match="Pass hosts, one entry for each rank"):
-        MPIClusterResolver(["a", "b"], environ=environ).cluster_spec()
-    spec = MPIClusterResolver(["a", "b", "a", "b"], environ=environ).cluster_spec()
-    assert spec.task_address("worker", 1) == "b:8888"
-
-
-def test_hosts_of_an_allocation_of_slurm():
-    allocation = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)"}
-    resolver = MPIClusterResolver(environ={**open_mpi(2, 3, 0, 1), **allocation})
-    assert resolver.cluster_spec().as_dict() == {"worker": ["n1:8888", "n1:8889", "n2:8888"]}
-
-
-def test_an_allocation_that_is_too_small():
-    allocation = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)"}
-    resolver = MPIClusterResolver(environ={**open_mpi(2, 3, 1, 2), **allocation})
-    with pytest.raises(errors.ClusterSpecError, match="Rank 2 has no place"):
-        resolver.cluster_spec()
+ALLOCATED = {"SLURM_JOB_NODELIST": "n[1-2]"}
 
 
 @pytest.mark.parametrize(
-    "environ", [open_mpi(0, 4, 0, 2), {"PMI_RANK": "0", "PMI_SIZE": "2"}], ids=["two", "unknown"]
+    ("hosts", "environ", "workers"),
+    [
+        (["a", "b"], open_mpi(2, 4, 0, 2), ["a:7000", "a:7001", "b:7000", "b:7001"]),
+        (["a", "b", "a"], hydra(2, 3, 1, 2), ["a:7000", "b:7000", "a:7001"]),
+        # mpirun --map-by node: rank 1 is the first on the second host.
+        (["a", "b", "a", "b"], open_mpi(1, 4, 0, 2), ["a:7000", "b:7000", "a:7001", "b:7001"]),
+        (
+            None,
+            open_mpi(2, 3, 0, 1) | ALLOCATED | {"SLURM_TASKS_PER_NODE": "2(x2)"},
+            ["n1:7000", "n1:7001", "n2:7000"],
+        ),
+    ],
+    ids=["each host once", "a host for each rank", "by node", "an allocation of Slurm"],
 )
-def test_hosts_that_are_not_known(environ):
-    with pytest.raises(errors.ClusterSpecError, match="Rank 0.*hosts=") as e:
-        MPIClusterResolver(environ=environ).cluster_spec()
-    assert "hosts=[" in str(e.value)
+def test_the_hosts_of_ranks(hosts, environ, workers):
+    resolver = MPIClusterResolver(hosts, port_base=7000, environ=environ)
+    assert resolver.cluster_spec().as_dict() == {"worker": workers}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "environ", "said"),
+    [
+        ([], open_mpi(0, 3, 0, 1), "Cannot divide"),
+        (["a", "b"], open_mpi(0, 3, 0, 1), "Cannot divide"),
+        (["a", "a"], open_mpi(0, 4, 0, 1), "Cannot divide"),
+        (["a", "b", "c", "d"], open_mpi(0, 3, 0, 1), "Cannot divide"),
+        (["a", "b"], open_mpi(1, 4, 0, 2), "Pass hosts, one entry for each rank"),
+        (
+            None,
+            open_mpi(2, 3, 1, 2) | ALLOCATED | {"SLURM_TASKS_PER_NODE": "1(x2)"},
+            "Rank 2 has no place",
+        ),
+        (None, open_mpi(0, 4, 0, 2), r"Rank 0.*hosts=\["),
+        (None, {"PMI_RANK": "0", "PMI_SIZE": "2"}, r"Rank 0.*hosts=\["),
+    ],
+)
+def test_hosts_that_do_not_fit_the_ranks(hosts, environ, said):
+    with pytest.raises(errors.ClusterSpecError, match=said):
+        MPIClusterResolver(hosts, environ=environ).cluster_spec()

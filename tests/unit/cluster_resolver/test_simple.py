@@ -1,7 +1,5 @@
 """What a resolver answers by itself; a cluster that is given; and the union of several."""
 
-from __future__ import annotations
-
 import pytest
 
 from replicax import errors

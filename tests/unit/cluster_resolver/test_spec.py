@@ -1,7 +1,5 @@
 """Clusters and tasks as data: what they answer, what they refuse, and who is chief."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from dataclasses import FrozenInstanceError
@@ -109,13 +107,10 @@ def test_addresses(address):
     + ["a b:22", "::1:22", "", 22, None, ["host:22"]],
 )
 def test_what_is_no_address(address):
-    with pytest.raises(
-        errors.ClusterSpecError, match=r"host:port, with a port from 1 to 65535"
-    ) as e:
+    with pytest.raises(errors.ClusterSpecError) as e:
         ClusterSpec({"worker": ["ok:1", address]})
-    assert f"worker 1 must be host:port, with a port from 1 to 65535, got {address!r}." in str(
-        e.value
-    )
+    said = f"worker 1 must be host:port, with a port from 1 to 65535, got {address!r}."
+    assert said in str(e.value)
     assert '{"worker": ["host0:2222", "host1:2222"]}' in str(e.value)
 
 
@@ -127,47 +122,32 @@ def test_what_is_no_address(address):
     ],
 )
 def test_two_tasks_at_one_address(cluster, first, second):
-    with pytest.raises(errors.ClusterSpecError, match="have the same address") as e:
+    said = f"{first} and {second} have the same address 'a:1'\\."
+    with pytest.raises(errors.ClusterSpecError, match=said):
         ClusterSpec(cluster)
-    assert f"{first} and {second} have the same address 'a:1'." in str(e.value)
-
-
-@pytest.mark.parametrize("cluster", [None, ["a:1"], "a:1", 3])
-def test_a_cluster_is_a_mapping(cluster):
-    with pytest.raises(errors.ClusterSpecError, match="`cluster`"):
-        ClusterSpec(cluster)
-
-
-@pytest.mark.parametrize("job", ["", " ", 1, None])
-def test_the_name_of_a_job_is_a_text(job):
-    with pytest.raises(errors.ClusterSpecError, match="name of a job"):
-        ClusterSpec({job: ["a:1"]})
-
-
-@pytest.mark.parametrize("tasks", ["a:1", None, 2, {"a:1"}])
-def test_the_tasks_of_a_job_are_a_list(tasks):
-    with pytest.raises(errors.ClusterSpecError, match="list of addresses"):
-        ClusterSpec({"worker": tasks})
 
 
 @pytest.mark.parametrize(
-    "tasks", [{"one": "a:1"}, {-1: "a:1"}, {True: "a:1"}, {1: "a:1", "1": "b:1"}]
+    ("cluster", "said"),
+    [(cluster, "`cluster`") for cluster in (None, ["a:1"], "a:1", 3)]
+    + [({job: ["a:1"]}, "name of a job") for job in ("", " ", 1, None)]
+    + [({"worker": tasks}, "list of addresses") for tasks in ("a:1", None, 2, {"a:1"})]
+    + [({"worker": {index: "a:1"}}, "no integer from 0") for index in ("one", -1, True)]
+    + [({"worker": {1: "a:1", "1": "b:1"}}, "twice")],
 )
-def test_tasks_by_index_have_different_indices(tasks):
-    with pytest.raises(errors.ClusterSpecError, match="no integer from 0|twice"):
-        ClusterSpec({"worker": tasks})
+def test_what_is_no_cluster(cluster, said):
+    with pytest.raises(errors.ClusterSpecError, match=said):
+        ClusterSpec(cluster)
 
 
 def test_an_unknown_job_is_answered_with_the_jobs_there_are():
-    with pytest.raises(errors.ClusterSpecError, match="evaluator") as e:
+    with pytest.raises(errors.ClusterSpecError, match="'evaluator', only 'chief', 'ps', 'worker'"):
         ClusterSpec(CLUSTER).num_tasks("evaluator")
-    assert "no job 'evaluator', only 'chief', 'ps', 'worker'." in str(e.value)
 
 
 def test_an_unknown_index_is_answered_with_the_indices_there_are():
-    with pytest.raises(errors.ClusterSpecError, match="worker") as e:
+    with pytest.raises(errors.ClusterSpecError, match=r"'worker' has no task 3, only \[0, 1, 2\]"):
         ClusterSpec(CLUSTER).task_address("worker", 3)
-    assert "Job 'worker' has no task 3, only [0, 1, 2]." in str(e.value)
 
 
 @pytest.mark.parametrize(("job", "index"), [("", 0), (None, 0), ("worker", -1), ("worker", "0")])
@@ -220,6 +200,7 @@ WITH_CHIEF = ClusterSpec({"chief": ["c:1"], "worker": ["w0:1", "w1:1"], "ps": ["
 WITHOUT_CHIEF = ClusterSpec({"worker": ["w0:1", "w1:1"], "evaluator": ["e:1"]})
 CHIEF, WORKER_0, WORKER_1 = Task("chief", 0), Task("worker", 0), Task("worker", 1)
 PS, EVALUATOR = Task("ps", 0), Task("evaluator", 0)
+PAIR = ["a:1", "b:1"]
 
 
 @pytest.mark.parametrize(
@@ -259,48 +240,26 @@ def test_an_empty_list_of_chiefs_is_no_chief():
     assert is_chief(ClusterSpec({"chief": [], "worker": ["w:1"]}), WORKER_0)
 
 
-@pytest.mark.parametrize("question", [worker_count, id_in_cluster])
-def test_parameter_servers_are_not_counted(question):
-    with pytest.raises(errors.ClusterSpecError, match="ps 0 is a parameter server"):
-        question(WITH_CHIEF, PS)
-
-
-@pytest.mark.parametrize("job", ["chief", "evaluator"])
-def test_there_is_one_chief_and_one_evaluator_at_most(job):
-    with pytest.raises(errors.ClusterSpecError, match=f"There must be at most one '{job}' task"):
-        is_chief(ClusterSpec({job: ["a:1", "b:1"], "worker": ["w:1"]}), WORKER_0)
-
-
 @pytest.mark.parametrize(
-    ("spec", "task"),
+    ("question", "spec", "task", "said"),
     [
-        (ClusterSpec({"workers": ["a:1"]}), Task("workers", 0)),
-        (ClusterSpec({"worker": ["a:1"], "master": ["b:1"]}), WORKER_0),
-        (WITH_CHIEF, Task("coordinator", 0)),
+        (worker_count, WITH_CHIEF, PS, "ps 0 is a parameter server"),
+        (id_in_cluster, WITH_CHIEF, PS, "ps 0 is a parameter server"),
+        (is_chief, {"chief": PAIR, "worker": ["w:1"]}, WORKER_0, "be at most one 'chief'"),
+        (is_chief, {"evaluator": PAIR, "worker": ["w:1"]}, WORKER_0, "be at most one 'evaluator'"),
+        (is_chief, {"workers": ["a:1"]}, Task("workers", 0), "is none of chief"),
+        (is_chief, {"worker": ["a:1"], "master": ["b:1"]}, WORKER_0, "is none of chief"),
+        (is_chief, WITH_CHIEF, Task("coordinator", 0), "is none of chief"),
+        (is_chief, WITHOUT_CHIEF, Task("worker", 2), "has no task"),
+        (is_chief, WITHOUT_CHIEF, Task("evaluator", 1), "has no task"),
+        (jax_process, WITH_CHIEF, PS, "neither the chief nor a worker"),
+        (jax_process, WITH_CHIEF, EVALUATOR, "neither the chief nor a worker"),
+        (jax_process, {"worker": {0: "a:1", 2: "c:1"}}, WORKER_0, "no address for worker 1"),
     ],
 )
-def test_other_roles_are_refused(spec, task):
-    with pytest.raises(errors.ClusterSpecError, match="is none of chief"):
-        is_chief(spec, task)
-
-
-@pytest.mark.parametrize("task", [Task("worker", 2), Task("evaluator", 1)])
-def test_a_task_that_is_not_there(task):
-    with pytest.raises(errors.ClusterSpecError, match="has no task"):
-        is_chief(WITHOUT_CHIEF, task)
-
-
-@pytest.mark.parametrize("task", [PS, EVALUATOR])
-def test_who_does_not_train_is_no_process_of_jax(task):
-    with pytest.raises(errors.ClusterSpecError, match="neither the chief nor a worker"):
-        jax_process(WITH_CHIEF, task)
-
-
-def test_all_workers_must_be_known():
-    spec = ClusterSpec({"worker": {0: "a:1", 2: "c:1"}})
-    with pytest.raises(errors.ClusterSpecError, match="no address for worker 1") as e:
-        jax_process(spec, WORKER_0)
-    assert "no address for worker 1" in str(e.value)
+def test_questions_about_others_and_about_clusters_that_cannot_be(question, spec, task, said):
+    with pytest.raises(errors.ClusterSpecError, match=said):
+        question(ClusterSpec(spec), task)
 
 
 @given(st.booleans(), st.integers(1, 6), st.integers(0, 3))

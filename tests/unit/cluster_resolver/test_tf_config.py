@@ -1,7 +1,5 @@
 """`TF_CONFIG`, whose pairs are those of TensorFlow's own tests, and the variables of SageMaker."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -45,27 +43,20 @@ def test_what_else_there_is_does_not_matter():
     assert read(cluster=WORKERS, environment="cloud", model_dir="m").spec == ClusterSpec(WORKERS)
 
 
-@pytest.mark.parametrize("index", [1, "1"])
-def test_the_index_may_be_a_text(index):
-    assert read(cluster=WORKERS, task={"type": "worker", "index": index}).task.index == 1
-
-
-def test_the_type_may_be_a_number():
-    config = read(cluster={"123456": ["a:1"]}, task={"type": 123456, "index": 0})
-    assert config.task == Task("123456", 0)
-
-
-def test_a_job_may_be_a_sparse_dict():
-    config = read(cluster={"worker": {"1": "b:1"}}, task={"type": "worker", "index": 1})
-    assert config.spec.as_dict() == {"worker": {1: "b:1"}}
-
-
-def test_the_evaluator_may_be_left_out_of_the_cluster():
-    assert read(cluster=WORKERS, task={"type": "evaluator", "index": 0}).task.job == "evaluator"
-
-
-def test_a_task_without_a_cluster():
-    assert read(task={"type": "worker", "index": 3}).task == Task("worker", 3)
+@pytest.mark.parametrize(
+    ("cluster", "task", "expected"),
+    [
+        (WORKERS, {"type": "worker", "index": 1}, Task("worker", 1)),
+        (WORKERS, {"type": "worker", "index": "1"}, Task("worker", 1)),
+        (WORKERS, {"type": "evaluator", "index": 0}, Task("evaluator", 0)),
+        ({}, {"type": "worker", "index": 3}, Task("worker", 3)),
+        ({"123456": ["a:1"]}, {"type": 123456, "index": 0}, Task("123456", 0)),
+        ({"worker": {"1": "b:1"}}, {"type": "worker", "index": 1}, Task("worker", 1)),
+    ],
+)
+def test_a_task_and_its_cluster_are_read(cluster, task, expected):
+    config = read(cluster=cluster, task=task)
+    assert (config.spec, config.task) == (ClusterSpec(cluster), expected)
 
 
 jobs = st.dictionaries(
@@ -77,8 +68,7 @@ jobs = st.dictionaries(
 def test_what_is_written_is_read_again(jobs, rpc_layer, data):
     counts = {job: 1 if job in ("chief", "evaluator") else n for job, n in jobs.items()}
     spec = ClusterSpec({job: [f"{job}-{i}:7" for i in range(n)] for job, n in counts.items()})
-    task = data.draw(st.sampled_from([None, *spec.tasks]))
-    config = TFConfig(spec, task, rpc_layer)
+    config = TFConfig(spec, data.draw(st.sampled_from([None, *spec.tasks])), rpc_layer)
     assert TFConfig.from_json(config.to_json()) == config
 
 
@@ -150,10 +140,7 @@ def test_a_wrong_cluster_is_shown_at_its_place(cluster, shown):
     [
         ({"type": "worker"}, 'got {"type": "worker"}.'),
         (None, "The task in TF_CONFIG needs a type and an index, got null."),
-        (
-            {"type": None, "index": 0},
-            "type of the task must be the name of a job, got null.",
-        ),
+        ({"type": None, "index": 0}, "type of the task must be the name of a job, got null."),
         ({"type": True, "index": 0}, "got true."),
         ({"type": "worker", "index": -1}, "index of the task must be an integer from 0, got -1."),
         ({"type": "worker", "index": 0.5}, "got 0.5."),
@@ -189,25 +176,26 @@ def resolver(*arguments, environ=None, **content):
 def test_the_cluster_and_the_task():
     found = resolver()
     assert found.cluster_spec() == ClusterSpec(CLUSTER)
-    assert (found.task_type, found.task_id) == ("ps", 0)
+    assert (found.task_type, found.task_id, found.environment) == ("ps", 0, None)
     assert found.num_accelerators() == {}
 
 
-def test_master_is_the_address_of_the_task():
-    assert resolver().master() == "ps0:2222"
-    assert resolver().master("worker", 1) == "worker1:2222"
-
-
-def test_master_with_a_protocol():
-    assert resolver(rpc_layer="grpc").rpc_layer == "grpc"
-    assert resolver(rpc_layer="grpc").master() == "grpc://ps0:2222"
-    assert resolver(rpc_layer="grpc").master("worker", 1, "test") == "test://worker1:2222"
-
-
-def test_session_master_wins():
-    found = resolver(session_master="sessionmaster:2222", rpc_layer="grpc")
-    assert found.master() == "sessionmaster:2222"
-    assert found.master("worker", 1) == "sessionmaster:2222"
+@pytest.mark.parametrize(
+    ("content", "asked", "master"),
+    [
+        ({}, (), "ps0:2222"),
+        ({}, ("worker", 1), "worker1:2222"),
+        ({"rpc_layer": "grpc"}, (), "grpc://ps0:2222"),
+        ({"rpc_layer": "grpc"}, ("worker", 1, "test"), "test://worker1:2222"),
+        ({"rpc_layer": "grpc", "session_master": "given:2222"}, (), "given:2222"),
+        ({"rpc_layer": "grpc", "session_master": "given:2222"}, ("worker", 1), "given:2222"),
+        ({"cluster": {"ps": ["ps0:2222"]}}, (), ""),
+        ({"cluster": {"ps": ["ps0:2222"]}, "rpc_layer": "grpc"}, (), ""),
+    ],
+)
+def test_master_is_the_address_of_a_task(content, asked, master):
+    found = resolver(**content)
+    assert (found.rpc_layer, found.master(*asked)) == (content.get("rpc_layer"), master)
 
 
 @pytest.mark.parametrize("environ", [{}, {"TF_CONFIG": ""}, {"TF_CONFIG": "{}"}])
@@ -218,21 +206,12 @@ def test_without_tf_config_there_is_no_cluster(environ):
     assert found.master() == ""
 
 
-def test_master_of_a_single_task_is_empty():
-    assert resolver(cluster={"ps": ["ps0:2222"]}).master() == ""
-    assert resolver(cluster={"ps": ["ps0:2222"]}, rpc_layer="grpc").master() == ""
-
-
 def test_arguments_and_setters_override():
     found = resolver("worker", 2, "grpc", "google")
     assert (found.task_type, found.task_id, found.environment) == ("worker", 2, "google")
     assert found.master() == "grpc://worker2:2222"
     found.task_type, found.task_id, found.rpc_layer = "ps", 1, "test"
     assert found.master() == "test://ps1:2222"
-
-
-def test_the_environment_is_none_by_default():
-    assert resolver().environment is None
 
 
 def test_without_a_task_the_task_is_not_known():

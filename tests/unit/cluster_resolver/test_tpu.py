@@ -1,7 +1,5 @@
 """The hosts of a TPU, from variables, the metadata server and the PCI bus; all are made up here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

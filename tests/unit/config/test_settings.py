@@ -1,7 +1,5 @@
 """The tuning for CPUs changes no result; joining a cluster by its description."""
 
-from __future__ import annotations
-
 import socket
 
 import keras

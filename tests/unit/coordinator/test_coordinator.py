@@ -1,7 +1,5 @@
 """What users call: schedule, join, done, fetch, data sets, and who is who."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref

@@ -1,7 +1,5 @@
 """Reading ahead in a thread: how far, in what order, and when the thread ends."""
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import gc
@@ -60,8 +58,7 @@ def test_just_so_many_elements_are_read_ahead(size):
 
 def test_nothing_is_read_before_the_first_element_is_asked_for():
     source = Counted(10)
-    iterator = iter(Dataset.from_generator(source).prefetch(2))
-    iterator.get_state()
+    iter(Dataset.from_generator(source).prefetch(2)).get_state()
     assert (source.taken, threads()) == (0, [])
 
 

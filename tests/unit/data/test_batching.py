@@ -31,9 +31,6 @@ def with_sizes():
     return ragged().map(lambda x: (x, np.int32(x.size)))
 
 
-# batch
-
-
 class Point(NamedTuple):
     x: Any
     y: Any
@@ -105,9 +102,6 @@ def test_the_error_shows_what_differs():
         next(iter(ds))
 
 
-# padded_batch
-
-
 def test_elements_are_filled_up_to_the_longest_of_a_batch():  # as tf.data
     assert listed(ragged().padded_batch(2)) == [
         [[0, 0], [0, 1]],
@@ -172,16 +166,12 @@ def test_dicts_are_filled_up_by_their_keys():
     ],
 )
 def test_what_fills_up_is_of_the_type_of_the_elements(elements, expected):
-    ds = Dataset.from_generator(lambda: iter(elements))
-    assert listed(ds.padded_batch(2)) == [expected]
+    assert listed(Dataset.from_generator(lambda: iter(elements)).padded_batch(2)) == [expected]
 
 
 def test_text_is_filled_up_with_a_text():  # as tf.data
     ds = Dataset.from_generator(lambda: iter([["a"], ["b", "c"]]))
     assert listed(ds.padded_batch(2, padding_values="x")) == [[["a", "x"], ["b", "c"]]]
-
-
-# unbatch and rebatch
 
 
 def test_batches_without_rows_are_passed_over():
@@ -211,9 +201,6 @@ def test_rows_of_arrays_of_jax_are_in_host_memory():
 )
 def test_rows_in_batches_of_another_size(size, drop, expected):
     assert listed(Dataset.range(10).batch(4).rebatch(size, drop)) == expected
-
-
-# window
 
 
 @pytest.mark.parametrize(

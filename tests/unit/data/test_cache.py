@@ -1,7 +1,5 @@
 """Elements kept in memory from the first complete pass on."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -3,8 +3,6 @@
 The numbers are those of tf.data 2.21, where a comment does not say otherwise.
 """
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest

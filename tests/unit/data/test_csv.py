@@ -1,7 +1,5 @@
 """`make_csv_dataset`: names, types, labels, epochs."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
 
@@ -27,7 +25,6 @@ def write(tmp_path):
 
 
 def columns(dataset):
-    """The columns of all batches, as lists."""
     batches = list(dataset)
     return {name: np.concatenate([b[name] for b in batches]).tolist() for name in batches[0]}
 
@@ -81,37 +78,25 @@ def test_types_are_seen_from_the_first_rows_of_all_files(write):
         assert columns(dataset) == {"x": [1, 2, 0.5]}
 
 
-def test_a_missing_value_is_zero_or_empty(write):
-    pattern = write("x,y,z\n1,0.5,a\n,,\n")
-    assert columns(make_csv_dataset(pattern, 2, **PLAIN)) == {
-        "x": [1, 0],
-        "y": [0.5, 0],
-        "z": ["a", ""],
-    }
-
-
-def test_columns_can_be_selected_by_name_or_number(write):
-    pattern = write("x,y,z\n1,2,3\n")
-    for chosen in (["z", "x"], [0, 2], ["x", 2]):
-        dataset = make_csv_dataset(pattern, 1, select_columns=chosen, **PLAIN)
-        assert columns(dataset) == {"x": [1], "z": [3]}
-
-
-def test_defaults_say_the_types_of_the_selected_columns(write):
-    pattern = write("x,y,z\n1,2,3\n,5,6\n")
-    options = {"select_columns": ["x", "z"], "column_defaults": [7.0, str]}
-    assert columns(make_csv_dataset(pattern, 2, **options, **PLAIN)) == {
-        "x": [1.0, 7.0],
-        "z": ["3", "6"],
-    }
-
-
-def test_names_can_be_given(write):
-    pattern = write("1,2\n3,4\n")
-    dataset = make_csv_dataset(pattern, 2, column_names=["a", "b"], header=False, **PLAIN)
-    assert columns(dataset) == {"a": [1, 3], "b": [2, 4]}
-    dataset = make_csv_dataset(pattern, 2, column_names=["a", "b"], **PLAIN)
-    assert columns(dataset) == {"a": [3], "b": [4]}
+@pytest.mark.parametrize(
+    ("text", "options", "expected"),
+    [
+        ("x,y,z\n1,0.5,a\n,,\n", {}, {"x": [1, 0], "y": [0.5, 0], "z": ["a", ""]}),
+        ("x,y,z\n1,2,3\n", {"select_columns": ["z", "x"]}, {"x": [1], "z": [3]}),
+        ("x,y,z\n1,2,3\n", {"select_columns": [0, 2]}, {"x": [1], "z": [3]}),
+        ("x,y,z\n1,2,3\n", {"select_columns": ["x", 2]}, {"x": [1], "z": [3]}),
+        (
+            "x,y,z\n1,2,3\n,5,6\n",
+            {"select_columns": ["x", "z"], "column_defaults": [7.0, str]},
+            {"x": [1.0, 7.0], "z": ["3", "6"]},
+        ),
+        ("1,2\n3,4\n", {"column_names": ["a", "b"], "header": False}, {"a": [1, 3], "b": [2, 4]}),
+        ("1,2\n3,4\n", {"column_names": ["a", "b"]}, {"a": [3], "b": [4]}),
+    ],
+    ids=["missing", "by name", "by number", "by both", "defaults", "names", "names for others"],
+)
+def test_values_of_columns(write, text, options, expected):
+    assert columns(make_csv_dataset(write(text), 2, **options, **PLAIN)) == expected
 
 
 @pytest.mark.parametrize(("name", "pack"), [("GZIP", gzip.compress), ("ZLIB", zlib.compress)])

@@ -1,7 +1,5 @@
 """Rows of Hugging Face `datasets`: what their owner set is what a data set gives."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from formatted_rows import some_rows

@@ -1,6 +1,4 @@
-"""Folders of images: labels, order, splits, decoding."""
-
-from __future__ import annotations
+"""Folders of images, decoding, and sizes."""
 
 import os
 import pickle
@@ -11,6 +9,7 @@ from PIL import Image
 
 import replicax as rx
 from replicax.data._directories import LoadImage, decoded, image_dataset_from_directory
+from replicax.data._pixels import METHODS, resize
 
 FILES = [
     "a/0.png",
@@ -181,8 +180,7 @@ class TestDecoding:
         assert decoded(str(tmp_path / "a.png"), 4)[0, 0].tolist() == [9, 8, 7, 128]
 
     def test_sixteen_bits_become_eight(self, tmp_path):
-        pixels = np.array([[0, 256, 65535]], np.uint16)
-        Image.fromarray(pixels).save(tmp_path / "a.png")
+        Image.fromarray(np.array([[0, 256, 65535]], np.uint16)).save(tmp_path / "a.png")
         assert decoded(str(tmp_path / "a.png"), 1)[0, :, 0].tolist() == [0, 1, 255]
 
     def test_an_animation_is_its_first_frame(self, tmp_path):
@@ -191,8 +189,7 @@ class TestDecoding:
         assert decoded(str(tmp_path / "a.gif"), 1).max() == 0
 
     def test_borders_can_be_cut_off(self, tmp_path):
-        pixels = np.arange(12, dtype=np.uint8).reshape(2, 6)
-        Image.fromarray(pixels).save(tmp_path / "a.png")
+        Image.fromarray(np.arange(12, dtype=np.uint8).reshape(2, 6)).save(tmp_path / "a.png")
         path = str(tmp_path / "a.png")
         found = LoadImage((2, 2), "grayscale", "nearest", True)(path)
         assert found[..., 0].tolist() == [[2, 3], [8, 9]]
@@ -257,3 +254,47 @@ REFUSED = {
 def test_refused(folder, match, options):
     with pytest.raises(rx.errors.UsageError, match=match):
         image_dataset_from_directory(folder, **{"seed": 1, **options})
+
+
+IMAGE = np.array([[0, 50, 100, 30], [150, 200, 250, 9], [77, 3, 255, 128]], np.uint8)
+# tf.image.resize of TensorFlow 2.21 of IMAGE to (2, 5).
+FROM_TENSORFLOW = {
+    "bilinear": [[37.5, 72.5, 112.5, 103.68, 24.75], [95.25, 65.15, 153.0, 207.1, 98.25]],
+    "nearest": [[0.0, 50.0, 100.0, 100.0, 30.0], [77.0, 3.0, 255.0, 255.0, 128.0]],
+    "bicubic": [[27.79, 64.75, 115.42, 102.17, 18.88], [96.32, 42.6, 156.87, 229.83, 98.39]],
+    "area": [[50.0, 87.5, 125.0, 118.25, 23.0], [101.33, 76.83, 161.0, 212.08, 88.33]],
+    "lanczos3": [[29.68, 64.83, 132.53, 95.53, 11.74], [106.77, 37.89, 171.48, 237.33, 91.49]],
+    "lanczos5": [[30.87, 64.36, 145.21, 88.24, 7.75], [114.8, 37.21, 182.46, 239.53, 89.01]],
+    "gaussian": [[44.5, 76.63, 115.34, 104.0, 34.0], [93.25, 73.65, 154.82, 200.71, 109.11]],
+    "mitchellcubic": [
+        [37.21, 71.13, 117.44, 102.74, 25.04],
+        [95.69, 59.18, 157.67, 214.59, 102.03],
+    ],
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_result_is_tensorflows(method):
+    # TensorFlow takes the weights of "bicubic" from a table of 1024 entries.
+    tolerance = 0.2 if method == "bicubic" else 0.01
+    found = resize(IMAGE[..., None], (2, 5), method)
+    np.testing.assert_allclose(found[..., 0], FROM_TENSORFLOW[method], atol=tolerance)
+    assert found.dtype == np.float32
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+@pytest.mark.parametrize("method", METHODS)
+def test_channels_do_not_mix(method, kernel, monkeypatch):
+    if not kernel:
+        monkeypatch.setattr("replicax.data._pixels.resized", lambda *_: None)
+    channels = [IMAGE, IMAGE[::-1], 255 - IMAGE]
+    together = resize(np.stack(channels, axis=2), (5, 3), method)
+    for number, channel in enumerate(channels):
+        alone = resize(channel[..., None], (5, 3), method)
+        np.testing.assert_allclose(together[..., number], alone[..., 0], atol=1e-4)
+
+
+@pytest.mark.parametrize("method", sorted(set(METHODS) - {"gaussian", "mitchellcubic"}))
+def test_the_same_size_is_the_same_image(method):
+    # Not so of the two that are left out: they blur.
+    np.testing.assert_allclose(resize(IMAGE[..., None], (3, 4), method)[..., 0], IMAGE, atol=1e-4)

@@ -34,9 +34,6 @@ def map_threads():
     return begun_threads("replicax-map")
 
 
-# map
-
-
 @every_way
 def test_map_calls_a_function_of_every_element(calls):
     ds = Dataset.range(20).map(lambda x: x * 10, calls)
@@ -248,8 +245,7 @@ def test_one_slow_call_does_not_make_a_function_slow():
             time.sleep(0.05)
         return x
 
-    ds = Dataset.range(30).map(compiles_at_first, AUTOTUNE)
-    iterator = iter(ds)
+    iterator = iter(Dataset.range(30).map(compiles_at_first, AUTOTUNE))
     assert numbers(next(iterator) for _ in range(20)) == list(range(20))
     assert not map_threads()
 
@@ -389,16 +385,12 @@ def test_the_spec_is_seen_from_one_call():
         calls.append(threading.current_thread().name)
         return {"y": jnp.float32(x), "text": "a", "rows": [1, 2]}
 
-    source = Dataset.range(1000).map(lambda x: x + 1)
-    ds = source.shuffle(500).prefetch(2).map(once, 4)
+    ds = Dataset.range(1000).map(lambda x: x + 1).shuffle(500).prefetch(2).map(once, 4)
     spec = rx.data.ArraySpec
     assert ds.element_spec == {
         "y": spec((), np.float32), "text": spec((), str), "rows": spec((2,), np.int32)
     }  # fmt: skip
     assert calls == [threading.current_thread().name]
-
-
-# filter and take_while
 
 
 def test_filter_keeps_what_is_true():  # as tf.data
@@ -419,9 +411,6 @@ def test_take_while_ends_at_the_first_that_is_false():  # as tf.data
 @pytest.mark.parametrize("verdict", [True, 1, np.True_, np.array(True), np.array([1]), jnp.bool(1)])
 def test_truth_in_all_its_forms(verdict):
     assert numbers(Dataset.range(2).filter(lambda x: verdict)) == [0, 1]
-
-
-# scan and reduce
 
 
 def test_scan_hands_on_a_state():  # as tf.data

@@ -3,8 +3,6 @@
 Where the comment says so, the values were recorded from tf.data 2.21.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 import jax
@@ -31,9 +29,6 @@ both_ways = pytest.mark.parametrize("way", [lambda ds: ds, through_elements])
 
 def listed(ds):
     return [jax.tree.map(int, element) for element in ds]
-
-
-# zip
 
 
 @both_ways
@@ -65,16 +60,11 @@ def test_zipped_arrays_stay_in_memory_through_a_shuffle():
     assert (rows == x[number % 10]).all()
 
 
-# flat_map and interleave
-
-
 def up_to(x):
-    """x, x + 1 times."""
     return Dataset.from_tensors(x).repeat(x + 1)
 
 
 def tens(x):
-    """x numbers from 10 * x on."""
     return Dataset.range(x * 10, x * 10 + x)
 
 
@@ -130,8 +120,7 @@ TENS = [Dataset.range(0, 10), Dataset.range(10, 20), Dataset.range(20, 30)]
 
 
 def test_all_elements_of_all_data_sets_are_drawn_each_in_order():
-    ds = Dataset.sample_from_datasets(TENS, [0.5, 0.3, 0.2], seed=1)
-    drawn = numbers(ds)
+    drawn = numbers(Dataset.sample_from_datasets(TENS, [0.5, 0.3, 0.2], seed=1))
     assert sorted(drawn) == list(range(30)) != drawn
     assert [x for x in drawn if x < 10] == list(range(10))
 
@@ -165,9 +154,6 @@ def test_each_pass_draws_anew_or_not():
     assert first != second
     first, second = passes(False)
     assert first == second
-
-
-# choose_from_datasets
 
 
 def chosen(sources, choices, stop):

@@ -1,7 +1,5 @@
 """Which elements and in what order: take, skip, shard, repeat, concatenate, shuffle."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import keras
@@ -43,9 +41,6 @@ class Counted:
             yield n
 
 
-# take and skip
-
-
 @both_ways
 @pytest.mark.parametrize(
     ("count", "first", "rest"),
@@ -85,9 +80,6 @@ def test_skip_holds_one_element_at_a_time():
     assert alive["most"] <= 3
 
 
-# shard
-
-
 @both_ways
 @pytest.mark.parametrize("read", [1, 2, 5, 50])
 def test_shards_of_blocks_are_read_alike_in_any_portions(way, read):
@@ -107,9 +99,6 @@ def test_shards_of_blocks_of_concatenated_arrays():
 def test_a_hint_of_a_shard_is_all_elements_until_a_strategy_fills_it_in():
     ds = Dataset.range(3).shard(rx.data.experimental.SHARD_HINT, rx.data.experimental.SHARD_HINT)
     assert (numbers(ds), len(ds)) == ([0, 1, 2], 3)
-
-
-# repeat and concatenate
 
 
 @both_ways
@@ -135,9 +124,6 @@ def test_concatenated_arrays_are_gathered_in_one_order():
     assert sorted(batch[0].tolist()) == [*low, *high]
     assert (batch[1] == 2 * batch[0]).all()
     assert [(int(x), int(y)) for x, y in ds.as_numpy_iterator()] != list(zip(*batch, strict=True))
-
-
-# shuffle
 
 
 @both_ways
@@ -224,6 +210,3 @@ def test_a_batch_of_rows_in_memory_is_a_copy():
 def test_rows_of_arrays_that_are_not_contiguous(rows):
     (batch,) = Dataset.from_tensor_slices(rows).shuffle(8, seed=1).batch(8)
     assert sorted(batch.tolist()) == rows.tolist()
-
-
-# enumerate

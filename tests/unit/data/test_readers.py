@@ -1,7 +1,5 @@
 """Data sets of files: which files, in which order, resumed anywhere, divided between workers."""
 
-from __future__ import annotations
-
 import pathlib
 import pickle
 import sys
@@ -59,12 +57,10 @@ def test_a_data_set_of_paths_is_read_in_its_order(paths):
 
 
 def test_listed_files_are_read(paths, tmp_path):
-    listed = Dataset.list_files(str(tmp_path / "*.txt"), shuffle=False)
-    dataset = TextLineDataset(listed)
+    dataset = TextLineDataset(Dataset.list_files(str(tmp_path / "*.txt"), shuffle=False))
     assert list(dataset) == ALL
     assert isinstance(dataset.node, FileRecords)
-    shuffled = TextLineDataset(Dataset.list_files(str(tmp_path / "*.txt"), seed=1))
-    assert sorted(shuffled) == ALL
+    assert sorted(TextLineDataset(Dataset.list_files(str(tmp_path / "*.txt"), seed=1))) == ALL
 
 
 def test_options_of_a_data_set_of_paths_stay(paths):
@@ -78,8 +74,7 @@ def test_files_can_be_read_in_turn(paths):
     wanted = ["a1", "c1", "a2", "d1", "a3", "d2"]  # "b" is empty; "d" follows "c"
     assert list(TextLineDataset(paths, num_parallel_reads=3)) == wanted
     assert list(TextLineDataset(paths, num_parallel_reads=1)) == ALL
-    in_turn = TextLineDataset(paths, num_parallel_reads=rx.data.AUTOTUNE)
-    assert sorted(in_turn) == ALL
+    assert sorted(TextLineDataset(paths, num_parallel_reads=rx.data.AUTOTUNE)) == ALL
 
 
 @pytest.mark.parametrize("parallel", [None, 2])

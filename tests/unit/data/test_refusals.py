@@ -1,7 +1,5 @@
 """What data sets refuse by a UsageError: a call, what tells its error from others, and values."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

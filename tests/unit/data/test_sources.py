@@ -1,7 +1,5 @@
 """Where elements come from: arrays, numbers, generators, objects with rows, file names."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,9 +17,6 @@ UsageError = rx.errors.UsageError
 
 def numbers(ds):
     return [int(x) for x in ds]
-
-
-# from_tensor_slices and from_tensors
 
 
 def test_rows_of_arrays():
@@ -106,9 +101,6 @@ def test_rows_are_read_together_only_if_they_are_small():
     assert Rows.taken == 3
 
 
-# range
-
-
 @pytest.mark.parametrize("arguments", [(4,), (2, 5), (1, 10, 3), (5, 0, -2), (3, 3), (5, 2)])
 def test_ranges_are_those_of_python(arguments):
     ds = Dataset.range(*arguments)
@@ -121,9 +113,6 @@ def test_a_range_has_the_type_asked_for():
     ds = Dataset.range(3, output_type=np.float32)
     assert [x.dtype for x in ds] == [np.float32] * 3
     assert ds.element_spec.dtype == np.float32
-
-
-# from_generator
 
 
 def test_a_generator_is_called_for_each_pass():
@@ -237,9 +226,6 @@ def test_a_generator_is_closed_when_its_iterator_is_dropped():
     assert closed == [True]
 
 
-# from_source
-
-
 class Squares:
     """Rows by number, as Grain and torch have them."""
 
@@ -296,9 +282,6 @@ def test_an_object_without_rows_is_an_empty_data_set():
     assert (list(ds), list(ds.batch(2)), len(ds)) == ([], [], 0)
     with pytest.raises(UsageError, match="data set is empty"):
         _ = ds.element_spec
-
-
-# list_files
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """`ArraySpec`, and the rows of batches put together and cut."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -73,9 +71,6 @@ def test_what_is_no_array_has_a_spec_too():
     (element,) = Dataset.range(1).map(lambda _: frozenset())
     assert element == frozenset()
     assert Dataset.range(1).map(lambda _: frozenset()).element_spec == ArraySpec((), object)
-
-
-# Rows
 
 
 BATCH = {"x": np.arange(6).reshape(3, 2), "y": (np.array(["a", "b", "c"], object), None)}

@@ -291,8 +291,7 @@ def test_elements_of_any_kind_are_kept_in_a_position():
     again = Dataset.from_tensor_slices(rows).map(lambda x, y: (x, y, None)).shuffle(2, seed=4)
     iterator = iter(again)
     next(iterator)
-    state = pickle.loads(pickle.dumps(iterator.get_state()))
-    iterator.set_state(state)
+    iterator.set_state(pickle.loads(pickle.dumps(iterator.get_state())))
     assert list(iterator) == expected[1:]
 
 

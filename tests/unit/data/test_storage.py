@@ -1,7 +1,5 @@
 """Data sets on disk: what was saved is loaded, in order or by number; half of one is none."""
 
-from __future__ import annotations
-
 import collections
 import gzip
 import json
@@ -310,8 +308,7 @@ def test_a_pass_that_is_broken_off_keeps_nothing(counted, tmp_path):
 
 
 def test_a_pass_with_an_error_in_it_keeps_nothing(tmp_path):
-    dataset = Dataset.range(4).map(lambda x: 1 // int(x - 1)).cache(tmp_path / "a")
-    iterator = iter(dataset)
+    iterator = iter(Dataset.range(4).map(lambda x: 1 // int(x - 1)).cache(tmp_path / "a"))
     next(iterator)
     with pytest.raises(rx.errors.MapFailed):
         next(iterator)

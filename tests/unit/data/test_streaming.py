@@ -1,7 +1,5 @@
 """Files larger than the memory they are read with."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`text_dataset_from_directory` and `timeseries_dataset_from_array`."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Worker processes: their shares without processes, then few tests with real ones."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import gc
@@ -9,7 +7,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -25,7 +22,7 @@ from replicax.data._nodes.share import Share, shared
 from replicax.data._nodes.workers import Job
 from replicax.data._worker_pool import PacketIterator, packed, unpacked
 
-from helpers import since_now, wait_until
+from helpers import completed, since_now, wait_until
 
 Dataset = rx.data.Dataset
 PATH = (0,)
@@ -134,8 +131,7 @@ Point = collections.namedtuple("Point", "x y")
     ],
 )
 def test_what_was_packed_is_unpacked(value):
-    found = unpacked(packed(value))
-    leaves, tree = jax.tree.flatten(found)
+    leaves, tree = jax.tree.flatten(unpacked(packed(value)))
     assert tree == jax.tree.structure(value)
     for leaf, expected in zip(leaves, jax.tree.leaves(value), strict=True):
         np.testing.assert_array_equal(leaf, expected)
@@ -219,7 +215,6 @@ def workers():
 
 @pytest.fixture
 def none_left(workers):
-    """Whether all worker processes have ended."""
     return lambda: gc.collect() >= 0 and not workers()
 
 
@@ -291,10 +286,7 @@ if __name__ == "__main__":
 def test_workers_end_when_their_reader_is_killed(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(ORPHANS)
-    done = subprocess.run(
-        [sys.executable, program], stdout=subprocess.PIPE, timeout=200, check=False, text=True
-    )
-    pids = [int(pid) for pid in done.stdout.split()]
+    pids = [int(pid) for pid in completed([sys.executable, program]).stdout.split()]
     assert len(pids) == 2
     wait_until(lambda: not any(map(is_running, pids)))
 

@@ -49,7 +49,6 @@ def started(monkeypatch):
 
 @pytest.fixture
 def script(tmp_path):
-    """Write a program; give its path."""
 
     def script(code):
         path = tmp_path / "script.py"

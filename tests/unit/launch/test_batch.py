@@ -1,7 +1,5 @@
 """`replicax slurm` and `replicax k8s`: what they write, and what a scheduler makes of it."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess
@@ -14,7 +12,7 @@ from replicax.cluster_resolver import detect
 from replicax.launch._cli import main
 from replicax.launch._jobs import to_yaml
 
-from helpers import LEAN, wait_until
+from helpers import LEAN, completed, wait_until
 from processes import running_with
 
 yaml = pytest.importorskip("yaml")
@@ -31,7 +29,6 @@ def scripts(tmp_path, monkeypatch):
 
 @pytest.fixture
 def written(capsys):
-    """What a command prints."""
 
     def written(*arguments):
         assert main(arguments) == 0
@@ -156,9 +153,7 @@ def test_the_tasks_of_a_step_train_together_and_end_together(written, programs, 
     script = written("slurm", "train.py", fails)
     environ = {name: text for name, text in os.environ.items() if not name.startswith("RX_")}
     environ |= {**LEAN, "JAX_NUM_CPU_DEVICES": "1", "RX_COMPILATION_CACHE": "off"}
-    done = subprocess.run(
-        ["bash"], input=script, text=True, env=environ, capture_output=True, timeout=150
-    )
+    done = completed(["bash"], input=script, env=environ, seconds=150)
     wait_until(lambda: not running_with(f"DIR={folder}"))
     # rows (a, b), 1 · a + 1 · b - a = b: the mean of the squares of 1/32, 3/32, …, 31/32
     loss = sum((2 * row + 1) ** 2 for row in range(16)) / 16 / 32**2
@@ -260,8 +255,7 @@ def test_a_pod_that_is_preempted_has_time_to_save_and_counts_as_no_failure(writt
     pod = job["template"]["spec"]
     command = pod["containers"][0]["command"]
     assert command[-3:] == ["train.py", "--lr", "no"]
-    grace = float(command[command.index("--grace") + 1])
-    assert grace < pod["terminationGracePeriodSeconds"]
+    assert float(command[command.index("--grace") + 1]) < pod["terminationGracePeriodSeconds"]
     codes, disrupted = job["podFailurePolicy"]["rules"]
     assert codes["onExitCodes"]["values"] == [42]
     assert disrupted["onPodConditions"][0]["type"] == "DisruptionTarget"

@@ -1,7 +1,5 @@
 """A child process never outlives `replicax`, and its exit code becomes ours."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -11,6 +9,8 @@ import pytest
 
 from replicax.launch import _child
 from replicax.launch._child import run_child
+
+from helpers import start_program
 
 # What the child prints tells the test that it has got so far, and its process id.
 # It runs until it is ended.
@@ -37,13 +37,8 @@ def parent():
             f"sys.exit(run_child([sys.executable, '-c', {child_code!r}], os.environ, "
             f"grace={grace}))"
         )
-        process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # a group of its own, so that Ctrl-C does not hit the test
-        )
+        # In a group of its own, so that Ctrl-C does not hit the test.
+        process = start_program([sys.executable, "-c", code], start_new_session=True)
         running.append(process)
         assert process.stdout is not None
         return process, int(process.stdout.readline())

@@ -1,7 +1,5 @@
 """The arguments of `replicax`: what is accepted, what is said about the rest, how fast help is."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -76,13 +74,11 @@ def test_the_child_gets_two_cpu_devices_if_nothing_is_said():
 
 
 @pytest.mark.parametrize(
-    ("replicas", "cores", "threads"),
-    [(None, 2, 8), (2, 2, 8), (8, 2, 16), (2, 64, 64)],
+    ("replicas", "cores", "threads"), [(None, 2, 8), (2, 2, 8), (8, 2, 16), (2, 64, 64)]
 )
 def test_the_thread_pool_has_room_for_replicas_and_cores(monkeypatch, replicas, cores, threads):
     monkeypatch.setattr(_environments, "cores", lambda: cores)
-    environment = _environments.of_compare({"NPROC": "1"}, replicas=replicas)
-    assert environment["NPROC"] == str(threads)
+    assert _environments.of_compare({"NPROC": "1"}, replicas=replicas)["NPROC"] == str(threads)
 
 
 @pytest.mark.parametrize("option", ["--epochs", "--batch-size", "--replicas", "--repeats"])
@@ -129,8 +125,7 @@ def test_other_bad_arguments_are_refused(arguments, complaint, capsys):
 
 
 def test_an_error_of_a_command_shows_its_usage(capsys):
-    said = refusal(["doctor", "--foo"], capsys)
-    assert said.startswith("usage: replicax doctor")
+    assert refusal(["doctor", "--foo"], capsys).startswith("usage: replicax doctor")
 
 
 def test_without_arguments_the_commands_are_listed(capsys):

@@ -1,7 +1,5 @@
 """`rx.launch.run`: functions and scripts as workers, from Python."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

@@ -1,7 +1,5 @@
 """`replicax init`: what it writes runs, it asks little, and it changes no file."""
 
-from __future__ import annotations
-
 import builtins
 import os
 import shlex
@@ -13,6 +11,8 @@ import nbformat
 import pytest
 
 from replicax.launch import _cli
+
+from helpers import completed
 
 
 @pytest.fixture(autouse=True)
@@ -42,13 +42,7 @@ def test_a_script_trains_and_saves(strategy, folder, capsys):
     start = shlex.split(capsys.readouterr().out.partition("start it: ")[2])
     module = {"python": [], "replicax": ["-m", "replicax"]}[start[0]]
     environment = {**os.environ, "RX_TPU_FALLBACK": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
-    done = subprocess.run(
-        [sys.executable, *module, *start[1:]],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
+    done = completed([sys.executable, *module, *start[1:]], env=environment, seconds=180)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "val_loss" in done.stdout
     assert (folder / "model.keras").exists()

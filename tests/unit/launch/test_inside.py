@@ -4,8 +4,6 @@ JAX and what joins are false here: `sitecustomize`, which Python loads first, pu
 the true one would be found. The true ones meet in the last test.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -17,6 +15,8 @@ import pytest
 
 import replicax as rx
 from replicax.launch import _inside
+
+from helpers import completed
 
 SHOWS = """
 import __main__, os, sys
@@ -37,7 +37,6 @@ sys.modules["replicax._mesh.processes"] = types.SimpleNamespace(join_from_enviro
 
 @pytest.fixture
 def write(tmp_path):
-    """Write files, given by path and text."""
 
     def write(files):
         for name, text in files.items():
@@ -54,15 +53,9 @@ def python(tmp_path):
 
     def python(*arguments, **environ):
         inherited = {name: value for name, value in os.environ.items() if name[:3] != "RX_"}
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=tmp_path,
-            env={**inherited, "PYTHONPATH": "lib", "PYTHONDONTWRITEBYTECODE": "1", **environ},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=200,
-        )
+        environ = {"PYTHONPATH": "lib", "PYTHONDONTWRITEBYTECODE": "1", **environ}
+        how = {"cwd": tmp_path, "env": inherited | environ, "stderr": subprocess.STDOUT}
+        done = completed([sys.executable, *arguments], **how)
         return [*done.stdout.splitlines(), done.returncode]
 
     return python
@@ -70,7 +63,6 @@ def python(tmp_path):
 
 @pytest.fixture
 def inside(python):
-    """Run it within a worker."""
     return lambda *arguments, **environ: python(_inside.__file__, *arguments, **environ)
 
 

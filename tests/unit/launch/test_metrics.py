@@ -1,7 +1,5 @@
 """`replicax run --metrics`: real workers, read while they train, and after a restart."""
 
-from __future__ import annotations
-
 import re
 import urllib.request
 from pathlib import Path

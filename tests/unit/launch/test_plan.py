@@ -1,7 +1,5 @@
 """Arguments and environments of workers, of which none is started, and ports that are held."""
 
-from __future__ import annotations
-
 import json
 import socket
 import socketserver
@@ -12,12 +10,7 @@ import pytest
 import replicax as rx
 from replicax.cluster_resolver import ClusterSpec, Task
 from replicax.launch import _inside, _run
-from replicax.launch._plan import (
-    Program,
-    Surroundings,
-    parse_variable,
-    plan_joining,
-)
+from replicax.launch._plan import Program, Surroundings, parse_variable, plan_joining
 from replicax.launch._plan import plan as plan_tasks
 from replicax.launch._ports import check_ports, free_ports
 

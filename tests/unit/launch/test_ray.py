@@ -21,7 +21,7 @@ import replicax as rx
 from replicax._processes.prometheus import series
 
 from exposition import strict
-from helpers import wait_until
+from helpers import completed, start_program, wait_until
 from processes import running_with, wait_for_pids
 
 pytestmark = [
@@ -139,13 +139,8 @@ def folder(tmp_path):
 
 def start(folder, address, *words):
     command = [sys.executable, "-m", "replicax", "run", "--ray", address]
-    return subprocess.Popen(
-        [*command, "--env", f"DIR={folder}", *words],
-        cwd=folder / "work",
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+    command = [*command, "--env", f"DIR={folder}", *words]
+    return start_program(command, cwd=folder / "work", stderr=subprocess.STDOUT)
 
 
 def outcome(folder, address, *words):
@@ -299,11 +294,7 @@ def of_chief(word):
 def test_a_function_uses_parameter_servers_there(ray, tmp_path):
     options = {"ray": ray.address, "ps": 1, "pack": True, "log_dir": tmp_path}
     assert rx.launch.run(of_chief, 1, args=["here"], **options) == [("here", True)]
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "chief-0.log",
-        "worker-0.log",
-        "ps-0.log",
-    }
+    assert {path.name for path in tmp_path.iterdir()} == {"chief-0.log", "worker-0.log", "ps-0.log"}
 
 
 def test_a_worker_without_room_returns_none(ray):
@@ -371,13 +362,6 @@ def test_workers_of_a_ray_job_run_in_its_folder(folder):
     text = JOB.replace("COMMAND", repr([*command, "--workers", "2", "train.py", "end"]))
     # Two nodes of one machine would unpack the folder at one place.
     with ray_cluster({"num_cpus": 3}) as alone:
-        said = subprocess.run(
-            [sys.executable, "-c", text, alone.address],
-            cwd=folder / "work",
-            text=True,
-            capture_output=True,
-            timeout=200,
-            check=False,
-        )
+        said = completed([sys.executable, "-c", text, alone.address], cwd=folder / "work")
     assert said.stdout.startswith("0 "), said
     assert said.stdout.count("of 2 travels") == 2

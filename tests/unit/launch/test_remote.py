@@ -1,7 +1,5 @@
 """The far end of `replicax run --hosts`: what it takes from its launcher."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -71,7 +69,7 @@ def test_an_order_arrives_as_it_was_sent():
 def test_the_worker_gets_its_place_and_no_input(far_end):
     process = far_end(
         "import os, sys; print(os.environ['TF_CONFIG'], os.environ['RX_PROCESSES_HERE'],"
-        " sys.stdin.read())",
+        " sys.stdin.read())"
     )
     assert process.wait(60) == 0
     out = process.stdout.read()

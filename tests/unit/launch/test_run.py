@@ -1,7 +1,5 @@
 """`replicax run` as a user starts it: prefixes, exit codes, signals, and no process left."""
 
-from __future__ import annotations
-
 import os
 import pty
 import select
@@ -318,10 +316,7 @@ def test_what_to_type_on_other_hosts_shows_no_value(launch, script):
         (["nowhere.py"], "'nowhere.py'"),
         (["--env", "x", "-m", "m"], "NAME=VALUE"),
         (["--hosts", "a b", "-m", "m"], "'a b'"),
-        (
-            ["--hosts", "192.0.2.1", "--by-hand", "-m", "m"],
-            "--by-hand",
-        ),
+        (["--hosts", "192.0.2.1", "--by-hand", "-m", "m"], "--by-hand"),
     ],
 )
 def test_what_cannot_be_done_is_refused(arguments, complaint, capsys, monkeypatch):
@@ -432,5 +427,4 @@ def test_workers_compute_together(launch, script):
 
 
 def test_an_exit_code_is_that_of_the_failure_not_of_the_signal_after_it():
-    failure = rx.errors.ProcessFailed(0, -9, "")
-    assert _run.exit_code(Outcome(failure, signal.SIGINT)) == 137
+    assert _run.exit_code(Outcome(rx.errors.ProcessFailed(0, -9, ""), signal.SIGINT)) == 137

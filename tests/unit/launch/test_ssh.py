@@ -1,11 +1,8 @@
 """`--hosts`: addresses, which host this machine is, and workers that a false `ssh` starts."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
-import subprocess
 
 import pytest
 
@@ -15,7 +12,7 @@ from replicax.launch._cli import main
 from replicax.launch._ssh import Host, Ssh, addresses, parse_hosts, place, this_host
 
 from exposition import strict
-from helpers import wait_until
+from helpers import completed, wait_until
 from processes import is_running, outcome, wait_for_pids
 
 AB = [Host("a", 1), Host("b", 1)]
@@ -259,9 +256,7 @@ def test_a_connection_that_breaks_ends_the_workers(over_hosts, script, tmp_path,
         process.kill()
         process.communicate()
     else:
-        found = subprocess.run(
-            ["pgrep", "-f", f"{tmp_path}/bin/ssh .*node2"], capture_output=True, text=True
-        )
+        found = completed(["pgrep", "-f", f"{tmp_path}/bin/ssh .*node2"])
         os.killpg(int(found.stdout.split()[0]), signal.SIGKILL)
         assert outcome(process)[0] == 128 + 9
     wait_until(lambda: not any(map(is_running, workers)))

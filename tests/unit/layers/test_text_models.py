@@ -1,7 +1,5 @@
 """Models whose input is text: a part on the host, the rest on the devices."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest
@@ -89,8 +87,7 @@ def test_a_trained_model_is_put_behind_text():
 
 def test_a_model_may_be_all_of_text():
     text = keras.Input((3,), dtype="string", name="features")
-    lookup = rx.layers.StringLookup(vocabulary=WORDS)
-    stage = keras.Model({"features": text}, lookup(text))
+    stage = keras.Model({"features": text}, rx.layers.StringLookup(vocabulary=WORDS)(text))
     rows = np.array([["good", "bad", "x"], ["very", "x", "x"]])
     assert stage(rows).tolist() == [[1, 2, 0], [4, 0, 0]]
     assert stage({"features": rows}).tolist() == [[1, 2, 0], [4, 0, 0]]
@@ -132,8 +129,7 @@ def test_the_layers_of_a_model_of_text_are_not_called_once_more():
 
 def test_text_for_a_layer_with_weights_is_refused():
     text = keras.Input((1,), dtype="string")
-    inner = classifier()
-    model = keras.Model(text, inner(text))
+    model = keras.Model(text, classifier()(text))
     with pytest.raises(UsageError, match="has weights"):
         model(np.array([["good"]]))
 

@@ -1,7 +1,5 @@
 """TextVectorization: Keras' own answers, of Keras 3.15 with TensorFlow 2.21."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

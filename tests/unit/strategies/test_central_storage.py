@@ -1,7 +1,5 @@
 """`CentralStorageStrategy`: one copy of every variable, computation on all devices."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import keras

@@ -1,7 +1,5 @@
 """Training with compressed gradients comes to where training without comes, by `run` and `fit`."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import keras

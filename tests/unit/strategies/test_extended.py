@@ -1,7 +1,5 @@
 """`strategy.extended`, for code written against tf.distribute."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import keras
 import numpy as np

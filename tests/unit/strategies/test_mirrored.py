@@ -1,7 +1,5 @@
 """`MirroredStrategy`: which devices, and where variables live."""
 
-from __future__ import annotations
-
 import jax
 import keras
 import numpy as np

@@ -3,8 +3,6 @@
 That it trains as one device does is in conformance/test_divided.py.
 """
 
-from __future__ import annotations
-
 import keras
 import pytest
 

@@ -1,7 +1,5 @@
 """`MultiWorkerMirroredStrategy` in one process; with several, see tests/multi_process."""
 
-from __future__ import annotations
-
 import json
 
 import keras
@@ -19,7 +17,6 @@ TWO = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
 
 @pytest.fixture
 def config(monkeypatch):
-    """Set TF_CONFIG."""
 
     def config(config):
         monkeypatch.setenv("TF_CONFIG", json.dumps(config))

@@ -1,7 +1,5 @@
 """`OneDeviceStrategy`: everything on the device that was named."""
 
-from __future__ import annotations
-
 import jax
 import keras
 import numpy as np

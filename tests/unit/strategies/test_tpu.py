@@ -27,7 +27,6 @@ def fallback(*kinds):
 
 @pytest.fixture(scope="module")
 def strategy():
-    """Eight replicas of one device."""
     return rx.TPUStrategy(fallback())
 
 
@@ -85,8 +84,7 @@ def test_connect_needs_a_tpu(monkeypatch):
     # Otherwise it joins the hosts and looks at their devices: here, those of the CPU.
     monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "localhost")
     monkeypatch.setattr(jax, "devices", lambda kind: jax.local_devices(backend="cpu"))
-    resolver = TPUClusterResolver.connect()
-    assert resolver.get_tpu_system_metadata().topology.num_tpus_per_task == 8
+    assert TPUClusterResolver.connect().get_tpu_system_metadata().topology.num_tpus_per_task == 8
 
 
 def net(strategy=None, dims=None, policy="float32"):
@@ -125,7 +123,6 @@ def fitted(model):
 
 @pytest.fixture(scope="module")
 def alone():
-    """What one device gives."""
     return fitted(net())
 
 
@@ -157,7 +154,6 @@ def test_bfloat16_computes_in_bfloat16(strategy, alone):
 
 
 def looped(strategy, split=lambda x: x):
-    """Two steps of a custom loop."""
     with strategy.scope():
         model = tanh_net()
         optimizer = keras.optimizers.SGD(0.1)
@@ -178,8 +174,7 @@ def looped(strategy, split=lambda x: x):
 
 
 def test_a_custom_loop_gives_what_as_many_mirrored_replicas_give(strategy, squares):
-    eight = looped(rx.MirroredStrategy())
-    assert_trees_close(looped(strategy), eight)
+    assert_trees_close(looped(strategy), looped(rx.MirroredStrategy()))
     two = looped(rx.MirroredStrategy(["CPU:0", "CPU:1"]))
     split = squares.experimental_split_to_logical_devices  # the four rows of a replica
     assert_trees_close(looped(squares, lambda x: split(x, [4, 1])), two)
@@ -208,8 +203,7 @@ def test_numbers_stay_in_run(squares):
     def step(rows):
         halves = squares.experimental_split_to_logical_devices(rows, [1, 4])
         whole = squares.experimental_replicate_to_logical_devices(rows)
-        on_last = squares.experimental_assign_to_logical_device(rows.sum(), 3)
-        return halves * 2 + whole, on_last
+        return halves * 2 + whole, squares.experimental_assign_to_logical_device(rows.sum(), 3)
 
     numbers = np.arange(24.0, dtype="float32").reshape(6, 4)
     for rows in (numbers, numbers[:5]):  # three rows on each replica; three and two

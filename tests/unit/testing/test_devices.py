@@ -1,9 +1,6 @@
 """Virtual devices, made in time, and the matrix of strategies."""
 
-from __future__ import annotations
-
 import os
-import subprocess
 import sys
 
 import jax
@@ -12,16 +9,12 @@ import pytest
 import replicax as rx
 from replicax.testing import MATRIX, strategy_params
 
+from helpers import completed
+
 
 def run(code):
     environ = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**environ, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    return completed([sys.executable, "-c", code], env={**environ, "JAX_PLATFORMS": "cpu"})
 
 
 def test_devices_that_are_there_already_are_enough():
@@ -78,10 +71,7 @@ def test_a_name_says_how_many_replicas(name):
 def test_all_names():
     assert strategy_params() == list(MATRIX)
     assert strategy_params(replicas=()) == []
-    assert strategy_params(replicas=(4, 8)) == [
-        "multi_worker_8",
-        "central_storage_4",
-    ]
+    assert strategy_params(replicas=(4, 8)) == ["multi_worker_8", "central_storage_4"]
 
 
 def test_the_kinds():

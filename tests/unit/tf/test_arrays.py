@@ -1,7 +1,5 @@
 """Array functions: on the host or on devices, in Keras models, and what they refuse."""
 
-from __future__ import annotations
-
 import sys
 
 import jax

@@ -1,7 +1,5 @@
 """Python's control flow on arrays of compiled code; all expected numbers are by hand."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import functools
@@ -454,8 +452,7 @@ def test_attributes_are_variables_of_branches_and_loops():
                     self.count = self.count + 2.0
             return self.count
 
-    counter = Counter()
-    assert float(tf.function(counter.run)(jnp.float32(1.0))) == 60.0
+    assert float(tf.function(Counter().run)(jnp.float32(1.0))) == 60.0
 
 
 def test_gradients_flow_through_branches_and_bounded_loops():
@@ -695,8 +692,7 @@ def test_without_tensorflows_names_nothing_is_converted(monkeypatch):
 
 
 def test_the_converted_code():
-    text = tf.autograph.to_code(clip)
-    assert "ag__.if_stmt" in text
+    assert "ag__.if_stmt" in tf.autograph.to_code(clip)
     graph = tf.autograph.to_graph(clip)
     assert [float(graph(x)) for x in (3.0, 0.5)] == [1.0, 0.5]
 

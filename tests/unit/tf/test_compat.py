@@ -1,7 +1,5 @@
 """`tf.compat`: texts and bytes, `v2`, and what is kept of `v1`."""
 
-from __future__ import annotations
-
 import logging
 import pickle
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """Models that share layers or an optimizer: what each trains is settled when it is compiled."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 
@@ -58,8 +56,7 @@ def test_batch_normalization_takes_the_means_of_batches_as_it_was_compiled():
     model.compile(tf.keras.optimizers.SGD(0.0), "mse")
     model.layers[0].trainable = False
     model.fit(X, X, batch_size=4, verbose=0)
-    moving_mean = model.layers[0].moving_mean
-    np.testing.assert_allclose(moving_mean, 0.01 * X.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(model.layers[0].moving_mean, 0.01 * X.mean(0), rtol=1e-5)
 
 
 def test_compiling_again_takes_what_is_trainable_now():

@@ -1,7 +1,5 @@
 """Sparse and ragged tensors in compiled code, with gradients, in data sets; and where not."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

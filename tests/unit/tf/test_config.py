@@ -1,7 +1,5 @@
 """`tf.config`: devices are listed and configured without starting JAX."""
 
-from __future__ import annotations
-
 import jax
 import pytest
 

@@ -1,7 +1,5 @@
 """What is known while code is compiled stays known: shapes, numbers, and what `build` makes."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """`tf.data`: the pipelines of `rx.data`, with TensorFlow's names, types and tensors."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest
@@ -28,8 +26,7 @@ def test_a_loop_gets_what_has_numpy():
     (batch,) = pairs.map(lambda row, label: {"row": row, "label": label}).batch(2)
     assert batch["label"].numpy().tolist() == [3, 4]
     assert next(iter(pairs.batch(2)))[0].numpy().shape == (2, 2)
-    nested = next(iter(Dataset.from_tensors((([1], [2]), [3]))))
-    assert nested[0][1].numpy().tolist() == [2]
+    assert next(iter(Dataset.from_tensors((([1], [2]), [3]))))[0][1].numpy().tolist() == [2]
 
 
 def test_numbers_of_a_loop_are_still_numbers():
@@ -99,10 +96,7 @@ def counting(n):
 def test_a_generator_has_a_signature(signature):
     made = Dataset.from_generator(counting, args=(tf.constant(3),), **signature)
     assert [(int(n), row.tolist()) for n, row in made] == [(0, []), (1, [1.0]), (2, [1.0, 1.0])]
-    assert made.element_spec == (
-        tf.TensorSpec((), tf.int64),
-        tf.TensorSpec((None,), tf.float32),
-    )
+    assert made.element_spec == (tf.TensorSpec((), tf.int64), tf.TensorSpec((None,), tf.float32))
 
 
 def test_options_that_tune_are_taken():
@@ -164,10 +158,7 @@ def test_a_wrong_cardinality_is_refused():
 
 
 def test_a_compiled_function_in_map_may_ask_for_values():
-    @tf.function
-    def places(row):
-        return tf.where(row > 0)[:, 0]
-
+    places = tf.function(lambda row: tf.where(row > 0)[:, 0])
     rows = tf.data.Dataset.from_tensor_slices([[1, 0, 2], [0, 0, 3]]).map(places)
     assert [row.tolist() for row in rows.as_numpy_iterator()] == [[0, 2], [2]]
 

@@ -1,7 +1,5 @@
 """`replicax.tf.datasets`, with a package of this test in the place of tensorflow-datasets."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 

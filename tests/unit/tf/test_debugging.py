@@ -1,7 +1,5 @@
 """`tf.debugging`: checks of values, shapes and types."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 

@@ -1,7 +1,5 @@
 """`tf.distribute`: every name of it, the same objects, and the older spellings."""
 
-from __future__ import annotations
-
 import importlib
 
 import pytest

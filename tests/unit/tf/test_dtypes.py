@@ -1,6 +1,4 @@
-"""Types of numbers: they are equal to NumPy's and JAX's, and taken where those are."""
-
-from __future__ import annotations
+"""Types of numbers, and types of objects for functions."""
 
 import pickle
 
@@ -9,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+import replicax as rx
 import replicax.tf as tf
 from replicax._core.errors import UsageError
 
@@ -78,3 +77,69 @@ def test_other_things_are_no_types():
     with pytest.raises(TypeError, match="float7"):
         tf.as_dtype("float7")
     assert tf.float32 != "float7"
+
+
+class OfFruit(tf.types.experimental.TraceType):
+    def __init__(self, fruit):
+        self.fruit = fruit
+
+    def is_subtype_of(self, other):
+        return self == other
+
+    def most_specific_common_supertype(self, others):
+        return self if all(self == other for other in others) else None
+
+    def placeholder_value(self, placeholder_context=None):
+        return self.fruit
+
+    def __eq__(self, other):
+        return type(other) is OfFruit and type(self.fruit) is type(other.fruit)
+
+    def __hash__(self):
+        return hash(type(self.fruit))
+
+
+class Fruit:
+    def __tf_tracing_type__(self, context):
+        return OfFruit(self)
+
+
+class Apple(Fruit):
+    flavor = 1.0
+
+
+class Mango(Fruit):
+    flavor = 3.0
+
+
+class Plain:
+    flavor = 5.0
+
+
+def test_objects_of_one_type_share_a_program():
+    mixed = tf.function(lambda a, b: a.flavor + 2 * tf.constant(b.flavor))
+    for first, second, expected, programs in (
+        (Apple, Mango, 7.0, 1),
+        (Apple, Mango, 7.0, 1),
+        (Mango, Apple, 5.0, 2),
+        (Plain, Apple, 7.0, 3),
+        (Plain, Apple, 7.0, 4),
+    ):
+        assert float(mixed(first(), second())) == expected
+        assert mixed.experimental_get_tracing_count() == programs
+
+
+def test_a_type_that_has_tensors_is_refused():
+    with pytest.raises(rx.errors.UsageError, match="to_tensors"):
+        type("Of", (OfFruit,), {"to_tensors": lambda self, value: []})
+
+
+def test_names_for_annotations():
+    types = tf.types.experimental
+    add = tf.function(lambda x: x + 1)
+    assert isinstance(add, types.PolymorphicFunction) and isinstance(add, types.GenericFunction)
+    concrete = add.get_concrete_function(tf.TensorSpec([], tf.int32))
+    assert isinstance(concrete, types.ConcreteFunction)
+    assert isinstance(concrete.function_type, types.FunctionType)
+    assert isinstance(tf.constant(1), types.TensorLike) and isinstance(1.0, types.TensorLike)
+    assert isinstance(Fruit(), types.SupportsTracingProtocol)

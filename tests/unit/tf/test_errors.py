@@ -1,7 +1,5 @@
 """`tf.errors`: what programs catch is what is raised here."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest

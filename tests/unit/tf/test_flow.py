@@ -1,7 +1,5 @@
 """Control flow on values of compiled code, with Keras variables read and written in it."""
 
-from __future__ import annotations
-
 import logging
 
 import jax
@@ -65,11 +63,7 @@ def test_branches_may_return_nothing_and_nest():
 
     @rx.function
     def step(x):
-        cond(
-            x > 0,
-            lambda: cond(x > 10, lambda: bump(100), lambda: bump(10)),
-            lambda: None,
-        )
+        cond(x > 0, lambda: cond(x > 10, lambda: bump(100), lambda: bump(10)), lambda: None)
 
     for x, total in ((5, 10), (50, 110), (-1, 110)):
         step(jnp.int32(x))

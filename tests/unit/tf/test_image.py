@@ -1,7 +1,5 @@
 """`tf.image`: random changes and errors; its numbers are in tests/parity/test_images.py."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -90,10 +88,7 @@ def test_colors_back_and_forth():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (
-            lambda: tf.image.resize(IMAGE, (2, 2), method="magic"),
-            "'magic'.*bilinear",
-        ),
+        (lambda: tf.image.resize(IMAGE, (2, 2), method="magic"), "'magic'.*bilinear"),
         (lambda: tf.image.resize(IMAGE[0], (2, 2)), r"\(height, width"),
         (lambda: tf.image.crop_to_bounding_box(IMAGE, 1, 0, 2, 2), "rows 1 to 3"),
         (lambda: tf.image.pad_to_bounding_box(IMAGE, 1, 0, 2, 4), "resize_with_crop_or_pad"),

@@ -1,7 +1,5 @@
 """What `import replicax.tf as tf` costs, and that each name it lists is there."""
 
-from __future__ import annotations
-
 import importlib
 import pickle
 from collections import Counter

@@ -1,7 +1,5 @@
 """`tf.io`: files, images and records."""
 
-from __future__ import annotations
-
 import io
 import sys
 import types

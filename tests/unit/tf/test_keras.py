@@ -1,7 +1,5 @@
 """`tf.keras`: Keras' own objects, under every form of import, and what is added."""
 
-from __future__ import annotations
-
 import importlib
 
 import keras

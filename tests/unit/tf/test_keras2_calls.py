@@ -1,7 +1,5 @@
 """How layers of Keras 2 are called and made: flags without defaults, lengths, random numbers."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -148,8 +146,7 @@ def test_a_sequential_model_that_no_model_calls_has_an_input_and_an_output():
     first = keras.Model(model.input, model.layers[0].output)
     assert first(np.ones((4, 3))).shape == (4, 2)
     assert keras.Model(model.input, model.output)(np.ones((4, 3))).shape == (4, 1)
-    inputs = keras.Input((3,))
-    outputs = model(inputs)
+    outputs = model(keras.Input((3,)))
     assert model.output is outputs
     with pytest.raises(AttributeError, match="input"):
         _ = keras.Sequential([keras.layers.Dense(1)]).input

@@ -1,7 +1,5 @@
 """`tf.keras.backend`: what TensorFlow 2.21 gave for the same calls."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -41,10 +39,7 @@ CALLS = {
     "gather": (lambda: K.gather(X, [1, 0])[:, 0], [3, 1]),
     "one_hot": (lambda: K.one_hot(tf.constant([0, 2]), 3), [[1, 0, 0], [0, 0, 1]]),
     "switch": (lambda: K.switch(tf.constant(False), lambda: X[0], lambda: Y[0]), [0.5, 2, -1]),
-    "switch by rows": (
-        lambda: K.switch(tf.constant([True, False]), X, Y),
-        [[1, 5, 2], [1, 1, 4]],
-    ),
+    "switch by rows": (lambda: K.switch(tf.constant([True, False]), X, Y), [[1, 5, 2], [1, 1, 4]]),
     "l2_normalize": (lambda: K.l2_normalize(tf.constant([3.0, 4.0])), [0.6, 0.8]),
     "relu": (lambda: K.relu(X, alpha=0.1, max_value=2.5), [[1, 2.5, 2], [2.5, -0.1, 0.5]]),
     "elu": (lambda: K.elu(X[1], 2.0), [3, 2 * (np.exp(-1) - 1), 0.5]),
@@ -96,10 +91,7 @@ def test_variables_are_made_and_updated():
 
 
 def test_zeros_of_compiled_code_are_no_variable():
-    @tf.function
-    def compiled(x):
-        return x + K.zeros((2,))
-
+    compiled = tf.function(lambda x: x + K.zeros((2,)))
     assert compiled(tf.ones(2)).numpy().tolist() == [1.0, 1.0]
 
 

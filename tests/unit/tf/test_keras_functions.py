@@ -1,7 +1,5 @@
 """`tf.keras.random`, where it is not Keras' own; names and shapes of variables."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Nests as TensorFlow walks them: keys in order, None is a value."""
 
-from __future__ import annotations
-
 from collections import OrderedDict, namedtuple
 
 import pytest

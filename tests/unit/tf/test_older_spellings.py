@@ -1,7 +1,5 @@
 """Keras 2's spellings that `replicax.tf.keras` adds to Keras 3."""
 
-from __future__ import annotations
-
 import jax
 import keras
 import numpy as np
@@ -367,9 +365,6 @@ def test_classes_stay_flat():
     assert found == pytest.approx(np.log(2))
 
 
-# Layers.
-
-
 class Scaled(keras.layers.Layer):
     """A layer with one weight, which is made with these arguments."""
 
@@ -437,8 +432,7 @@ def test_training_goes_by_its_place():
     layer = Scaled("scale", initializer="zeros")
     assert not np.asarray(layer(X, None, True)).any()
     assert np.asarray(layer(X, None, False)).any()
-    dropout = keras.layers.Dropout(0.999)
-    assert (np.asarray(dropout(np.ones((99, 99)), True)) == 0.0).mean() > 0.9
+    assert (np.asarray(keras.layers.Dropout(0.999)(np.ones((99, 99)), True)) == 0.0).mean() > 0.9
     inputs = keras.Input((2,))
     model = keras.Model(inputs, keras.layers.Dropout(0.999)(inputs))
     assert (np.asarray(model(np.ones((99, 2)), True)) == 0.0).mean() > 0.9
@@ -499,9 +493,6 @@ def test_numbers_of_steps_may_be_fractions():
     assert len(model.predict(X, **options, steps=1.5)) == 4
 
 
-# Optimizers.
-
-
 @pytest.mark.parametrize("apply", ["apply", "apply_gradients"])
 def test_gradients_of_a_scaled_loss_are_clipped_before_they_are_applied(apply):
     optimizer = keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(1.0), 8.0)
@@ -549,9 +540,6 @@ def test_gradients_that_replicas_have_summed_are_not_summed_again(mirrored, opti
 
     mirrored.run(step)
     assert float(variable.value) == -2.0
-
-
-# Batch normalization.
 
 
 def test_sync_batch_normalization_has_the_statistics_of_all_replicas(mirrored):

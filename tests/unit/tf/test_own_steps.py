@@ -1,7 +1,5 @@
 """`train_step(self, data)` and its sisters: steps of a batch, in `fit`, `evaluate`, `predict`."""
 
-from __future__ import annotations
-
 import contextlib
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Devices by name, and what graphs needed."""
 
-from __future__ import annotations
-
 import logging
 
 import jax

@@ -1,7 +1,5 @@
 """`tf.random`: distributions, seeds, and numbers that are new at each call and on each replica."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import keras
@@ -116,10 +114,7 @@ def test_a_compiled_function_draws_anew_at_each_call_and_after_a_seed_the_same()
 
 def test_every_replica_draws_its_own_numbers(mirrored):
 
-    @rx.function
-    def step():
-        return mirrored.run(lambda: tf.random.uniform([4]))
-
+    step = rx.function(lambda: mirrored.run(lambda: tf.random.uniform([4])))
     drawn = [*step().values, *step().values, *mirrored.run(lambda: tf.random.uniform([4])).values]
     assert len(set(np.concatenate(drawn).tolist())) == 24
 

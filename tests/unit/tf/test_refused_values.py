@@ -3,8 +3,6 @@
 TensorFlow refuses each of them, too; that was observed with TensorFlow 2.21.
 """
 
-from __future__ import annotations
-
 import jax
 import keras
 import numpy as np
@@ -199,8 +197,7 @@ def test_a_missing_argument_is_a_type_error(call):
 
 def test_colors_of_any_number_of_axes_are_changed():
     for shape in [(3,), (2, 2, 4, 4, 3)]:
-        gray = tf.image.rgb_to_grayscale(np.ones(shape, np.float32))
-        assert gray.shape == (*shape[:-1], 1)
+        assert tf.image.rgb_to_grayscale(np.ones(shape, np.float32)).shape == (*shape[:-1], 1)
     film = np.random.default_rng(0).random((2, 2, 4, 4, 3), np.float32)
     np.testing.assert_allclose(
         tf.image.adjust_hue(film, 0.1)[0], tf.image.adjust_hue(film[0], 0.1), rtol=1e-6
@@ -248,8 +245,7 @@ def test_what_tensorflow_takes_is_not_refused(tmp_path):
     assert tf.random.uniform([0], 0, 0, tf.int32).shape == (0,)
     assert tf.strings.regex_replace(np.array([], object), r"\p{L}", "").shape == (0,)
     assert tf.io.encode_png(np.zeros((2, 2, 2), np.uint8)).numpy()[1:4] == b"PNG"
-    half = tf.nn.l2_normalize(x.astype(np.float16), epsilon=np.float64(1e-3))
-    assert half.dtype == tf.float16
+    assert tf.nn.l2_normalize(x.astype(np.float16), epsilon=np.float64(1e-3)).dtype == tf.float16
     assert tf.einsum("b i, i j -> b j", tf.ones([2, 3]), tf.ones([3, 4])).shape == (2, 4)
     assert tf.Variable([1, 2]).assign(np.array([1.5, 2.0])).numpy().tolist() == [1, 2]
     assert tf.Variable(1).assign_add(np.float64(3.0)).numpy() == 4
@@ -307,8 +303,7 @@ def test_a_name_of_a_model_by_position_is_refused():
 def test_variables_of_an_optimizer_are_a_list_to_all_trees():
     optimizer = tf.keras.optimizers.Adafactor()
     optimizer.build(var_list=[tf.Variable(tf.ones([2, 2]), name="a/b")])
-    count = len(optimizer.variables())
-    assert len(keras.tree.flatten(optimizer.variables)) == count > 2
+    assert len(keras.tree.flatten(optimizer.variables)) == len(optimizer.variables()) > 2
     shapes = keras.tree.map_structure(lambda one: one.shape, optimizer.variables)
     assert type(shapes) is list
     is_leaf = lambda one: not isinstance(one, list)  # noqa: E731

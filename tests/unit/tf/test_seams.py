@@ -1,7 +1,5 @@
 """What `replicax.tf` puts into Keras with the first strategy."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import keras
 import numpy as np

@@ -1,7 +1,5 @@
 """The small namespaces: profiler, test, tpu, experimental, autograph; Python functions."""
 
-from __future__ import annotations
-
 import socket
 
 import jax

@@ -1,7 +1,5 @@
 """`tf.strings`: texts and arrays of texts, with the results of TensorFlow."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

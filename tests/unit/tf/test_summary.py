@@ -1,7 +1,5 @@
 """`tf.summary`: what TensorBoard finds in the files."""
 
-from __future__ import annotations
-
 import contextvars
 import io
 

@@ -1,7 +1,5 @@
 """Tensors are JAX arrays with `numpy()`; constants, shapes and specs."""
 
-from __future__ import annotations
-
 import importlib
 
 import jax
@@ -178,8 +176,7 @@ def test_shapes_are_found_at_their_first_place():
 
 
 def test_the_root_of_a_count_is_a_fraction():
-    count = tf.Variable(4)
-    assert float(tf.math.rsqrt(count)) == 0.5
+    assert float(tf.math.rsqrt(tf.Variable(4))) == 0.5
     assert float(tf.function(tf.math.rsqrt)(tf.constant(16))) == 0.25
 
 

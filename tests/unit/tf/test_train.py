@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import shutil
 
@@ -53,8 +51,7 @@ def test_what_checkpoints_of_tensorflow_hold(tmp_path):
     step, generator = tf.Variable(1, name="step"), tf.random.Generator.from_seed(3)
     module = tf.Module()
     module.v = tf.Variable(2.0)
-    dataset = tf.data.Dataset.range(10).batch(2)
-    iterator = iter(dataset)
+    iterator = iter(tf.data.Dataset.range(10).batch(2))
     checkpoint = tf.train.Checkpoint(
         step=step, generator=generator, module=module, iterator=iterator
     )
@@ -83,8 +80,7 @@ def test_each_worker_may_save_to_a_folder_of_its_own(tmp_path):
         model = tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Dense(1)])
         model.layers[0].bias.assign([7.0 + index])  # the chief's is what counts
         checkpoint = tf.train.Checkpoint(model=model)
-        manager = tf.train.CheckpointManager(checkpoint, directory=str(own), max_to_keep=1)
-        manager.save()
+        tf.train.CheckpointManager(checkpoint, directory=str(own), max_to_keep=1).save()
         if index:
             shutil.rmtree(own)
         latest = tf.train.latest_checkpoint(str(folder))

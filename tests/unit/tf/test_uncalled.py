@@ -1,7 +1,5 @@
 """What a user overrides and nobody calls is refused, with the method to override."""
 
-from __future__ import annotations
-
 import sys
 
 import keras
@@ -185,8 +183,7 @@ def test_what_is_overridden_is_called_in_every_path_of_fit(path, group, capsys):
     with strategy.scope():
         x = keras.Input((2,))
         model = telling(keras.Model, of_model)(x, keras.layers.Dense(1)(x))
-        optimizer = telling(keras.optimizers.SGD, of_optimizer)(0.1)
-        model.compile(optimizer, "mse", metrics=["mae"])
+        model.compile(telling(keras.optimizers.SGD, of_optimizer)(0.1), "mse", metrics=["mae"])
     try:
         model.fit(X, Y, batch_size=4, verbose=0)
         model.evaluate(X, Y, verbose=0)

@@ -1,7 +1,5 @@
 """A value has TensorFlow's methods wherever it came from: devices, the host, traces, variables."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

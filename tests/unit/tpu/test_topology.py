@@ -1,7 +1,5 @@
 """Where the devices of a TPU are, and which replicas they form."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import jax
@@ -129,8 +127,7 @@ def test_squares(eight):
 
 
 def test_devices_of_a_replica_may_be_apart(eight):
-    assignment = DeviceAssignment.build(eight, [1, 2, 1, 1], [1, 2, 1, 1], num_replicas=4)
-    assert places(assignment) == [
+    assert places(DeviceAssignment.build(eight, [1, 2, 1, 1], [1, 2, 1, 1], num_replicas=4)) == [
         [(0, 0), (0, 2)],
         [(1, 0), (1, 2)],
         [(0, 1), (0, 3)],

@@ -1,7 +1,5 @@
 """What is left over of compressed gradients is in checkpoints; steps alone leave nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 

@@ -1,7 +1,5 @@
 """Checkpoints by URL, in the memory that fsspec offers for tests and in files of this machine."""
 
-from __future__ import annotations
-
 import sys
 
 import fsspec
@@ -26,8 +24,7 @@ def url(request, tmp_path):
 def saved(url, value, **options):
     total, step = keras.Variable(np.full(5, value, "float32")), rx.train.Value(int(value))
     checkpoint = rx.train.Checkpoint(total=total, step=step)
-    manager = rx.train.CheckpointManager(checkpoint, url, max_to_keep=2, **options)
-    return total, step, manager
+    return total, step, rx.train.CheckpointManager(checkpoint, url, max_to_keep=2, **options)
 
 
 def test_the_last_few_are_kept_and_restored(url):
@@ -80,8 +77,7 @@ def test_without_its_description_there_is_no_checkpoint(url):
     _, _, manager = saved(url, 1.0)
     manager.save()
     newest = manager.save()
-    files = _files.files_at(newest)
-    files.remove({_files.MANIFEST})
+    _files.files_at(newest).remove({_files.MANIFEST})
     assert rx.train.latest_checkpoint(url) == f"{url}/ckpt-1"
     manager.save()  # goes on from the number that counts
     assert rx.train.latest_checkpoint(url) == newest
@@ -89,8 +85,7 @@ def test_without_its_description_there_is_no_checkpoint(url):
 
 def test_a_flipped_bit_is_found(url):
     total, _, manager = saved(url, 1.0)
-    newest = manager.save()
-    files = _files.files_at(newest)
+    files = _files.files_at(manager.save())
     (name,) = set(files.sizes()) - {_files.MANIFEST}
     changed = bytearray(files.read(name))
     changed[3] ^= 1

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 from concurrent.futures import Future
 
@@ -84,8 +82,7 @@ def test_metrics_seeds_variables_values_and_nests_of_them(tmp_path):
         }
 
     saved, fresh = objects(3.0), objects(5.0)
-    path = rx.train.Checkpoint(**saved).write(tmp_path / "here")
-    rx.train.Checkpoint(**fresh).read(path)
+    rx.train.Checkpoint(**fresh).read(rx.train.Checkpoint(**saved).write(tmp_path / "here"))
     assert float(fresh["metrics"]["mean"].result()) == 3.5
     assert_equal([fresh["seeds"][0].state.value], [saved["seeds"][0].state.value])
     assert float(fresh["variable"]) == 3.0

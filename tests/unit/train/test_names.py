@@ -1,7 +1,5 @@
 """Variables by the names of attributes, as TensorFlow has them, and restored by these."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

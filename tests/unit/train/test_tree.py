@@ -1,7 +1,5 @@
 """A checkpoint is a tree: objects are attributes at any depth, set before or after `restore`."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest
@@ -41,10 +39,7 @@ KINDS = {
         lambda one: [one[0].numpy(), one[1].value],
     ),
     "tuple": (lambda value: (tf.Variable(value),), lambda one: [one[0].numpy()]),
-    "dict": (
-        lambda value: {"a": {"b": tf.Variable(value)}},
-        lambda one: [one["a"]["b"].numpy()],
-    ),
+    "dict": (lambda value: {"a": {"b": tf.Variable(value)}}, lambda one: [one["a"]["b"].numpy()]),
     "module": (module_of, lambda one: [variable.numpy() for variable in one.variables]),
     "model": (
         net_of,

@@ -1,7 +1,5 @@
 """A checkpoint that is restored into what is not built yet."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """A comparison made by hand, for tests of what is done with one."""
 
-from __future__ import annotations
-
 import pytest
 
 from replicax._tools.compare.result import Comparison, Epoch, Measurement

@@ -1,12 +1,9 @@
 """The whole comparison, small: in this process, and as a user calls it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +13,7 @@ import replicax as rx
 from replicax._tools.compare import training
 from replicax.report import Settings, compare
 
-from helpers import WITH_PLOTS, wait_until
+from helpers import WITH_PLOTS, completed, start_program, wait_until
 
 SMALL = ["--model", "mlp", "--examples", "64", "--epochs", "1", "--repeats", "1"]
 OF_WORKERS = ["--strategies", "one_device,multi_worker,parameter_server"]
@@ -113,14 +110,9 @@ def processes_of(run):
 
 @pytest.mark.timeout(600)
 def test_replicax_compare_with_workers_leaves_nobody_behind(tmp_path):
-    ran = subprocess.run(
-        [sys.executable, "-m", "replicax.launch", "compare", *SMALL, *OF_WORKERS],
-        cwd=tmp_path,
-        env={**os.environ, **WITH_PLOTS, "REPLICAX_TEST_RUN": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=540,
-    )
+    command = [sys.executable, "-m", "replicax.launch", "compare", *SMALL, *OF_WORKERS]
+    environ = {**os.environ, **WITH_PLOTS, "REPLICAX_TEST_RUN": str(tmp_path)}
+    ran = completed(command, cwd=tmp_path, env=environ, seconds=540)
     assert ran.returncode == 0, ran.stderr
     assert "Every synchronous strategy ended with the weights of one device" in ran.stdout
     assert "parameter_server is asynchronous: no two of its runs are equal" in ran.stdout
@@ -136,12 +128,9 @@ def test_replicax_compare_with_workers_leaves_nobody_behind(tmp_path):
 
 
 def test_ctrl_c_ends_replicax_compare_without_a_traceback(tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "replicax.launch", "compare", "--output", str(tmp_path / "out")],
+    process = start_program(
+        [sys.executable, "-m", "replicax.launch", "compare", "--output", tmp_path / "out"],
         env={**os.environ, **WITH_PLOTS},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
         start_new_session=True,
     )
     assert process.stdout is not None

@@ -1,7 +1,5 @@
 """`replicax devices` as data, text and JSON; what strategies use, and how a program gets them."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from types import SimpleNamespace

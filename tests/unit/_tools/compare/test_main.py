@@ -1,7 +1,5 @@
 """`replicax compare` and `devices`: exit codes, and what goes to which stream."""
 
-from __future__ import annotations
-
 import json
 import webbrowser
 

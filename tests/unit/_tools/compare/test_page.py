@@ -1,7 +1,5 @@
 """The page: what it says, that it needs nothing beside it, that a browser shows it; its plots."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -17,15 +15,7 @@ from replicax._tools.compare.page import headline, to_html
 from replicax._tools.compare.result import ScalePoint
 from replicax._tools.compare.settings import Settings
 
-SECTIONS = (
-    "table",
-    "accuracy",
-    "throughput",
-    "scaling",
-    "verification",
-    "environment",
-    "again",
-)
+SECTIONS = ("table", "accuracy", "throughput", "scaling", "verification", "environment", "again")
 VOID = {"meta", "link", "br"}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 

@@ -1,7 +1,5 @@
 """The settings of a comparison, and the arithmetic on measurements, worked out by hand."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from dataclasses import replace
@@ -74,8 +72,7 @@ def test_settings_refuse_counts_below_one(name):
 
 def test_speed_by_replicas_has_one_device_some_and_all(sample):
     # one_device: 1 s twice; mirrored on four devices 2 s and 4 s: 0.5 and 0.25
-    comparison = replace(sample(), scaling=(ScalePoint(4, (2.0, 4.0)),))
-    assert comparison.speed_by_replicas() == {
+    assert replace(sample(), scaling=(ScalePoint(4, (2.0, 4.0)),)).speed_by_replicas() == {
         1: Interval(1, 1, 1),
         2: Interval(0.65, 0.5, 0.8),
         4: Interval(0.375, 0.25, 0.5),

@@ -1,7 +1,5 @@
 """The data sets, in fixed order with values from 0 to 1; the models, with sizes by hand."""
 
-from __future__ import annotations
-
 import sys
 
 import keras

@@ -1,7 +1,5 @@
 """What a comparison looks like as text, Markdown, JSON and files."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

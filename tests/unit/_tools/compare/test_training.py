@@ -2,8 +2,6 @@
 
 The whole is in test_compare.py."""
 
-from __future__ import annotations
-
 import contextlib
 from types import SimpleNamespace
 

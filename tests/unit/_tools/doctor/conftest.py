@@ -1,7 +1,5 @@
 """Profiles and facts made by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from replicax._core.machine.nvidia import Driver, Gpu

@@ -1,7 +1,5 @@
 """Each thing that can be wrong with an installation, and the command that repairs it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -18,6 +16,8 @@ from replicax._tools.doctor import facts as facts_module
 from replicax._tools.doctor import text as doctor_text
 from replicax._tools.doctor.checks import CHECKS, CHECKS_OF_GPUS, OK, WARN, WRONG, checked
 from replicax._tools.doctor.facts import PACKAGES, gather
+
+from helpers import completed
 
 GIB = 2**30
 
@@ -286,13 +286,8 @@ from replicax._tools.doctor import facts
 facts._devices = lambda environ: ("", 0, "no module", "")
 sys.exit(commands.main({options()!r}))
 """
-    ran = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = completed([sys.executable, "-c", program], env=environ)
     assert ran.returncode == 1, ran.stderr
     for name in ("JAX", "Keras", "NumPy"):
         (line,) = (one for one in ran.stdout.splitlines() if f"wrong  {name}  " in one)
@@ -301,11 +296,7 @@ sys.exit(commands.main({options()!r}))
 
 @pytest.mark.parametrize(
     ("facts", "replicas"),
-    [
-        ({"platform": "cpu", "devices": 1}, (1, 2)),
-        ({"devices": 4}, (1, 2)),
-        ({"devices": 1}, (1,)),
-    ],
+    [({"platform": "cpu", "devices": 1}, (1, 2)), ({"devices": 4}, (1, 2)), ({"devices": 1}, (1,))],
 )
 def test_one_accelerator_is_one_replica(found, monkeypatch, facts, replicas):
     tried = []

@@ -1,7 +1,5 @@
 """What follows from profiles: scaling, causes, advice; all numbers by hand."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -3,8 +3,6 @@
 What is slow is so by far: sleeps of a tenth of a second in steps of a few milliseconds.
 """
 
-from __future__ import annotations
-
 import json
 import textwrap
 from pathlib import Path

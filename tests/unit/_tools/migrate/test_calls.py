@@ -1,7 +1,5 @@
 """Calls are judged by what is called, and by what it takes; what is not known is said to be so."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from textwrap import dedent

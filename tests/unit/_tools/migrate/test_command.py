@@ -1,7 +1,5 @@
 """`replicax migrate` on files: what it says, what it writes, what it leaves alone."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

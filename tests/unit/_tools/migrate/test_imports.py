@@ -1,7 +1,5 @@
 """Imports are rewritten, and nothing else."""
 
-from __future__ import annotations
-
 import libcst
 import pytest
 from hypothesis import given

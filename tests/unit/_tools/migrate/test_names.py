@@ -1,7 +1,5 @@
 """Which names a program uses, under any import, and what else is to be looked at."""
 
-from __future__ import annotations
-
 import ast
 import re
 import warnings

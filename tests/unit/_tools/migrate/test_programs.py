@@ -1,7 +1,5 @@
 """What IPython adds to Python is hidden, and shown again."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

@@ -1,7 +1,5 @@
 """`--run` starts the rewritten program in a copy, ends it, and compares that with the verdict."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The arithmetic of plans, against numbers by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from replicax._core.machine.memory import GIB, size

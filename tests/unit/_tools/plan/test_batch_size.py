@@ -1,7 +1,5 @@
 """`rx.find_batch_size`: the answer fits by the plan, and the model is as it was."""
 
-from __future__ import annotations
-
 import jax
 import keras
 import numpy as np
@@ -156,8 +154,7 @@ def test_what_it_refuses():
 
 def test_servers_hold_what_a_worker_does_not(monkeypatch):
     strategy = rx.OneDeviceStrategy("CPU:0")
-    engine = strategy.extended.distribution.engine
-    monkeypatch.setitem(engine.__dict__, "closures", object())
+    monkeypatch.setitem(strategy.extended.distribution.engine.__dict__, "closures", object())
     with pytest.raises(rx.errors.UsageError, match="ParameterServerStrategy"):
         rx.find_batch_size(mlp(), strategy=strategy)
 

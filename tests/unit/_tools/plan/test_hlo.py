@@ -1,7 +1,5 @@
 """Programs as the compilers write them, cut down to what counts; what they send."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
@@ -66,10 +64,7 @@ def test_groups_are_written_in_several_ways(groups, size):
             "ROOT %s = f32[4]{0} reduce-scatter(%a), replica_groups=[1,8]<=[8]",
             Collective("reduce-scatter", 16, 8),
         ),
-        (
-            "%t = s8[16]{0} all-to-all(%a), replica_groups={}",
-            Collective("all-to-all", 16, 8),
-        ),
+        ("%t = s8[16]{0} all-to-all(%a), replica_groups={}", Collective("all-to-all", 16, 8)),
     ],
 )
 def test_one_operation(line, collective):

@@ -1,7 +1,5 @@
 """What a plan can be made of: models, scripts that are stopped in time, and files."""
 
-from __future__ import annotations
-
 import sys
 import textwrap
 import types
@@ -84,8 +82,7 @@ def test_a_script_of_a_strategy_with_arguments_and_a_batch(script):
     found = load(path, ["--rows", "6"])
     assert shapes(found.batch) == [((6, 4), "float32"), ((6, 3), "float32")]
     assert (sys.argv, sys.path) == before
-    fit = keras.Model.fit
-    assert "stopped" not in fit.__qualname__
+    assert "stopped" not in keras.Model.fit.__qualname__
 
 
 def test_a_script_that_only_compiles(script):
@@ -94,11 +91,7 @@ def test_a_script_that_only_compiles(script):
 
 
 @pytest.mark.parametrize(
-    ("target", "word"),
-    [
-        ("my_model", "Cannot plan"),
-        (None, "ended without compiling"),
-    ],
+    ("target", "word"), [("my_model", "Cannot plan"), (None, "ended without compiling")]
 )
 def test_what_holds_no_model_is_refused(script, target, word):
     with pytest.raises(rx.errors.UsageError, match=word):
@@ -112,8 +105,7 @@ def test_a_script_that_fails_fails_as_it_does(script):
 
 def test_a_saved_model(tmp_path):
     compiled().save(tmp_path / "model.keras")
-    found = load(str(tmp_path / "model.keras"))
-    assert found.parameters == 10
+    assert load(str(tmp_path / "model.keras")).parameters == 10
     with pytest.raises(rx.errors.UsageError, match=r"missing\.keras"):
         load("missing.keras")
 

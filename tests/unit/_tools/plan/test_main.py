@@ -1,7 +1,5 @@
 """`replicax plan`: what the child process does with its options."""
 
-from __future__ import annotations
-
 import json
 import signal
 
@@ -30,8 +28,7 @@ def run(capsys):
     before = signal.getsignal(signal.SIGTERM)
 
     def run(**options):
-        code = main(["plan", json.dumps(OPTIONS | options)])
-        return code, *capsys.readouterr()
+        return main(["plan", json.dumps(OPTIONS | options)]), *capsys.readouterr()
 
     yield run
     signal.signal(signal.SIGTERM, before)

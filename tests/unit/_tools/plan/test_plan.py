@@ -1,7 +1,5 @@
 """Plans of small models, compiled for real: for TPUs that are not here, and for the CPU."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What a device sends on other numbers of chips: by hand, and compared with compiled programs."""
 
-from __future__ import annotations
-
 import json
 
 import keras

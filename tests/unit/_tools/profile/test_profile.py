@@ -1,7 +1,5 @@
 """`replicax profile` of real scripts, in this process: what the child does with its options."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import textwrap

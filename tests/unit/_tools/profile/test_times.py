@@ -1,7 +1,5 @@
 """Spans of time, operations of devices and traces by hand, as JAX's profiler writes them."""
 
-from __future__ import annotations
-
 import jax
 import pytest
 
@@ -112,8 +110,7 @@ def trace(folder, planes):
             f"{' '.join(lines)} }} {' '.join(tables)} }}"
         )
     file = folder / "made.xplane.pb"
-    data = jax.profiler.ProfileData
-    file.write_bytes(data.text_proto_to_serialized_xspace("\n".join(text)))
+    file.write_bytes(jax.profiler.ProfileData.text_proto_to_serialized_xspace("\n".join(text)))
     return file
 
 
@@ -136,7 +133,7 @@ def test_what_a_gpu_did(tmp_path):
                     1,
                     4,
                     {"hlo_op": "all-reduce-start.2", "kernel_details": KERNEL},
-                ),
+                )
             ],
             "/host:CPU": [
                 ("train", 0, 10, {"step_num": 8}),

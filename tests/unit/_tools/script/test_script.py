@@ -1,7 +1,5 @@
 """A script run inside another program: as if by itself, under a strategy, for some steps."""
 
-from __future__ import annotations
-
 import json
 import sys
 import textwrap
@@ -45,8 +43,7 @@ def test_a_script_sees_its_name_its_arguments_and_its_neighbours(tmp_path):
 
 def test_neither_python_nor_replicax_is_forgotten_below_the_folder_of_a_script(tmp_path):
     write(tmp_path, "", "beside_all.py")
-    script = write(tmp_path, "import beside_all")
-    run_program(script)
+    run_program(write(tmp_path, "import beside_all"))
     root = Path(json.__file__).anchor
     names = {"json", "json.decoder", "replicax", "replicax._tools.script", "beside_all"}
     assert _beside(Path(root), names) == ["beside_all"]

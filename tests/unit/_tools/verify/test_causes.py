@@ -1,7 +1,5 @@
 """Causes and tolerances from records that are written by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

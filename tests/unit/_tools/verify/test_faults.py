@@ -1,7 +1,5 @@
 """Planted faults: `rx.verify` names each, and finds nothing in programs that are right."""
 
-from __future__ import annotations
-
 import pytest
 import verify_faults as faults
 

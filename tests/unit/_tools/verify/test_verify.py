@@ -1,7 +1,5 @@
 """`rx.verify` of models, the command's child process, and single steps of a running fit."""
 
-from __future__ import annotations
-
 import json
 
 import jax

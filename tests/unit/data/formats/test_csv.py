@@ -1,7 +1,5 @@
 """CSV files: types, defaults, quotation marks, and rows that do not fit."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import pickle
@@ -17,7 +15,6 @@ NUMBERS = [np.int32, np.int32]
 
 @pytest.fixture
 def read(tmp_path):
-    """Read a text as a CSV file."""
 
     def read(text, record_defaults, start=None, **options):
         path = tmp_path / "file.csv"

@@ -1,7 +1,5 @@
 """tf.train.Example: TensorFlow's bytes, both ways; what parsing gives and refuses."""
 
-from __future__ import annotations
-
 import sys
 
 import jax.numpy as jnp

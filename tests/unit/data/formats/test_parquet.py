@@ -1,7 +1,5 @@
 """Parquet files: types, lists, blocks of rows; what has no counterpart in NumPy."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import pickle

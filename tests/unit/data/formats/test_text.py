@@ -1,7 +1,5 @@
 """Lines of text files, and opening files: plain, compressed, damaged."""
 
-from __future__ import annotations
-
 import gzip
 import pickle
 import zlib
