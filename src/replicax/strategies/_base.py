@@ -35,9 +35,8 @@ if TYPE_CHECKING:
 
 # For the overloads of `run`.
 Args, Kwargs, Options = Sequence[Any], Mapping[str, Any] | None, RunOptions | None
-R, Key = TypeVar("R"), TypeVar("Key")
 Plain = TypeVar("Plain", bound=int | float | str | None)  # returned as it is
-Fn, Arrays, Dict = Callable[..., R], tuple[jax.Array, ...], dict[Key, jax.Array]
+Key = TypeVar("Key")
 
 # What TensorFlow calls deprecated, and what to use.
 _INSTEAD = {
@@ -146,23 +145,43 @@ class Strategy:
 
     @overload
     def run(
-        self, fn: Fn[Plain], args: Args = (), kwargs: Kwargs = None, options: Options = None
+        self,
+        fn: Callable[..., Plain],
+        args: Args = (),
+        kwargs: Kwargs = None,
+        options: Options = None,
     ) -> Plain: ...
     @overload
     def run(
-        self, fn: Fn[jax.Array], args: Args = (), kwargs: Kwargs = None, options: Options = None
+        self,
+        fn: Callable[..., jax.Array],
+        args: Args = (),
+        kwargs: Kwargs = None,
+        options: Options = None,
     ) -> PerReplica | Mirrored: ...
     @overload
     def run(
-        self, fn: Fn[Arrays], args: Args = (), kwargs: Kwargs = None, options: Options = None
+        self,
+        fn: Callable[..., tuple[jax.Array, ...]],
+        args: Args = (),
+        kwargs: Kwargs = None,
+        options: Options = None,
     ) -> tuple[PerReplica | Mirrored, ...]: ...
     @overload
     def run(
-        self, fn: Fn[Dict[Key]], args: Args = (), kwargs: Kwargs = None, options: Options = None
+        self,
+        fn: Callable[..., dict[Key, jax.Array]],
+        args: Args = (),
+        kwargs: Kwargs = None,
+        options: Options = None,
     ) -> dict[Key, PerReplica | Mirrored]: ...
     @overload
     def run(
-        self, fn: Fn[Any], args: Args = (), kwargs: Kwargs = None, options: Options = None
+        self,
+        fn: Callable[..., Any],
+        args: Args = (),
+        kwargs: Kwargs = None,
+        options: Options = None,
     ) -> Any: ...
     def run(
         self,
