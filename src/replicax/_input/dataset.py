@@ -137,7 +137,7 @@ class DistributedDataset:
         is_same = isinstance(shares, ShardedSource) and shares.policy is AutoShardPolicy.DATA
         return InStep(self._offer, name, shares, is_same=is_same)
 
-    def placed(self, steps: InStep | None, made: tuple[WorkerBatch, Any] | None) -> Any:
+    def settled(self, steps: InStep | None, made: tuple[WorkerBatch, Any] | None) -> Any:
         """The placed batch of a step, from a producer's result, None at this worker's end.
 
         A batch is placed again if the workers' pieces differ in size. Raises StopIteration if no

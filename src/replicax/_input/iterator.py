@@ -85,7 +85,7 @@ class DistributedIterator:
         refuse_inside_a_trace()
         if self._waiting:
             return self._waiting.pop()[0]
-        batch = self._dataset.placed(self._steps, timed(INPUT, self._make))
+        batch = self._dataset.settled(self._steps, timed(INPUT, self._make))
         if events.totals is not None:
             events.totals.add(0, _rows(batch))
         return batch
