@@ -47,19 +47,23 @@ def warn_at_exit() -> None:
 
 
 def _warn_of_unused() -> None:
-    """Warn if Keras trained a model, and nothing of this program has installed the patches."""
-    keras = sys.modules.get("keras")
-    if not _pending or keras is None or keras.distribution.distribution() is not None:
+    """Warn if Keras trained a model, and nothing of this program has installed the patches.
+
+    In a program with `replicax.tf` the default strategy trains such models.
+    """
+    keras: Any = sys.modules.get("keras")
+    if speaks_tensorflow or not _pending or not hasattr(keras, "distribution"):
+        return
+    if keras.distribution.distribution() is not None:
         return
     models = [one for one in gc.get_objects() if issubclass(type(one), keras.Model)]
-    histories = [(one.name, getattr(one, "history", None)) for one in models]
-    trained = [name for name, history in histories if getattr(history, "epoch", None)]
+    trained = [one for one in models if getattr(vars(one).get("history"), "epoch", None)]
     if trained:
         logger.warning(
             "Keras trained the model '%s' on one device, without Replicax: this program imports "
             "Replicax, but made no strategy. Make and compile the model inside a "
             "`strategy.scope()`, or ignore this line.",
-            trained[0],
+            trained[0].name,
         )
 
 

@@ -94,7 +94,7 @@ class HostAdapter(DatasetAdapter):
         current = _compat.distribution()
         if isinstance(position, list) and isinstance(current, StoreDistribution):
             # Workers that shared the data saved it, so one worker shares the data, too.
-            self._dataset = _shared(self._dataset)
+            self._dataset = _shared(getattr(self._dataset, "dataset", self._dataset))
         iterator = _pass_over(getattr(self._dataset, "dataset", self._dataset))
         iterator.set_state(position)
         self.position, self._is_new, self._look = position, False, None

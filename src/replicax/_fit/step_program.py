@@ -88,8 +88,8 @@ def check_trained(model: Any) -> None:
         paths = [v.path for key, v in (built | now).items() if (key in built) != (key in now)]
         raise UsageError(
             f"The optimizer was built for {len(built)} variables, and {len(now)} are trainable "
-            f"now; {paths[0]!r} is one of {len(paths)} that differ. Call `model.compile` again "
-            "after `trainable` of a layer was changed. See docs/fit.md."
+            f"now; {paths[0]!r} is one of {len(paths)} that differ. Call `model.compile` again, "
+            "with a new optimizer, after `trainable` of a layer was changed. See docs/fit.md."
         )
 
 

@@ -38,7 +38,9 @@ def install() -> None:
 
 
 def _quickly(original: Callable[..., Any], self: Any, initializer: Any) -> None:
-    from_chief(original, self, QuickInitializer(initializer, self))
+    kind = type(initializer)
+    is_known = kind in _CONSTANTS or kind in _SHAPELESS or _scales_variance(initializer)
+    from_chief(original, self, QuickInitializer(initializer, self) if is_known else initializer)
 
 
 @final
@@ -57,10 +59,10 @@ class QuickInitializer:
             return jax.device_put(np.full(shape, _CONSTANTS[type(self.initializer)], kind))
         count = math.prod(shape)
         length = next((length for length in _LENGTHS if length >= count > 0), None)
-        drawn = _shapeless(self.initializer, shape) if length and _counts_from_zero(dtype) else None
-        if drawn is None:
+        if length is None or not _counts_from_zero(dtype):
             return self.initializer(shape, dtype=dtype)
-        numbers = np.asarray(drawn((length,), dtype=dtype))[:count]
+        drawn = _shapeless(self.initializer, shape)((length,), dtype=dtype)
+        numbers = np.asarray(drawn)[:count]
         return jax.device_put(numbers.reshape(shape).copy())  # a view would keep the rest alive
 
     def _is_on_cpu(self) -> bool:
@@ -80,12 +82,14 @@ def _counts_from_zero(dtype: Any) -> bool:
     )
 
 
+def _scales_variance(initializer: Any) -> bool:
+    return type(initializer).__call__ is keras.initializers.VarianceScaling.__call__
+
+
 def _shapeless(initializer: Any, shape: Sequence[int]) -> Any:
-    """An initializer that draws the same numbers whatever the shape; None if there is none."""
+    """An initializer that draws the same numbers whatever the shape."""
     if type(initializer) in _SHAPELESS:
         return initializer
-    if type(initializer).__call__ is not keras.initializers.VarianceScaling.__call__:
-        return None
     fan_in, fan_out = _compat.fans(initializer, shape)
     fans = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2.0}
     scale = initializer.scale / max(1.0, fans[initializer.mode])

@@ -225,11 +225,11 @@ def _rank(kind: Any) -> int:
 
 def _check_shape(variable: Any, delta: Any) -> None:
     """Refuse a change of another shape, as TensorFlow does; Keras would broadcast it."""
-    is_list = isinstance(delta, list | tuple)
-    shape = jnp.asarray(delta).shape if is_list else getattr(delta, "shape", ())
-    if tuple(shape) != tuple(variable.shape):
+    is_plain = isinstance(delta, list | tuple | int | float)
+    shape = jnp.asarray(delta).shape if is_plain else getattr(delta, "shape", None)
+    if shape is not None and tuple(shape) != tuple(variable.shape):
         raise UsageError(
-            f"Cannot add a value of shape {tuple(shape)} to variable '{variable.path}' of shape "
+            f"A value of shape {tuple(shape)} cannot change variable '{variable.path}' of shape "
             f"{tuple(variable.shape)}. Give it the variable's shape, for example with "
             "`tf.broadcast_to`."
         )

@@ -264,7 +264,7 @@ def _from_chief_by_devices(endpoint: Any) -> Any:
 def _secret_of_run(secret: Secret | None, token: str) -> Secret:
     """The secret of one run, made of the cluster's secret and a token."""
     value = hmac.digest(secret.value if secret else b"", token.encode(), "sha256")
-    return Secret(value, secret.source if secret else "that of its run")
+    return Secret(value, secret.source if secret else "its run")
 
 
 def _check_same(process: JaxProcess) -> None:

@@ -189,7 +189,9 @@ def introduce(
             "give the chief another address. See docs/clusters.md."
         )
     if second[:1] != kind:
-        ours = f"a secret here, {secret.source}, and none" if secret else "no secret here, and one"
+        ours = (
+            f"a secret here, of {secret.source}, and none" if secret else "no secret here, and one"
+        )
         raise Refused(
             f"Only one side of the connection has a secret: {ours} at {peer}. {_fix(secret)}"
         )

@@ -286,7 +286,7 @@ class DatasetIterator:
         self._feed.set_state(state["position"])
 
     def hand_over(self) -> Any:
-        """The position, from which `fit` reads on with another iterator."""
+        """The position, from which `fit` reads on with another iterator; this one ends."""
         position, self._is_read = self.get_state(), True
         return position
 

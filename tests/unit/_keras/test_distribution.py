@@ -128,6 +128,7 @@ def spec(**chosen):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
 @pytest.mark.parametrize("synchronization", ["auto", "on_write", "on_read"])
 def test_numbers_have_a_mean_however_they_are_synchronized(dtype, synchronization):
+    check_variable(spec(synchronization=synchronization))
     check_variable(spec(dtype=dtype, aggregation="mean", synchronization=synchronization))
 
 

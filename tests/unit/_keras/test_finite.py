@@ -84,6 +84,13 @@ def test_the_loss_that_run_returned(strategy):
         rx.assert_finite(bad)
 
 
+def test_the_variables_of_a_strategy(mirrored):
+    with mirrored.scope():
+        v = keras.Variable(float("nan"), name="kernel")
+    with pytest.raises(rx.errors.NonFinite, match="'kernel'"):
+        rx.assert_finite(v.value, [v])
+
+
 def test_inside_compiled_code_it_is_explained():
     with pytest.raises(rx.errors.LeakedTracer, match="needs the value of an array"):
         rx.function(rx.assert_finite)(jnp.float32(1.0))

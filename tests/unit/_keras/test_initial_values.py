@@ -42,8 +42,28 @@ def test_initial_values_in_a_scope_equal_those_of_keras(name, dtype):
 
 
 def test_one_program_draws_for_many_shapes(caplog):
-    with jax.log_compiles(), caplog.at_level(logging.WARNING), rx.MirroredStrategy(2).scope():
-        for number in range(8):
-            keras.Variable(K.RandomUniform(seed=1), shape=(61 + number, 17))
-    compiled = [record.getMessage() for record in caplog.records]
-    assert sum("Finished XLA compilation of jit(_uniform)" in text for text in compiled) <= 1
+    def compiled():
+        texts = [record.getMessage() for record in caplog.records]
+        return sum("Finished XLA compilation of jit(_uniform)" in text for text in texts)
+
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        for rows in (59, 60):  # Keras alone
+            K.RandomUniform(seed=1)((rows, 17))
+        assert compiled() == 2
+        with rx.MirroredStrategy(2).scope():
+            for number in range(8):
+                keras.Variable(K.RandomUniform(seed=1), shape=(61 + number, 17))
+    assert compiled() <= 3
+
+
+class Doubled(K.RandomUniform):
+    def __call__(self, shape, dtype=None):
+        return 2 * super().__call__(shape, dtype)
+
+
+@pytest.mark.parametrize("make", [lambda: Doubled(seed=1), lambda: K.RandomUniform(seed=1)])
+def test_own_initializers_and_large_variables_are_drawn_as_keras_draws_them(make):
+    shape = (2049, 2048)  # more numbers than the longest draw
+    with rx.OneDeviceStrategy("CPU:0").scope():
+        variable = keras.Variable(make(), shape=shape)
+    np.testing.assert_array_equal(np.asarray(variable.value), np.asarray(make()(shape)))

@@ -51,17 +51,16 @@ def range(
         if default is np.float32 and wanted.kind in "iu":
             wanted = np.dtype(default)
     given = ends
-    if wanted.kind == "f":  # counted in its own precision, as TensorFlow does
-        with np.errstate(over="ignore"):
-            ends = [wanted.type(end) for end in ends]
-    first, last, step = ends
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        try:
+            if wanted.kind == "f":  # counted in its own precision, as TensorFlow does
+                ends = [wanted.type(end) for end in ends]
+            first, last, step = ends
+            count = np.ceil((last - first) / step) if step else 0
+        except OverflowError:  # of Python's integers
+            first, step, count = 0, 1, np.inf
     if not step:
         raise UsageError.of("delta", f"another number than 0 as {wanted}", given[2])
-    with np.errstate(over="ignore", invalid="ignore"):
-        try:
-            count = np.ceil((last - first) / step)
-        except OverflowError:  # of Python's integers
-            count = np.inf
     said = "`tf.range` cannot count from {} to {} in steps of {} as {}".format(*given, wanted)
     if not np.isfinite(count):
         raise UsageError(
