@@ -21,6 +21,7 @@ from jax.extend.core import get_opaque_trace_state
 from replicax._core.machine.compilation_cache import jax_setting
 from replicax._core.tracing import eager_state
 from replicax._keras import _compat
+from replicax._keras.distribution import StoreDistribution
 from replicax._keras.workers import from_chief
 
 # The lengths of draws. A larger array is drawn as Keras draws it: padding would take long.
@@ -66,8 +67,10 @@ class QuickInitializer:
         return jax.device_put(numbers.reshape(shape).copy())  # a view would keep the rest alive
 
     def _is_on_cpu(self) -> bool:
+        # Keras below 3.15 asks for the variable's layout after its value.
+        is_ours = isinstance(_compat.distribution(), StoreDistribution)
         return (
-            _compat.owner(self.variable) is not None
+            (is_ours or _compat.owner(self.variable) is not None)
             and jax.default_backend() == "cpu"
             and get_opaque_trace_state() == eager_state()
         )

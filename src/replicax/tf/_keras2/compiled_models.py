@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Generator
 from typing import Any
 
+from replicax._core import seams
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax.tf._keras2 import around
@@ -40,7 +41,7 @@ def _noting(method: Callable[..., Any], self: Any, /, *args: Any, **options: Any
 
 
 def _as_compiled(method: Callable[..., Any], self: Any, /, *args: Any, **options: Any) -> Any:
-    with _trainable_as(_when_compiled.get(self, {})):
+    with _trainable_as(_when_compiled.get(self, {}) if seams.speaks_tensorflow else {}):
         return method(self, *args, **options)
 
 
