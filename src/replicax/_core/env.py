@@ -35,6 +35,11 @@
                          are kept for the next start, or `off`. Default: `replicax` in the user's
                          cache folder, `XDG_CACHE_HOME`.
 
+`RX_JOIN`                read by workers of `replicax run`: `0` for workers that train alone.
+`RX_RESTART`             set by `replicax run`: how many times the program was started before.
+`RX_SSH`                 read by `replicax run --hosts`: the program that reaches a host. Default:
+                         `ssh`.
+
 What describes a cluster is read in `cluster_resolver`: `TF_CONFIG`, the variables of schedulers,
 `RX_TPU_FALLBACK`.
 """

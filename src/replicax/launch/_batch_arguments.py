@@ -53,7 +53,7 @@ exit code: 0; 2 for a bad argument; with --submit the exit code of sbatch."""
 _KUBERNETES = """\
 Print manifests for a program in an image: a JobSet of workers that train together and a Secret, or
 with --ps a RayJob of KubeRay, with a pod for each worker and parameter server. Options stand before
-the program, whose path is that in the image."""
+the program, whose path is the one in the image."""
 
 _KUBERNETES_EXAMPLES = """\
 examples:
@@ -71,23 +71,25 @@ def add_slurm(commands: Commands) -> None:
         description=_SLURM,
         epilog=_SLURM_EXAMPLES,
     )
-    add_number(parser, "--nodes", "N", "", default=1)
+    add_number(parser, "--nodes", "N", "nodes of the job", default=1)
     parser.add_argument(
         "--workers-per-node",
         type=positive,
         default=1,
         metavar="W",
-        help="(default: 1, which uses all GPUs that it has)",
+        help="workers on each node (default: 1, which uses all GPUs of the node)",
     )
-    parser.add_argument("--gpus-per-node", type=positive, metavar="G")
-    parser.add_argument("--cpus-per-worker", type=positive, metavar="C")
+    parser.add_argument("--gpus-per-node", type=positive, metavar="G", help="GPUs of each node")
+    parser.add_argument(
+        "--cpus-per-worker", type=positive, metavar="C", help="CPU cores of each worker"
+    )
     parser.add_argument(
         "--time",
         type=_time,
         metavar="[D-]H:M:S",
         help="the limit; workers get SIGTERM two minutes before it",
     )
-    parser.add_argument("--partition", metavar="NAME")
+    parser.add_argument("--partition", metavar="NAME", help="the partition of the cluster")
     parser.add_argument("--name", help="the name of the job (default: the script's)")
     _add_restarts(
         parser,
@@ -120,7 +122,7 @@ def add_kubernetes(commands: Commands) -> None:
     parser.add_argument(
         "--image", type=image_name, help="an image with Replicax and the program; required"
     )
-    add_number(parser, "--workers", "N", "", default=1)
+    add_number(parser, "--workers", "N", "pods that train", default=1)
     add_number(
         parser,
         "--ps",
@@ -138,7 +140,7 @@ def add_kubernetes(commands: Commands) -> None:
     parser.add_argument(
         "--name", type=_name, help="the name of all objects (default: the script's)"
     )
-    parser.add_argument("--namespace", type=_namespace)
+    parser.add_argument("--namespace", type=_namespace, help="the namespace of all objects")
     _add_restarts(
         parser, 3, "start all again after a failure, at most K times; preemptions do not count"
     )

@@ -73,7 +73,7 @@ random = np.random.default_rng(0)
 x = random.normal(size=(1024, 16)).astype("float32")
 y = x.sum(axis=1, keepdims=True)""",
     """\
-model.fit(x, y, batch_size=128, epochs=3, validation_split=0.25)
+model.fit(x, y, batch_size=128, epochs=5, validation_split=0.25)
 if strategy.extended.should_checkpoint:  # of several workers, the first
     model.save("model.keras")""",
 )

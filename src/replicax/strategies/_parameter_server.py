@@ -55,7 +55,7 @@ class ParameterServerStrategy(Strategy):
         closures_in_flight: How many closures each worker has under way. With 1, as in TensorFlow,
             a closure reads variables after the worker's previous one has updated them. With 2, one
             computes while the other exchanges values: up to twice as many steps a second, and
-            gradients that are up to twice as late.
+            gradients that are two to three times as late.
         staleness_scaling: "inverse" divides a gradient by 1 + its lateness; or a function of it.
         snapshot_dir: Where servers write snapshots; defaults to a folder that ends with the
             cluster.
