@@ -2,7 +2,7 @@
 
 Patches are installed once, when Keras has been imported and a strategy is made. The package with
 the patches imports Keras. Rooms below it call `put_in_if_keras_is_there`, which runs the installers
-that the package has provided.
+that the package has provided. A program that ends with installers left, and has trained, is warned.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class QuickInitializer:
         return jax.device_put(numbers.reshape(shape).copy())  # a view would keep the rest alive
 
     def _is_on_cpu(self) -> bool:
-        # Keras below 3.15 asks for the variable's layout after its value.
+        # Keras 3.12 asks for the variable's layout, which names its owner, after its value.
         is_ours = isinstance(_compat.distribution(), StoreDistribution)
         return (
             (is_ours or _compat.owner(self.variable) is not None)
@@ -90,7 +90,7 @@ def _scales_variance(initializer: Any) -> bool:
 
 
 def _shapeless(initializer: Any, shape: Sequence[int]) -> Any:
-    """An initializer that draws the same numbers whatever the shape."""
+    """An initializer that draws the same numbers for any shape; its limits are Keras' own."""
     if type(initializer) in _SHAPELESS:
         return initializer
     fan_in, fan_out = _compat.fans(initializer, shape)
@@ -102,6 +102,5 @@ def _shapeless(initializer: Any, shape: Sequence[int]) -> Any:
     deviation = math.sqrt(scale)
     if initializer.distribution == "untruncated_normal":
         return keras.initializers.RandomNormal(0.0, deviation, initializer.seed)
-    return keras.initializers.TruncatedNormal(
-        0.0, deviation / 0.87962566103423978, initializer.seed
-    )
+    truncated = 0.87962566103423978  # the deviation of a standard normal cut off at ±2
+    return keras.initializers.TruncatedNormal(0.0, deviation / truncated, initializer.seed)
